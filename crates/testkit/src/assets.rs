@@ -1,0 +1,250 @@
+//! Where the Kubernetes binaries come from.
+//!
+//! In this order: the folder `KUBEBUILDER_ASSETS`; a cache outside the work tree, keyed by version;
+//! a build from Go modules into that cache. The module that pins the versions (`binaries/go.mod`)
+//! is part of this library, so a build needs nothing but Go and its modules.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::{Error, Result};
+
+const GO_MOD: &str = include_str!("../binaries/go.mod");
+const GO_SUM: &str = include_str!("../binaries/go.sum");
+
+/// A program of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// The store.
+    Etcd,
+    /// The API server.
+    ApiServer,
+    /// The controllers of Deployments, Jobs, namespaces and the rest.
+    ControllerManager,
+    /// The scheduler.
+    Scheduler,
+    /// The node's agent.
+    Kubelet,
+    /// The command line.
+    Kubectl,
+}
+
+impl Program {
+    /// All of them, the slowest build early.
+    pub const ALL: [Self; 6] = [
+        Self::Etcd,
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::Scheduler,
+        Self::Kubelet,
+        Self::Kubectl,
+    ];
+
+    /// The name of its file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubelet => "kubelet",
+            Self::Kubectl => "kubectl",
+        }
+    }
+
+    fn package(self) -> String {
+        match self {
+            Self::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
+            other => format!("k8s.io/kubernetes/cmd/{}", other.name()),
+        }
+    }
+}
+
+/// A folder that holds every [`Program`].
+#[derive(Debug, Clone)]
+pub struct Assets {
+    folder: PathBuf,
+}
+
+impl Assets {
+    /// Finds the binaries, or builds them; progress goes to standard error.
+    pub fn get() -> Result<Self> {
+        if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|f| !f.is_empty()) {
+            return Self::given(PathBuf::from(folder));
+        }
+        Self::cached(&cache_folder(), Path::new("go"))
+    }
+
+    /// The path of a program.
+    #[must_use]
+    pub fn path(&self, program: Program) -> PathBuf {
+        self.folder.join(program.name())
+    }
+
+    /// Envtest's archives hold no controller-manager, scheduler or kubelet: what a cluster asks for
+    /// and the folder lacks is reported when it is asked for, by [`Assets::need`].
+    fn given(folder: PathBuf) -> Result<Self> {
+        let assets = Self { folder };
+        assets.need(Program::Etcd)?;
+        assets.need(Program::ApiServer)?;
+        Ok(assets)
+    }
+
+    /// The path of a program that must be there.
+    pub fn need(&self, program: Program) -> Result<PathBuf> {
+        let path = self.path(program);
+        if path.is_file() {
+            return Ok(path);
+        }
+        Err(no_binaries(format!("{} has no {}", self.folder.display(), program.name()), &cache_folder()))
+    }
+
+    pub(crate) fn cached(cache: &Path, go: &Path) -> Result<Self> {
+        let folder = cache.join(format!("kubernetes-{}-etcd-{}", version("k8s.io/kubernetes"), version("go.etcd.io/etcd/server/v3")));
+        let assets = Self { folder };
+        if assets.missing().is_empty() {
+            return Ok(assets);
+        }
+        assets.build(cache, go)?;
+        Ok(assets)
+    }
+
+    fn missing(&self) -> Vec<Program> {
+        Program::ALL.into_iter().filter(|p| !self.path(*p).is_file()).collect()
+    }
+
+    fn build(&self, cache: &Path, go: &Path) -> Result<()> {
+        if let Err(e) = Command::new(go).arg("version").output() {
+            return Err(no_binaries(format!("nothing in the cache, and {} does not run: {e}", go.display()), cache));
+        }
+        fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
+        // Whoever comes second waits here, and then finds everything built.
+        let lock_path = self.folder.join(".lock");
+        let lock = File::create(&lock_path).map_err(Error::file(&lock_path))?;
+        lock.lock().map_err(Error::file(&lock_path))?;
+
+        let missing = self.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let module = tempfile::tempdir_in(&self.folder).map_err(Error::file(&self.folder))?;
+        for (name, text) in [("go.mod", GO_MOD), ("go.sum", GO_SUM)] {
+            let path = module.path().join(name);
+            fs::write(&path, text).map_err(Error::file(path))?;
+        }
+        eprintln!("testkit: building Kubernetes {} from Go modules, once, into {}", version("k8s.io/kubernetes"), self.folder.display());
+        let count = missing.len();
+        for (i, program) in missing.into_iter().enumerate() {
+            eprintln!("testkit: [{}/{count}] {} …", i + 1, program.name());
+            let began = Instant::now();
+            self.build_one(program, module.path(), go)?;
+            eprintln!("testkit: [{}/{count}] {} in {} s", i + 1, program.name(), began.elapsed().as_secs());
+        }
+        Ok(())
+    }
+
+    /// Built aside and renamed: a file under its own name is a whole file.
+    fn build_one(&self, program: Program, module: &Path, go: &Path) -> Result<()> {
+        let kubernetes = version("k8s.io/kubernetes");
+        let mut parts = kubernetes.trim_start_matches('v').split('.');
+        let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let stamp = "k8s.io/component-base/version";
+        let aside = module.join(program.name());
+        let output = Command::new(go)
+            .current_dir(module)
+            .env("CGO_ENABLED", "0")
+            .args(["build", "-trimpath", "-ldflags"])
+            .arg(format!("-s -w -X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"))
+            .arg("-o")
+            .arg(&aside)
+            .arg(program.package())
+            .output()
+            .map_err(|e| Error::Build { what: program.name().into(), why: e.to_string() })?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let from = text.char_indices().rev().nth(2_000).map_or(0, |(i, _)| i);
+            return Err(Error::Build { what: program.name().into(), why: text[from..].trim().to_owned() });
+        }
+        let path = self.path(program);
+        fs::rename(&aside, &path).map_err(Error::file(path))
+    }
+}
+
+fn no_binaries(why: String, cache: &Path) -> Error {
+    Error::NoBinaries {
+        why,
+        go: go_version().to_owned(),
+        wanted: Program::ALL.map(Program::name).join(", "),
+        cache: cache.to_owned(),
+    }
+}
+
+/// `CARETAKER_CACHE`, else the user's cache folder.
+#[must_use]
+pub fn cache_folder() -> PathBuf {
+    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    from("CARETAKER_CACHE")
+        .or_else(|| from("XDG_CACHE_HOME").map(|c| c.join("caretaker")))
+        .or_else(|| from("HOME").map(|h| h.join(".cache/caretaker")))
+        .unwrap_or_else(|| std::env::temp_dir().join("caretaker-cache"))
+}
+
+/// The version of a module that `go.mod` requires.
+#[must_use]
+pub fn version(module: &str) -> &'static str {
+    GO_MOD
+        .lines()
+        .find_map(|l| l.trim().strip_prefix(module)?.trim().split(' ').next().filter(|v| v.starts_with('v')))
+        .unwrap_or_else(|| panic!("binaries/go.mod requires no {module}"))
+}
+
+fn go_version() -> &'static str {
+    GO_MOD.lines().find_map(|l| l.strip_prefix("go ")).expect("binaries/go.mod names a Go version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_the_go_module() {
+        assert!(version("k8s.io/kubernetes").starts_with("v1."));
+        assert!(version("go.etcd.io/etcd/server/v3").starts_with("v3."));
+    }
+
+    #[test]
+    fn without_go_and_cache_the_message_names_three_ways_out() {
+        let cache = tempfile::tempdir().unwrap();
+        let error = Assets::cached(cache.path(), Path::new("no-such-go")).unwrap_err().to_string();
+        for way in ["install Go", "KUBEBUILDER_ASSETS", "CARETAKER_CACHE"] {
+            assert!(error.contains(way), "{way} is missing in: {error}");
+        }
+    }
+
+    #[test]
+    fn two_builders_at_once_build_each_program_once() {
+        use std::os::unix::fs::PermissionsExt;
+        let cache = tempfile::tempdir().unwrap();
+        // Stands in for Go: notes each build, takes its time, writes the file asked for.
+        let go = cache.path().join("go");
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = version ] && exit 0\nwhile [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done\necho $1 >> {}\nsleep 0.05\necho x > $out\n",
+            cache.path().join("built").display()
+        );
+        fs::write(&go, script).unwrap();
+        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| Assets::cached(cache.path(), &go).unwrap());
+            }
+        });
+
+        let built = fs::read_to_string(cache.path().join("built")).unwrap();
+        let expected: Vec<String> = Program::ALL.map(Program::package).to_vec();
+        assert_eq!(built.lines().collect::<Vec<_>>(), expected);
+    }
+}

@@ -1,0 +1,86 @@
+//! Watch events that get lost, or come late.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tower::BoxError;
+
+use super::layer::AnyBody;
+use super::{Faults, WatchFault};
+
+/// A watch's body, cut into its lines; each line is an event and passes, waits or is dropped.
+pub(super) struct FaultyWatch {
+    inner: AnyBody,
+    faults: Faults,
+    /// Bytes of a line that has not ended yet.
+    partial: Vec<u8>,
+    lines: VecDeque<Bytes>,
+    /// Set while an event waits to be let go.
+    held: Option<(Bytes, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+    ended: bool,
+}
+
+impl FaultyWatch {
+    pub(super) fn new(inner: AnyBody, faults: Faults) -> Self {
+        Self { inner, faults, partial: Vec::new(), lines: VecDeque::new(), held: None, ended: false }
+    }
+
+    fn take_in(&mut self, data: &[u8]) {
+        for part in data.split_inclusive(|b| *b == b'\n') {
+            self.partial.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.lines.push_back(Bytes::from(std::mem::take(&mut self.partial)));
+            }
+        }
+    }
+}
+
+impl Body for FaultyWatch {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some((line, release)) = &mut this.held {
+                ready!(release.as_mut().poll(cx));
+                let line = std::mem::take(line);
+                this.held = None;
+                return Poll::Ready(Some(Ok(Frame::data(line))));
+            }
+            if let Some(line) = this.lines.pop_front() {
+                match this.faults.next_event() {
+                    None => return Poll::Ready(Some(Ok(Frame::data(line)))),
+                    Some(WatchFault::Drop) => continue,
+                    Some(WatchFault::Delay) => {
+                        let faults = this.faults.clone();
+                        this.held = Some((line, Box::pin(async move { faults.released().await })));
+                        continue;
+                    }
+                }
+            }
+            if this.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        this.take_in(&data);
+                    }
+                }
+                Some(Err(e)) => return Poll::Ready(Some(Err(e))),
+                None => {
+                    this.ended = true;
+                    let rest = std::mem::take(&mut this.partial);
+                    if !rest.is_empty() {
+                        this.lines.push_back(Bytes::from(rest));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A real node: containerd, kubelet and a pod network, from Debian's packages and the kit's own
+//! kubelet.
+//!
+//! Everything it writes is in the cluster's folder, or in a `/run`, `/var/lib` and `/var/log` that
+//! only it sees (the supervisor's mount namespace). What it leaves in the machine's own tables, a
+//! bridge and control groups, is named after it and removed at the end.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use kube::Api;
+use serde_json::json;
+
+use crate::assets::Program;
+use crate::cluster::Cluster;
+use crate::image::Image;
+use crate::kubeconfig::Credentials;
+use crate::wait::until;
+use crate::{Error, Result, is_root, make, pki};
+
+/// containerd answers within a second, a node is Ready in 6 s here.
+const LIMIT: Duration = Duration::from_secs(90);
+const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
+const CNI: &str = "/usr/lib/cni";
+/// What a shell script in a test pod would call.
+const APPLETS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
+
+/// A node of a throwaway cluster.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    socket: PathBuf,
+}
+
+impl Node {
+    /// Whether this machine can run one; else what it needs, as a reason for a skipped test.
+    pub fn possible() -> Result<(), String> {
+        if !is_root() {
+            return Err("needs root".to_owned());
+        }
+        for (file, package) in [
+            ("containerd", "containerd"),
+            ("runc", "runc"),
+            ("busybox", "busybox-static"),
+            ("ip", "iproute2"),
+            ("iptables", "iptables"),
+        ] {
+            if find(file).is_none() {
+                return Err(format!("needs {file} (Debian package {package})"));
+            }
+        }
+        if !Path::new(CNI).join("bridge").is_file() {
+            return Err(format!("needs {CNI}/bridge (Debian package containernetworking-plugins)"));
+        }
+        Ok(())
+    }
+
+    /// Its name in the cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// containerd's socket.
+    #[must_use]
+    pub fn containerd_socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|f| f.join(program)).find(|p| p.is_file())
+}
+
+fn needed(program: &str) -> Result<PathBuf> {
+    find(program).ok_or_else(|| Error::NoNode(format!("needs {program}")))
+}
+
+pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
+    // Interface names are short; the folder's random ending is unique among living clusters.
+    let id = cluster.folder().to_string_lossy().rsplit('-').next().unwrap_or_default().to_lowercase();
+    let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock") };
+    let group = format!("caretaker-{id}");
+    let bridge = format!("ctk{id}");
+
+    let supervisor = cluster.supervisor();
+    supervisor.owns_cgroup(&group)?;
+    supervisor.owns_link(&bridge)?;
+    for place in ["/run", "/var/lib", "/var/log"] {
+        supervisor.run("mount", ["-t", "tmpfs", "tmpfs", place])?;
+    }
+    start_containerd(cluster, &node, &bridge).await?;
+    start_kubelet(cluster, &node, &group).await?;
+    Ok(node)
+}
+
+async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Result<()> {
+    let folder = cluster.folder();
+    let cni = folder.join("cni");
+    std::fs::create_dir_all(&cni).map_err(Error::file(&cni))?;
+    pki::write(&cni, "10-bridge.conflist", &cni_config(bridge))?;
+    let config = pki::write(folder, "containerd.toml", &containerd_config(folder, &node.socket))?;
+    let args = ["--config".to_owned(), config.display().to_string()];
+    cluster.spawn("containerd", &needed("containerd")?, &args)?;
+
+    let ctr = |words: &[&str]| {
+        let mut args = vec!["--address", node.socket.to_str().expect("a folder of ours"), "--namespace", "k8s.io"];
+        args.extend(words);
+        cluster.supervisor().run("ctr", args)
+    };
+    until("containerd to answer", LIMIT, async || {
+        cluster.alive("containerd")?;
+        Ok(ctr(&["version"]).map_err(|e| e.to_string()))
+    })
+    .await?;
+
+    let busybox = needed("busybox")?;
+    let image = |name, command| Image { name, program: &busybox, at: "bin/busybox", links: &APPLETS, command };
+    // `sh` with a trap ends at once on SIGTERM, which the first process of a container else ignores.
+    let forever = ["sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"];
+    for (image, file) in [(image(PAUSE_IMAGE, &forever), "pause.tar"), (image(make::IMAGE, &forever), "busybox.tar")] {
+        let archive = image.write(&folder.join(file))?;
+        ctr(&["images", "import", archive.to_str().expect("a folder of ours")])?;
+    }
+    Ok(())
+}
+
+async fn start_kubelet(cluster: &Cluster, node: &Node, group: &str) -> Result<()> {
+    let folder = cluster.folder();
+    let identity = cluster.identity(&format!("system:node:{}", node.name), "system:nodes")?;
+    let kubeconfig = cluster.write_kubeconfig("kubelet.kubeconfig", &Credentials::Certificate(identity))?;
+    let config = pki::write(folder, "kubelet.yaml", &kubelet_config(folder, &node.socket, group)?)?;
+    let args = [
+        format!("--config={}", config.display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--root-dir={}", folder.join("kubelet").display()),
+        format!("--cert-dir={}", folder.join("kubelet-certs").display()),
+        format!("--hostname-override={}", node.name),
+    ];
+    cluster.spawn("kubelet", &cluster.program(Program::Kubelet)?, &args)?;
+
+    let nodes: Api<ApiNode> = Api::all(cluster.client().await?);
+    until("the node to be Ready", LIMIT, async || {
+        cluster.alive("kubelet")?;
+        cluster.alive("containerd")?;
+        let found = nodes.get_opt(&node.name).await.map_err(Error::api("reading the node"))?;
+        let Some(found) = found else { return Ok(Err("no node yet".to_owned())) };
+        let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
+        let ready = conditions.into_iter().find(|c| c.type_ == "Ready");
+        Ok(match ready {
+            Some(c) if c.status == "True" => Ok(()),
+            Some(c) => Err(c.message.unwrap_or_default()),
+            None => Err("no condition Ready yet".to_owned()),
+        })
+    })
+    .await
+}
+
+fn containerd_config(folder: &Path, socket: &Path) -> String {
+    let folder = folder.display();
+    let socket = socket.display();
+    // A negative OOM score is refused inside a container or a small VM, hence the restriction. The
+    // plugins switched off would only complain, or write outside of our folder.
+    format!(
+        r#"version = 2
+root = "{folder}/containerd"
+state = "{folder}/containerd-state"
+disabled_plugins = [
+  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+]
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE_IMAGE}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{CNI}"
+conf_dir = "{folder}/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"#
+    )
+}
+
+/// Addresses out of 10.244.0.0/16, which no route of the machine knows: pods reach the machine and
+/// each other, nothing beyond.
+fn cni_config(bridge: &str) -> String {
+    // Two nodes at once must not route one range to two bridges.
+    let third = bridge.bytes().fold(0u8, |sum, b| sum.wrapping_mul(31).wrapping_add(b));
+    let config = json!({
+        "cniVersion": "0.4.0",
+        "name": "caretaker",
+        "plugins": [{
+            "type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": false, "hairpinMode": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{ "subnet": format!("10.244.{third}.0/24") }]],
+                "dataDir": "/run/cni-addresses",
+            },
+        }],
+    });
+    format!("{config:#}")
+}
+
+fn kubelet_config(folder: &Path, socket: &Path, group: &str) -> Result<String> {
+    let port = std::net::TcpListener::bind(("0.0.0.0", 0))
+        .and_then(|l| l.local_addr())
+        .map_err(|e| Error::Start { what: "finding a port for the kubelet".into(), why: e.to_string() })?
+        .port();
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
+        "port": port,
+        "healthzPort": 0,
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": folder.join("ca.crt") },
+        },
+        "authorization": { "mode": "Webhook" },
+        "podLogsDir": folder.join("pod-logs"),
+        "volumePluginDir": folder.join("volume-plugins"),
+        "resolvConf": "",
+        "failSwapOn": false,
+        // cgroup v1 without systemd is what many small machines have.
+        "failCgroupV1": false,
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": false,
+        "cgroupRoot": format!("/{group}"),
+        "enforceNodeAllocatable": [],
+        "localStorageCapacityIsolation": false,
+        // The machine's disk is nobody's business here.
+        "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%" },
+        "imageGCHighThresholdPercent": 100,
+        // Tests wait for states: the kubelet should tell them soon.
+        "syncFrequency": "10s",
+        "nodeStatusUpdateFrequency": "4s",
+    });
+    Ok(format!("{config:#}\n"))
+}

@@ -1,0 +1,119 @@
+//! The control plane is real, is ours alone, and knows who called.
+
+use caretaker_testkit::audit::AuditLog;
+use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
+use caretaker_testkit::make::{mk_binding_to_account, mk_cluster_role, mk_namespace};
+use caretaker_testkit::{Cluster, shared};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+async fn names(client: Client) -> Result<Vec<String>, kube::Error> {
+    let found = Api::<Namespace>::all(client).list(&ListParams::default()).await?;
+    Ok(found.iter().map(ResourceExt::name_any).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_control_planes_at_once_do_not_see_each_other() -> Outcome {
+    let (a, b, c) = tokio::join!(Cluster::builder().start(), Cluster::builder().start(), Cluster::builder().start());
+    let planes = [("one", a?), ("two", b?), ("three", c?)];
+
+    for (name, plane) in &planes {
+        Api::all(plane.client().await?).create(&PostParams::default(), &mk_namespace(name)).await?;
+    }
+
+    for (own, plane) in &planes {
+        let seen = names(plane.client().await?).await?;
+        let ours: Vec<&String> = seen.iter().filter(|n| planes.iter().any(|(p, _)| p == n)).collect();
+        assert_eq!(ours, [own], "{plane:?} sees {seen:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_refused() -> Outcome {
+    let cluster = shared();
+    let stranger = cluster.to_client(cluster.user_config("stranger", None).await?)?;
+
+    let refused = names(stranger).await.expect_err("RBAC is on");
+
+    let kube::Error::Api(status) = refused else { panic!("not an answer of the server: {refused}") };
+    assert_eq!(status.code, 403);
+    assert!(status.message.contains("\"stranger\""), "{}", status.message);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_account_acts_in_its_own_name() -> Outcome {
+    let cluster = shared();
+    let admin = cluster.client().await?;
+    let post = PostParams::default();
+    Api::all(admin.clone()).create(&post, &mk_namespace("accounts")).await?;
+    let account =
+        ServiceAccount { metadata: mk_namespace("reader").metadata, ..ServiceAccount::default() };
+    Api::namespaced(admin.clone(), "accounts").create(&post, &account).await?;
+    Api::all(admin.clone()).create(&post, &mk_cluster_role("reads-namespaces", &[("", "namespaces", "list")])).await?;
+    Api::all(admin).create(&post, &mk_binding_to_account("reads-namespaces", "accounts", "reader")).await?;
+
+    let reader = cluster.to_client(cluster.account_config("accounts", "reader").await?)?;
+    let seen = names(reader).await?;
+
+    assert!(seen.contains(&"accounts".to_owned()));
+    assert_eq!(cluster.audit()?.of("system:serviceaccount:accounts:reader").count("list", "namespaces"), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_killed_after_its_third_call_made_exactly_three() -> Outcome {
+    let cluster = shared();
+    let config = cluster.user_config("mortal", Some("system:masters")).await?;
+    let faults = Faults::at(3, Fault::DieAfter);
+
+    let life = mortal(&faults, config, async |client| {
+        let namespaces: Api<Namespace> = Api::all(client);
+        for i in 1..=5 {
+            namespaces.create(&PostParams::default(), &mk_namespace(&format!("mortal-{i}"))).await.unwrap();
+        }
+    });
+
+    assert_eq!(life, Life::Died);
+    let audit: AuditLog = cluster.audit()?.of("mortal");
+    assert_eq!((audit.len(), audit.count("create", "namespaces")), (3, 3), "{audit}");
+    let made = names(cluster.client().await?).await?;
+    assert_eq!(made.iter().filter(|n| n.starts_with("mortal-")).count(), 3, "the third was carried out");
+    Ok(())
+}
+
+#[tokio::test]
+async fn flags_reach_the_api_server() -> Outcome {
+    let cluster = Cluster::builder().api_server_flag("--runtime-config=batch/v1=false").start().await?;
+
+    let groups = cluster.client().await?.list_api_groups().await?;
+
+    assert!(groups.groups.iter().all(|g| g.name != "batch"));
+    assert!(groups.groups.iter().any(|g| g.name == "apps"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_api_server_that_does_not_start_says_why() {
+    let error = Cluster::builder().api_server_flag("--no-such-flag").start().await.expect_err("it cannot start");
+
+    let text = error.to_string();
+    assert!(text.contains("kube-apiserver") && text.contains("no-such-flag"), "{text}");
+}
+
+#[tokio::test]
+async fn kubectl_speaks_to_it() -> Outcome {
+    let cluster = shared();
+
+    let version = cluster.kubectl(&["version", "-o", "json"])?;
+
+    let version: serde_json::Value = serde_json::from_str(&version)?;
+    let wanted = caretaker_testkit::assets::version("k8s.io/kubernetes");
+    assert_eq!(version["serverVersion"]["gitVersion"], wanted);
+    assert_eq!(version["clientVersion"]["gitVersion"], wanted);
+    Ok(())
+}
