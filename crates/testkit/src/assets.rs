@@ -33,14 +33,8 @@ pub enum Program {
 
 impl Program {
     /// All of them, the slowest build early.
-    pub const ALL: [Self; 6] = [
-        Self::Etcd,
-        Self::ApiServer,
-        Self::ControllerManager,
-        Self::Scheduler,
-        Self::Kubelet,
-        Self::Kubectl,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kubelet, Self::Kubectl];
 
     /// The name of its file.
     #[must_use]
@@ -103,7 +97,11 @@ impl Assets {
     }
 
     pub(crate) fn cached(cache: &Path, go: &Path) -> Result<Self> {
-        let folder = cache.join(format!("kubernetes-{}-etcd-{}", version("k8s.io/kubernetes"), version("go.etcd.io/etcd/server/v3")));
+        let folder = cache.join(format!(
+            "kubernetes-{}-etcd-{}",
+            version("k8s.io/kubernetes"),
+            version("go.etcd.io/etcd/server/v3")
+        ));
         let assets = Self { folder };
         if assets.missing().is_empty() {
             return Ok(assets);
@@ -135,7 +133,11 @@ impl Assets {
             let path = module.path().join(name);
             fs::write(&path, text).map_err(Error::file(path))?;
         }
-        eprintln!("testkit: building Kubernetes {} from Go modules, once, into {}", version("k8s.io/kubernetes"), self.folder.display());
+        eprintln!(
+            "testkit: building Kubernetes {} from Go modules, once, into {}",
+            version("k8s.io/kubernetes"),
+            self.folder.display()
+        );
         let count = missing.len();
         for (i, program) in missing.into_iter().enumerate() {
             eprintln!("testkit: [{}/{count}] {} …", i + 1, program.name());
@@ -157,7 +159,9 @@ impl Assets {
             .current_dir(module)
             .env("CGO_ENABLED", "0")
             .args(["build", "-trimpath", "-ldflags"])
-            .arg(format!("-s -w -X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"))
+            .arg(format!(
+                "-s -w -X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+            ))
             .arg("-o")
             .arg(&aside)
             .arg(program.package())
@@ -193,6 +197,9 @@ pub fn cache_folder() -> PathBuf {
 }
 
 /// The version of a module that `go.mod` requires.
+///
+/// # Panics
+/// If it requires no such module.
 #[must_use]
 pub fn version(module: &str) -> &'static str {
     GO_MOD

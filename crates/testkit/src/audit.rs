@@ -112,7 +112,8 @@ impl fmt::Display for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
         let wide = |text: &dyn Fn(&(String, String, String)) -> usize| table.keys().map(text).max().unwrap_or(0);
-        let (user, verb, resource) = (wide(&|k| k.0.len()).max(4), wide(&|k| k.1.len()).max(4), wide(&|k| k.2.len()).max(8));
+        let (user, verb, resource) =
+            (wide(&|k| k.0.len()).max(4), wide(&|k| k.1.len()).max(4), wide(&|k| k.2.len()).max(8));
         writeln!(f, "{:user$}  {:verb$}  {:resource$}  CALLS", "USER", "VERB", "RESOURCE")?;
         for ((who, what, on), count) in &table {
             writeln!(f, "{who:user$}  {what:verb$}  {on:resource$}  {count:>5}")?;

@@ -3,7 +3,7 @@
 //! No test of Caretaker talks to a mock of the API server. [`Cluster`] starts the real one, with
 //! etcd, on a free port, in about four seconds, as many at once as memory allows; if asked, with
 //! the controllers, the scheduler and a real node on which pods run. It ends with the value that
-//! holds it, and also when the process that holds it is killed: see [`supervise`].
+//! holds it, and also when the process that holds it is killed: a supervisor holds the other end of a pipe.
 //!
 //! Around it stands what makes a test of an operator honest: [`faults`], a client that fails or
 //! dies at the n-th call; [`audit`], what really reached the server; [`make`], small valid objects;
@@ -22,7 +22,7 @@ mod kubeconfig;
 pub mod make;
 mod node;
 mod pki;
-pub mod supervise;
+mod supervise;
 mod wait;
 
 use std::sync::OnceLock;

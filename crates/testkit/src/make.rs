@@ -72,8 +72,12 @@ pub fn mk_pod(namespace: &str, name: &str) -> Pod {
 /// A Deployment of one replica.
 #[must_use]
 pub fn mk_deployment(namespace: &str, name: &str) -> Deployment {
-    let spec =
-        DeploymentSpec { replicas: Some(1), selector: selector(name), template: template(name), ..DeploymentSpec::default() };
+    let spec = DeploymentSpec {
+        replicas: Some(1),
+        selector: selector(name),
+        template: template(name),
+        ..DeploymentSpec::default()
+    };
     Deployment { metadata: named(namespace, name), spec: Some(spec), ..Deployment::default() }
 }
 
@@ -114,7 +118,8 @@ pub fn mk_daemon_set(namespace: &str, name: &str) -> DaemonSet {
 pub fn mk_cron_job(namespace: &str, name: &str) -> CronJob {
     let mut pod = template(name);
     pod.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
-    let job = JobTemplateSpec { spec: Some(JobSpec { template: pod, ..JobSpec::default() }), ..JobTemplateSpec::default() };
+    let job =
+        JobTemplateSpec { spec: Some(JobSpec { template: pod, ..JobSpec::default() }), ..JobTemplateSpec::default() };
     let spec = CronJobSpec { schedule: "0 0 1 1 *".to_owned(), job_template: job, ..CronJobSpec::default() };
     CronJob { metadata: named(namespace, name), spec, ..CronJob::default() }
 }
@@ -162,8 +167,11 @@ pub fn mk_binding_to_account(role: &str, namespace: &str, account: &str) -> Clus
 }
 
 fn bind(role: &str, subject: Subject) -> ClusterRoleBinding {
-    let role_ref =
-        RoleRef { api_group: Some("rbac.authorization.k8s.io".to_owned()), kind: "ClusterRole".to_owned(), name: role.to_owned() };
+    let role_ref = RoleRef {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: "ClusterRole".to_owned(),
+        name: role.to_owned(),
+    };
     ClusterRoleBinding { metadata: cluster_wide(role), role_ref, subjects: Some(vec![subject]) }
 }
 
@@ -184,7 +192,10 @@ fn selector(name: &str) -> LabelSelector {
 }
 
 fn template(name: &str) -> PodTemplateSpec {
-    PodTemplateSpec { metadata: Some(ObjectMeta { labels: Some(app(name)), ..ObjectMeta::default() }), spec: Some(pod_spec()) }
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta { labels: Some(app(name)), ..ObjectMeta::default() }),
+        spec: Some(pod_spec()),
+    }
 }
 
 fn pod_spec() -> PodSpec {

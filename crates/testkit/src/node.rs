@@ -2,8 +2,9 @@
 //! kubelet.
 //!
 //! Everything it writes is in the cluster's folder, or in a `/run`, `/var/lib` and `/var/log` that
-//! only it sees (the supervisor's mount namespace). What it leaves in the machine's own tables, a
-//! bridge and control groups, is named after it and removed at the end.
+//! only it sees (the supervisor's mount namespace). It changes no setting of the machine. What it
+//! leaves in the machine's own tables, a bridge and the control groups of its containers, is
+//! removed at the end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,13 +40,9 @@ impl Node {
         if !is_root() {
             return Err("needs root".to_owned());
         }
-        for (file, package) in [
-            ("containerd", "containerd"),
-            ("runc", "runc"),
-            ("busybox", "busybox-static"),
-            ("ip", "iproute2"),
-            ("iptables", "iptables"),
-        ] {
+        for (file, package) in
+            [("containerd", "containerd"), ("runc", "runc"), ("busybox", "busybox-static"), ("ip", "iproute2")]
+        {
             if find(file).is_none() {
                 return Err(format!("needs {file} (Debian package {package})"));
             }
@@ -83,18 +80,39 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
     // Interface names are short; the folder's random ending is unique among living clusters.
     let id = cluster.folder().to_string_lossy().rsplit('-').next().unwrap_or_default().to_lowercase();
     let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock") };
-    let group = format!("caretaker-{id}");
     let bridge = format!("ctk{id}");
 
     let supervisor = cluster.supervisor();
-    supervisor.owns_cgroup(&group)?;
     supervisor.owns_link(&bridge)?;
+    supervisor.owns_cgroups_of(&cluster.folder().join("containerd-state/io.containerd.runtime.v2.task/k8s.io"))?;
     for place in ["/run", "/var/lib", "/var/log"] {
         supervisor.run("mount", ["-t", "tmpfs", "tmpfs", place])?;
     }
+    pretend_settings(cluster)?;
     start_containerd(cluster, &node, &bridge).await?;
-    start_kubelet(cluster, &node, &group).await?;
+    start_kubelet(cluster, &node).await?;
     Ok(node)
+}
+
+/// The kubelet and the bridge plugin set these for the whole machine if they find them otherwise.
+/// They find them as they like, in files that only they see.
+fn pretend_settings(cluster: &Cluster) -> Result<()> {
+    for (setting, value) in [
+        ("vm/overcommit_memory", "1"),
+        ("vm/panic_on_oom", "0"),
+        ("kernel/panic", "10"),
+        ("kernel/panic_on_oops", "1"),
+        ("kernel/keys/root_maxkeys", "1000000"),
+        ("kernel/keys/root_maxbytes", "25000000"),
+        ("net/ipv4/ip_forward", "1"),
+    ] {
+        let file = pki::write(cluster.folder(), &format!("sysctl-{}", setting.replace('/', "-")), value)?;
+        let place = format!("/proc/sys/{setting}");
+        if Path::new(&place).exists() {
+            cluster.supervisor().run("mount", ["--bind", &file.to_string_lossy(), &place])?;
+        }
+    }
+    Ok(())
 }
 
 async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Result<()> {
@@ -128,11 +146,11 @@ async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Resul
     Ok(())
 }
 
-async fn start_kubelet(cluster: &Cluster, node: &Node, group: &str) -> Result<()> {
+async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
     let folder = cluster.folder();
     let identity = cluster.identity(&format!("system:node:{}", node.name), "system:nodes")?;
     let kubeconfig = cluster.write_kubeconfig("kubelet.kubeconfig", &Credentials::Certificate(identity))?;
-    let config = pki::write(folder, "kubelet.yaml", &kubelet_config(folder, &node.socket, group)?)?;
+    let config = pki::write(folder, "kubelet.yaml", &kubelet_config(folder, &node.socket)?)?;
     let args = [
         format!("--config={}", config.display()),
         format!("--kubeconfig={}", kubeconfig.display()),
@@ -206,7 +224,7 @@ fn cni_config(bridge: &str) -> String {
     format!("{config:#}")
 }
 
-fn kubelet_config(folder: &Path, socket: &Path, group: &str) -> Result<String> {
+fn kubelet_config(folder: &Path, socket: &Path) -> Result<String> {
     let port = std::net::TcpListener::bind(("0.0.0.0", 0))
         .and_then(|l| l.local_addr())
         .map_err(|e| Error::Start { what: "finding a port for the kubelet".into(), why: e.to_string() })?
@@ -231,9 +249,9 @@ fn kubelet_config(folder: &Path, socket: &Path, group: &str) -> Result<String> {
         "failCgroupV1": false,
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,
-        "cgroupRoot": format!("/{group}"),
         "enforceNodeAllocatable": [],
         "localStorageCapacityIsolation": false,
+        "makeIPTablesUtilChains": false,
         // The machine's disk is nobody's business here.
         "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%" },
         "imageGCHighThresholdPercent": 100,

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
 };
 
 use crate::{Error, Result};
@@ -69,7 +70,10 @@ pub(crate) fn signing_key() -> Result<(String, String)> {
 impl Identity {
     /// Writes `NAME.crt` and `NAME.key`.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
-        Ok((write(folder, &format!("{name}.crt"), &self.certificate)?, write(folder, &format!("{name}.key"), &self.key)?))
+        Ok((
+            write(folder, &format!("{name}.crt"), &self.certificate)?,
+            write(folder, &format!("{name}.key"), &self.key)?,
+        ))
     }
 }
 

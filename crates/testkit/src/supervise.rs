@@ -33,9 +33,11 @@ impl Supervisor {
     pub fn start(folder: &Path) -> Result<Self> {
         let mut command = if is_root() {
             let mut unshare = Command::new("unshare");
-            unshare
-                .args(["--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc"])
-                .args(["--kill-child=KILL", "--", PROGRAM]);
+            unshare.args(["--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc"]).args([
+                "--kill-child=KILL",
+                "--",
+                PROGRAM,
+            ]);
             unshare
         } else {
             Command::new(PROGRAM)
@@ -84,9 +86,10 @@ impl Supervisor {
         Ok(self.order(&["state", name])?.strip_prefix("exited ").map(str::to_owned))
     }
 
-    /// Has the control groups called so removed at the end.
-    pub fn owns_cgroup(&self, name: &str) -> Result<()> {
-        self.order(&["cgroup", name]).map(drop)
+    /// Has the control groups of those containers removed at the end that have an entry in this
+    /// folder of containerd's then.
+    pub fn owns_cgroups_of(&self, tasks: &Path) -> Result<()> {
+        self.order(&[OsStr::new("cgroups"), tasks.as_os_str()]).map(drop)
     }
 
     /// Has the network link called so removed at the end.

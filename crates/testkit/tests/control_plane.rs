@@ -35,7 +35,7 @@ async fn three_control_planes_at_once_do_not_see_each_other() -> Outcome {
 #[tokio::test]
 async fn a_user_without_rights_is_refused() -> Outcome {
     let cluster = shared();
-    let stranger = cluster.to_client(cluster.user_config("stranger", None).await?)?;
+    let stranger = Client::try_from(cluster.user_config("stranger", None).await?)?;
 
     let refused = names(stranger).await.expect_err("RBAC is on");
 
@@ -51,13 +51,12 @@ async fn a_service_account_acts_in_its_own_name() -> Outcome {
     let admin = cluster.client().await?;
     let post = PostParams::default();
     Api::all(admin.clone()).create(&post, &mk_namespace("accounts")).await?;
-    let account =
-        ServiceAccount { metadata: mk_namespace("reader").metadata, ..ServiceAccount::default() };
+    let account = ServiceAccount { metadata: mk_namespace("reader").metadata, ..ServiceAccount::default() };
     Api::namespaced(admin.clone(), "accounts").create(&post, &account).await?;
     Api::all(admin.clone()).create(&post, &mk_cluster_role("reads-namespaces", &[("", "namespaces", "list")])).await?;
     Api::all(admin).create(&post, &mk_binding_to_account("reads-namespaces", "accounts", "reader")).await?;
 
-    let reader = cluster.to_client(cluster.account_config("accounts", "reader").await?)?;
+    let reader = Client::try_from(cluster.account_config("accounts", "reader").await?)?;
     let seen = names(reader).await?;
 
     assert!(seen.contains(&"accounts".to_owned()));
@@ -115,5 +114,19 @@ async fn kubectl_speaks_to_it() -> Outcome {
     let wanted = caretaker_testkit::assets::version("k8s.io/kubernetes");
     assert_eq!(version["serverVersion"]["gitVersion"], wanted);
     assert_eq!(version["clientVersion"]["gitVersion"], wanted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_outage_of_the_api_server_loses_nothing() -> Outcome {
+    let cluster = Cluster::builder().start().await?;
+    let client = cluster.client().await?;
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("before")).await?;
+
+    cluster.stop("kube-apiserver")?;
+    assert!(names(client.clone()).await.is_err(), "nobody answers");
+
+    cluster.start_again("kube-apiserver").await?;
+    assert!(names(client).await?.contains(&"before".to_owned()));
     Ok(())
 }

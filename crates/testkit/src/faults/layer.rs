@@ -109,13 +109,20 @@ where
             faults.die();
             std::future::pending().await
         }
-        Some(Fault::Timeout) => Err(Box::new(io::Error::new(io::ErrorKind::TimedOut, "the answer did not come in time (fault)"))),
+        Some(Fault::Timeout) => {
+            Err(Box::new(io::Error::new(io::ErrorKind::TimedOut, "the answer did not come in time (fault)")))
+        }
         _ => Err(cut()),
     }
 }
 
 /// Serves a list that was seen before again, where it is to be stale; else notes it.
-async fn remember_lists<F, B>(response: F, faults: Faults, n: usize, path: String) -> Result<Response<AnyBody>, BoxError>
+async fn remember_lists<F, B>(
+    response: F,
+    faults: Faults,
+    n: usize,
+    path: String,
+) -> Result<Response<AnyBody>, BoxError>
 where
     F: Future<Output = Result<Response<B>, BoxError>>,
     B: http_body::Body<Data = Bytes> + Send + 'static,

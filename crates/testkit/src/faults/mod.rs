@@ -280,13 +280,13 @@ impl Faults {
 
 async fn wait_for(bell: &Notify, rung: impl Fn() -> bool) {
     loop {
-        let mut ring = std::pin::pin!(bell.notified());
+        let mut listening = std::pin::pin!(bell.notified());
         // Listening before looking: a ring between the two is not missed.
-        ring.as_mut().enable();
+        listening.as_mut().enable();
         if rung() {
             return;
         }
-        ring.await;
+        listening.await;
     }
 }
 

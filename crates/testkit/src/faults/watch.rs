@@ -12,6 +12,8 @@ use tower::BoxError;
 use super::layer::AnyBody;
 use super::{Faults, WatchFault};
 
+type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A watch's body, cut into its lines; each line is an event and passes, waits or is dropped.
 pub(super) struct FaultyWatch {
     inner: AnyBody,
@@ -20,7 +22,7 @@ pub(super) struct FaultyWatch {
     partial: Vec<u8>,
     lines: VecDeque<Bytes>,
     /// Set while an event waits to be let go.
-    held: Option<(Bytes, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+    held: Option<(Bytes, Release)>,
     ended: bool,
 }
 

@@ -15,7 +15,8 @@
 //! | `stop NAME` | `ok` once it is gone |
 //! | `state NAME` | `ok running`, `ok exited CODE` |
 //! | `run PROGRAM ARG…` | `ok`, or `err TEXT`: a command that ends by itself, in the same namespaces |
-//! | `cgroup NAME`, `link NAME` | `ok`: removed at the end |
+//! | `cgroups FOLDER` | `ok`: at the end the control groups of the containers listed there are removed |
+//! | `link NAME` | `ok`: at the end this network link is removed |
 //!
 //! Only the standard library is used: `build.rs` compiles this file alone.
 
@@ -51,7 +52,7 @@ fn main() {
 struct Household {
     folder: PathBuf,
     children: BTreeMap<String, Child>,
-    cgroups: Vec<String>,
+    tasks: Vec<PathBuf>,
     links: Vec<String>,
 }
 
@@ -63,8 +64,8 @@ impl Household {
             ["stop", name] => self.stop(name).map(|()| String::new()),
             ["state", name] => self.state(name),
             ["run", program, args @ ..] => run(program, args).map(|()| String::new()),
-            ["cgroup", name] => {
-                self.cgroups.push((*name).to_owned());
+            ["cgroups", tasks] => {
+                self.tasks.push(PathBuf::from(tasks));
                 Ok(String::new())
             }
             ["link", name] => {
@@ -119,10 +120,12 @@ impl Household {
         if std::process::id() == 1 {
             let _ = run("kill", &["-KILL", "-1"]);
         }
-        unmount_below(&self.folder);
-        for name in &self.cgroups {
-            remove_cgroups(name);
+        for tasks in &self.tasks {
+            for container in fs::read_dir(tasks).into_iter().flatten().flatten() {
+                remove_cgroups(&Path::new("k8s.io").join(container.file_name()));
+            }
         }
+        unmount_below(&self.folder);
         for name in &self.links {
             let _ = run("ip", &["link", "delete", name]);
         }
@@ -176,7 +179,7 @@ fn unmount_below(folder: &Path) {
 
 /// A control group can be removed once it is empty, its children before it; cgroup v1 has one tree
 /// per controller.
-fn remove_cgroups(name: &str) {
+fn remove_cgroups(name: &Path) {
     let root = Path::new("/sys/fs/cgroup");
     let controllers = fs::read_dir(root).into_iter().flatten().flatten().map(|e| e.path());
     for base in controllers.chain([root.to_owned()]) {

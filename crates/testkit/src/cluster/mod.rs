@@ -1,9 +1,12 @@
 //! A whole control plane, and if asked for a node, that lasts as long as the value that holds it.
 
+mod processes;
+
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -14,16 +17,11 @@ use tokio::net::TcpSocket;
 
 use crate::assets::{Assets, Program};
 use crate::audit::AuditLog;
-use crate::faults::Faults;
 use crate::kubeconfig::{self, Credentials};
 use crate::node::{self, Node};
 use crate::pki::{self, Authority};
 use crate::supervise::Supervisor;
-use crate::wait::until;
 use crate::{Error, Result};
-
-/// An API server is ready after 3 to 4 s here; ten times that is a fault and not a slow machine.
-const READY: Duration = Duration::from_secs(40);
 
 /// What a cluster should have; see [`Cluster::builder`].
 #[derive(Debug, Clone, Default)]
@@ -66,6 +64,9 @@ impl ClusterBuilder {
     }
 
     /// Starts it, and returns when the API server says it is ready (and the node too).
+    ///
+    /// # Panics
+    /// If the search for the binaries does, which would be a defect of this crate.
     pub async fn start(self) -> Result<Cluster> {
         let assets = tokio::task::spawn_blocking(Assets::get).await.expect("finding binaries does not panic")?;
         if self.node {
@@ -80,7 +81,16 @@ impl ClusterBuilder {
         let supervisor = Supervisor::start(&folder)?;
         let authority = Authority::new()?;
         let port = HeldPort::new()?;
-        let mut cluster = Cluster { url: format!("https://127.0.0.1:{}", port.number), folder, supervisor, assets, authority, node: None, _port: port };
+        let mut cluster = Cluster {
+            url: format!("https://127.0.0.1:{}", port.number),
+            folder,
+            supervisor,
+            assets,
+            authority,
+            node: None,
+            port,
+            commands: Mutex::default(),
+        };
         cluster.start_etcd()?;
         cluster.start_api_server(&self)?;
         cluster.start_controllers(&self)?;
@@ -100,7 +110,9 @@ pub struct Cluster {
     assets: Assets,
     authority: Authority,
     node: Option<Node>,
-    _port: HeldPort,
+    port: HeldPort,
+    /// How each process was started, to start it again.
+    commands: Mutex<BTreeMap<String, (PathBuf, Vec<String>)>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -140,10 +152,22 @@ impl Cluster {
         self.assets.need(program)
     }
 
-    /// The supervisor of its processes, to stop and restart one of them.
-    #[must_use]
-    pub fn supervisor(&self) -> &Supervisor {
+    pub(crate) fn supervisor(&self) -> &Supervisor {
         &self.supervisor
+    }
+
+    /// Kills one of its processes, by the name of its program; the rest goes on, as in an outage.
+    pub fn stop(&self, name: &str) -> Result<()> {
+        self.supervisor.stop(name)
+    }
+
+    /// Starts a process again as it was, and waits until the API server is ready.
+    pub async fn start_again(&self, name: &str) -> Result<()> {
+        let command = self.commands.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        let (program, args) =
+            command.ok_or_else(|| Error::Start { what: name.to_owned(), why: "it was never started".into() })?;
+        self.spawn(name, &program, &args)?;
+        self.await_ready().await
     }
 
     /// A kubeconfig of the administrator.
@@ -156,8 +180,7 @@ impl Cluster {
     ///
     /// A new one each time: a client belongs to the runtime that first used it.
     pub async fn client(&self) -> Result<Client> {
-        let config = self.admin_config().await?;
-        self.to_client(config)
+        Client::try_from(self.admin_config().await?).map_err(Error::api("making a client"))
     }
 
     /// The administrator's client settings, to be altered or wrapped.
@@ -199,17 +222,6 @@ impl Cluster {
         self.write_kubeconfig(&format!("{namespace}.{account}.kubeconfig"), &Credentials::Token(token))
     }
 
-    /// A client that fails as it is told.
-    pub fn faulty(&self, config: Config, faults: &Faults) -> Result<Client> {
-        faults.client(config).map_err(Error::api("making a client"))
-    }
-
-    /// A client from settings.
-    #[expect(clippy::unused_self, reason = "reads as the cluster's other ways to a client")]
-    pub fn to_client(&self, config: Config) -> Result<Client> {
-        Client::try_from(config).map_err(Error::api("making a client"))
-    }
-
     /// The audit log so far.
     pub fn audit(&self) -> Result<AuditLog> {
         AuditLog::read(&self.folder.join("audit.log"))
@@ -237,7 +249,10 @@ impl Cluster {
     }
 
     pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
-        self.supervisor.spawn(name, &self.log(name), program, args)
+        self.supervisor.spawn(name, &self.log(name), program, args)?;
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.insert(name.to_owned(), (program.to_owned(), args.to_vec()));
+        Ok(())
     }
 
     pub(crate) fn log(&self, name: &str) -> PathBuf {
@@ -273,127 +288,7 @@ impl Cluster {
         config.default_retry = false;
         Ok(config)
     }
-
-    fn etcd_url(&self) -> String {
-        format!("unix://{}", self.folder.join("etcd.sock").display())
-    }
-
-    fn start_etcd(&self) -> Result<()> {
-        // Sockets in our folder need no port. To itself a member must go by host and port; nobody
-        // ever connects to that.
-        let peer = "http://localhost:2380";
-        let args = [
-            "--name=default".to_owned(),
-            format!("--data-dir={}", self.folder.join("etcd").display()),
-            format!("--listen-client-urls={}", self.etcd_url()),
-            "--advertise-client-urls=http://localhost:2379".to_owned(),
-            format!("--listen-peer-urls=unix://{}", self.folder.join("peer.sock").display()),
-            format!("--initial-advertise-peer-urls={peer}"),
-            format!("--initial-cluster=default={peer}"),
-            "--unsafe-no-fsync=true".to_owned(),
-            "--log-level=warn".to_owned(),
-        ];
-        self.spawn("etcd", &self.program(Program::Etcd)?, &args)
-    }
-
-    fn start_api_server(&self, wanted: &ClusterBuilder) -> Result<()> {
-        let folder = &self.folder;
-        let ca = pki::write(folder, "ca.crt", &self.authority.pem())?;
-        let (server_crt, server_key) = self
-            .authority
-            .server(&["127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1"])?
-            .write(folder, "apiserver")?;
-        let (kubelet_crt, kubelet_key) = self.identity("kube-apiserver-kubelet-client", "system:masters")?.write(folder, "kubelet-client")?;
-        let (private, public) = pki::signing_key()?;
-        let sa_key = pki::write(folder, "sa.key", &private)?;
-        let sa_pub = pki::write(folder, "sa.pub", &public)?;
-        let policy = pki::write(folder, "audit-policy.yaml", AUDIT_POLICY)?;
-        self.write_kubeconfig("admin.kubeconfig", &Credentials::Certificate(self.identity("admin", "system:masters")?))?;
-
-        let mut args = vec![
-            format!("--etcd-servers={}", self.etcd_url()),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={}", self._port.number),
-            "--permit-port-sharing=true".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
-            "--endpoint-reconciler-type=none".to_owned(),
-            "--authorization-mode=Node,RBAC".to_owned(),
-            "--allow-privileged=true".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-            format!("--cert-dir={}", folder.join("certs").display()),
-            format!("--client-ca-file={}", ca.display()),
-            format!("--tls-cert-file={}", server_crt.display()),
-            format!("--tls-private-key-file={}", server_key.display()),
-            format!("--kubelet-client-certificate={}", kubelet_crt.display()),
-            format!("--kubelet-client-key={}", kubelet_key.display()),
-            "--kubelet-preferred-address-types=InternalIP".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-signing-key-file={}", sa_key.display()),
-            format!("--service-account-key-file={}", sa_pub.display()),
-            format!("--audit-policy-file={}", policy.display()),
-            format!("--audit-log-path={}", folder.join("audit.log").display()),
-            // A call is in the log before it is answered, so that a count needs no waiting.
-            "--audit-log-mode=blocking".to_owned(),
-        ];
-        if !wanted.controllers {
-            // Without the controllers no namespace gets its default account, and every pod would be refused.
-            args.push("--disable-admission-plugins=ServiceAccount".to_owned());
-        }
-        args.extend(wanted.flags.iter().cloned());
-        self.spawn("kube-apiserver", &self.program(Program::ApiServer)?, &args)
-    }
-
-    fn start_controllers(&self, wanted: &ClusterBuilder) -> Result<()> {
-        let common = |kubeconfig: &Path| {
-            let kubeconfig = kubeconfig.display();
-            vec![
-                format!("--kubeconfig={kubeconfig}"),
-                format!("--authentication-kubeconfig={kubeconfig}"),
-                format!("--authorization-kubeconfig={kubeconfig}"),
-                "--secure-port=0".to_owned(),
-                "--leader-elect=false".to_owned(),
-            ]
-        };
-        for (on, program, user) in [
-            (wanted.controllers, Program::ControllerManager, "system:kube-controller-manager"),
-            (wanted.scheduler, Program::Scheduler, "system:kube-scheduler"),
-        ] {
-            if !on {
-                continue;
-            }
-            let kubeconfig = self.user_kubeconfig(user, None)?;
-            let mut args = common(&kubeconfig);
-            if program == Program::ControllerManager {
-                args.push("--use-service-account-credentials=true".to_owned());
-                args.push(format!("--service-account-private-key-file={}", self.folder.join("sa.key").display()));
-                args.push(format!("--root-ca-file={}", self.folder.join("ca.crt").display()));
-            }
-            self.spawn(program.name(), &self.program(program)?, &args)?;
-        }
-        Ok(())
-    }
-
-    async fn await_ready(&self) -> Result<()> {
-        let client = self.client().await?;
-        until("the API server to be ready", READY, async || {
-            self.alive("etcd")?;
-            self.alive("kube-apiserver")?;
-            let request = http::Request::get("/readyz").body(Vec::new()).expect("a valid request");
-            match client.request_text(request).await {
-                Ok(_) => Ok(Ok(())),
-                Err(e) => Ok(Err(e.to_string())),
-            }
-        })
-        .await
-    }
 }
-
-const AUDIT_POLICY: &str = "\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-- level: Metadata
-";
 
 /// A port that nobody else is given while we live: it stays bound here, and the API server binds it
 /// beside us with `SO_REUSEPORT`. A socket that does not listen takes no connection.

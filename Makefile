@@ -1,0 +1,54 @@
+# Everything a newcomer types. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARETAKER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/caretaker
+export CARETAKER_CACHE
+
+# In CI every run is a fresh clone; what it compiled last time is kept beside the other caches.
+ifdef CI
+export CARGO_TARGET_DIR ?= $(CARETAKER_CACHE)/target
+endif
+
+TESTKIT := cargo run --quiet --package caretaker-testkit --bin testkit --
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## Install the Debian packages that are missing, and get the Kubernetes binaries
+	@scripts/packages
+	@$(TESTKIT) binaries >/dev/null
+
+.PHONY: test
+test: setup ## Run all tests, against a real API server and, as root, a real node
+	cargo test --workspace
+
+.PHONY: demo
+demo: setup ## Show the main job on a throwaway cluster
+	@$(TESTKIT) demo
+
+.PHONY: cluster
+cluster: setup ## Start a throwaway cluster and print how to reach it
+	@$(TESTKIT) up
+
+.PHONY: cluster-down
+cluster-down: ## End that cluster
+	@$(TESTKIT) down
+
+.PHONY: bench
+bench: setup ## Measure what docs/benchmarks.md reports
+	cargo run --quiet --release --package caretaker-bench
+
+.PHONY: lint
+lint: ## Formatting, clippy and documentation, warnings denied
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --quiet
+
+.PHONY: fmt
+fmt: ## Format everything
+	cargo fmt --all

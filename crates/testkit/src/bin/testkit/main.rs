@@ -1,0 +1,53 @@
+//! The test kit for people: a throwaway Kubernetes cluster from the command line.
+
+mod background;
+mod demo;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use caretaker_testkit::assets::{Assets, Program, version};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "testkit", about = "A throwaway Kubernetes cluster, real in every part", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Find the Kubernetes binaries, or build them, and print their folder
+    Binaries,
+    /// Start a cluster in the background and print how to reach it
+    Up,
+    /// End the cluster that `up` started
+    Down,
+    /// Show what this is about, on a cluster that is gone afterwards
+    Demo,
+    /// Keep a cluster until SIGTERM or SIGINT; what `up` runs
+    #[command(hide = true)]
+    Hold {
+        /// Where to write the kubeconfig once the cluster is ready
+        kubeconfig: PathBuf,
+    },
+}
+
+fn main() -> Result<()> {
+    let verb = Cli::parse().command;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match verb {
+            Verb::Binaries => {
+                let path = Assets::get()?.need(Program::ApiServer)?;
+                println!("{} ({})", path.parent().unwrap_or(&path).display(), version("k8s.io/kubernetes"));
+                Ok(())
+            }
+            Verb::Up => background::up().await,
+            Verb::Down => background::down().await,
+            Verb::Hold { kubeconfig } => background::hold(&kubeconfig).await,
+            Verb::Demo => demo::run().await,
+        }
+    })
+}

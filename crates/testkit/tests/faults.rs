@@ -1,0 +1,222 @@
+//! What the faults do to a client, and what they do not do to the server.
+
+use std::time::Duration;
+
+use caretaker_testkit::faults::{Call, Fault, Faults, Life, Rates, WatchFault, for_every_call, mortal};
+use caretaker_testkit::make::{Said, mk_namespace};
+use caretaker_testkit::{shared, until};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A client of a user of its own, so that the audit log tells its calls from others'.
+async fn client(user: &str, faults: &Faults) -> Client {
+    let config = shared().user_config(user, Some("system:masters")).await.unwrap();
+    faults.client(config).unwrap()
+}
+
+async fn exists(name: &str) -> bool {
+    let client = shared().client().await.unwrap();
+    Api::<Namespace>::all(client).get_opt(name).await.unwrap().is_some()
+}
+
+async fn create(client: &Client, name: &str) -> Result<Namespace, kube::Error> {
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(name)).await
+}
+
+#[tokio::test]
+async fn an_answered_call_never_reaches_the_server() {
+    for (code, fault) in [(409, Fault::CONFLICT), (429, Fault::TOO_MANY), (500, Fault::SERVER_ERROR)] {
+        let user = format!("answered-{code}");
+        let client = client(&user, &Faults::at(1, fault)).await;
+
+        let kube::Error::Api(status) = create(&client, &user).await.unwrap_err() else { panic!("not an answer") };
+
+        assert_eq!(status.code, code);
+        assert!(shared().audit().unwrap().of(&user).is_empty());
+        assert!(create(&client, &user).await.is_ok(), "only the first call was to fail");
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_after_the_server_acted_has_happened() {
+    for (name, fault, happened) in [
+        ("lost-timeout", Fault::Timeout, true),
+        ("lost-cut-after", Fault::CutAfter, true),
+        ("lost-cut-before", Fault::CutBefore, false),
+    ] {
+        let client = client(name, &Faults::at(1, fault)).await;
+
+        let error = create(&client, name).await.unwrap_err();
+
+        assert!(matches!(error, kube::Error::Service(_)), "{error:?}");
+        assert_eq!(exists(name).await, happened, "{fault:?}");
+        assert_eq!(shared().audit().unwrap().of(name).len(), usize::from(happened));
+    }
+}
+
+#[tokio::test]
+async fn death_before_a_call_and_after_it_differ_by_that_call() -> Outcome {
+    for (fault, reached) in [(Fault::DieBefore, 1), (Fault::DieAfter, 2)] {
+        let user = format!("dies-{reached}");
+        let config = shared().user_config(&user, Some("system:masters")).await?;
+        let faults = Faults::at(2, fault);
+
+        let life = mortal(&faults, config, async |client| {
+            for i in 0..3 {
+                create(&client, &format!("{user}-{i}")).await.unwrap();
+            }
+        });
+
+        assert_eq!(life, Life::Died);
+        assert_eq!(shared().audit()?.of(&user).len(), reached, "{fault:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_dead_leave_no_task_running() -> Outcome {
+    let config = shared().user_config("heir", Some("system:masters")).await?;
+    let faults = Faults::at(1, Fault::DieAfter);
+    let (alive, watched) = tokio::sync::oneshot::channel::<()>();
+
+    let life = mortal(&faults, config, async |client| {
+        tokio::spawn(async move {
+            let _held = alive;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        create(&client, "inherited").await.unwrap();
+    });
+
+    assert_eq!(life, Life::Died);
+    assert!(watched.await.is_err(), "the task has been dropped, and what it held with it");
+    Ok(())
+}
+
+#[tokio::test]
+async fn for_every_call_strikes_each_one_and_ends() -> Outcome {
+    let config = shared().user_config("every", Some("system:masters")).await?;
+    let mut fates = Vec::new();
+
+    let struck = for_every_call(Fault::DieAfter, 10, |n, faults| {
+        let name = format!("every-{n}");
+        let life = mortal(faults, config.clone(), async |client| {
+            let namespaces: Api<Namespace> = Api::all(client.clone());
+            create(&client, &name).await.unwrap();
+            let patch = Patch::Merge(json!({ "metadata": { "labels": { "seen": "yes" } } }));
+            namespaces.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+            namespaces.delete(&name, &DeleteParams::default()).await.unwrap();
+        });
+        fates.push(matches!(life, Life::Lived(())));
+    });
+
+    assert_eq!(struck, 3);
+    assert_eq!(fates, [false, false, false, true]);
+    Ok(())
+}
+
+#[test]
+#[should_panic(expected = "does the scenario ever end?")]
+fn a_scenario_without_end_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = runtime.block_on(shared().admin_config()).unwrap();
+
+    for_every_call(Fault::CONFLICT, 3, |n, faults| {
+        mortal(faults, config.clone(), async |client| {
+            for _ in 0..n {
+                let _ = Api::<Namespace>::all(client.clone()).get_opt("default").await;
+            }
+        });
+    });
+}
+
+/// Watches namespaces with one label, from a point in time on.
+async fn watch_names(faults: &Faults, user: &str, label: &str) -> impl futures::Stream<Item = String> + Unpin + use<> {
+    let namespaces: Api<Namespace> = Api::all(client(user, faults).await);
+    let params = ListParams::default().labels(label);
+    let start = namespaces.list(&params).await.unwrap().metadata.resource_version.unwrap();
+    let stream = namespaces.watch(&WatchParams::default().labels(label), &start).await.unwrap();
+    Box::pin(stream.into_stream().filter_map(|event| async move {
+        match event.unwrap() {
+            WatchEvent::Added(ns) => Some(ns.name_any()),
+            _ => None,
+        }
+    }))
+}
+
+async fn create_labelled(name: &str, label: &str) {
+    let client = shared().client().await.unwrap();
+    Api::all(client).create(&PostParams::default(), &mk_namespace(name).label(label, "yes")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_watch_event_is_never_seen() {
+    let faults = Faults::on_event(1, WatchFault::Drop);
+    let mut seen = watch_names(&faults, "drops", "drops").await;
+
+    create_labelled("drops-1", "drops").await;
+    create_labelled("drops-2", "drops").await;
+
+    // The namespace controller edits each namespace, so more events follow; the first to be seen
+    // as added is the second.
+    assert_eq!(seen.next().await.as_deref(), Some("drops-2"));
+}
+
+#[tokio::test]
+async fn a_delayed_watch_event_comes_when_it_is_let_go() {
+    let faults = Faults::on_event(1, WatchFault::Delay);
+    let mut seen = watch_names(&faults, "delays", "delays").await;
+    create_labelled("delays-1", "delays").await;
+
+    let mut first = Box::pin(seen.next());
+    until("the event to arrive here", Duration::from_secs(10), async || {
+        let polled = futures::poll!(&mut first);
+        assert!(polled.is_pending(), "it was to wait");
+        Ok(if faults.events() == 1 { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+    faults.let_go();
+
+    assert_eq!(first.await.as_deref(), Some("delays-1"));
+}
+
+#[tokio::test]
+async fn a_stale_list_shows_what_was_true_once() {
+    let faults = Faults::stale_lists_after(1);
+    let namespaces: Api<Namespace> = Api::all(client("stale", &faults).await);
+    let params = ListParams::default().labels("stale");
+    assert_eq!(namespaces.list(&params).await.unwrap().items.len(), 0);
+
+    create_labelled("stale-1", "stale").await;
+
+    assert_eq!(namespaces.list(&params).await.unwrap().items.len(), 0, "old news");
+    assert_eq!(faults.stale_served(), 1);
+    assert!(namespaces.get_opt("stale-1").await.unwrap().is_some(), "a single object is read live");
+}
+
+#[tokio::test]
+async fn a_seed_reproduces_a_run() {
+    let rates = Rates { calls: 500, faults: Fault::SURVIVABLE.to_vec(), ..Rates::default() };
+    let run = async |user: &str, seed| -> Vec<Option<Fault>> {
+        let faults = Faults::seeded(seed, rates.clone());
+        let client = client(user, &faults).await;
+        for _ in 0..20 {
+            // Whether it fails is the very subject.
+            let _ = Api::<Namespace>::all(client.clone()).get_opt("default").await;
+        }
+        faults.calls().into_iter().map(|Call { fault, .. }| fault).collect()
+    };
+
+    let first = run("seeded-1", 7).await;
+
+    assert_eq!(first, run("seeded-2", 7).await);
+    assert_ne!(first, run("seeded-3", 8).await);
+    let struck = first.iter().flatten().count();
+    assert!((5..=15).contains(&struck), "about half of 20 calls: {struck}");
+}
