@@ -1,0 +1,292 @@
+//! The clock run forward: the same judging and the same bounds, on what acting would make of the
+//! subjects. It invents no outside events; those it is given, it plays at their time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::admit::{Bounds, Ledger, admit};
+use crate::{Action, Next, Verdict, time};
+
+/// What the simulator asks of a keeper.
+pub trait Model {
+    /// What is judged.
+    type Subject;
+    /// What is done.
+    type Action: Action;
+
+    /// The verdict on a subject.
+    fn judge(&self, subject: &Self::Subject, now: Timestamp) -> Verdict<Self::Action>;
+
+    /// How a subject looks once the action is done; `None` if it is gone.
+    fn after(&self, subject: Self::Subject, action: &Self::Action, now: Timestamp) -> Option<Self::Subject>;
+
+    /// How a subject looks after somebody used it.
+    fn used(&self, subject: Self::Subject, at: Timestamp) -> Self::Subject;
+}
+
+/// Somebody uses a subject, named by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// When.
+    pub at: Timestamp,
+    /// Which one.
+    pub subject: usize,
+}
+
+/// Something that happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Happening<A> {
+    /// When.
+    pub at: Timestamp,
+    /// To which subject; `None` for the keeper as a whole, when its breaker opens.
+    pub subject: Option<usize>,
+    /// What is done.
+    pub action: Option<A>,
+    /// Under which rule.
+    pub rule: &'static str,
+    /// Why.
+    pub because: String,
+}
+
+/// A comparison with a deadline is strict: what is due at noon is done just after it. The simulator
+/// judges at this much after the moment it shows.
+const JUST_AFTER: SignedDuration = SignedDuration::from_nanos(1);
+
+/// One action can make the next one due at the same moment, a few times over. More than this is a
+/// pair of rules that undo each other; the simulator moves on rather than hang.
+const AT_ONCE: usize = 16;
+
+/// Subjects on their way through time.
+pub struct Simulation<M: Model> {
+    model: M,
+    bounds: Bounds,
+    /// The subjects; those that are gone are `None`.
+    pub subjects: Vec<Option<M::Subject>>,
+    /// Pace counts and breaker.
+    pub ledger: Ledger,
+    now: Timestamp,
+    /// When to look at which subject again; an entry that is not the subject's appointment was
+    /// overtaken by events.
+    agenda: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    appointments: Vec<Option<Timestamp>>,
+    alive: usize,
+}
+
+impl<M: Model> Simulation<M> {
+    /// Starts at a moment, with everything as it is.
+    pub fn new(model: M, subjects: Vec<M::Subject>, bounds: Bounds, ledger: Ledger, start: Timestamp) -> Self {
+        let agenda = (0..subjects.len()).map(|i| Reverse((start, i))).collect();
+        Self {
+            model,
+            bounds,
+            ledger,
+            now: start,
+            agenda,
+            appointments: vec![Some(start); subjects.len()],
+            alive: subjects.len(),
+            subjects: subjects.into_iter().map(Some).collect(),
+        }
+    }
+
+    /// Runs to `end`, which is not part of it any more, and tells what happens on the way. May be
+    /// called again with a later end.
+    pub fn run(&mut self, end: Timestamp, uses: &[Use]) -> Vec<Happening<M::Action>> {
+        let mut uses: Vec<Use> = uses.iter().copied().filter(|u| u.at >= self.now && u.at < end).collect();
+        uses.sort_by_key(|u| (u.at, u.subject));
+        let mut uses = uses.into_iter().peekable();
+        let mut happened = Vec::new();
+        loop {
+            let planned = self.agenda.peek().map(|Reverse((t, _))| *t);
+            let announced = uses.peek().map(|u| u.at);
+            let Some(at) = [planned, announced].into_iter().flatten().min().filter(|t| *t < end) else { break };
+            self.now = self.now.max(at);
+            let mut touched = Vec::new();
+            while let Some(u) = uses.next_if(|u| u.at <= self.now) {
+                if let Some(subject) = self.subjects.get_mut(u.subject).and_then(Option::take) {
+                    self.subjects[u.subject] = Some(self.model.used(subject, u.at));
+                    touched.push(u.subject);
+                }
+            }
+            while self.agenda.peek().is_some_and(|Reverse((t, _))| *t <= self.now) {
+                let Some(Reverse((t, i))) = self.agenda.pop() else { break };
+                if self.appointments[i] == Some(t) {
+                    self.appointments[i] = None;
+                    touched.push(i);
+                }
+            }
+            self.look(touched, &mut happened);
+        }
+        self.now = self.now.max(end);
+        happened
+    }
+
+    /// Judges some subjects now, again as long as that leads to an act.
+    fn look(&mut self, mut touched: Vec<usize>, happened: &mut Vec<Happening<M::Action>>) {
+        let now = time::after(self.now, JUST_AFTER);
+        for _ in 0..AT_ONCE {
+            touched.sort_unstable();
+            touched.dedup();
+            touched.retain(|i| self.subjects[*i].is_some());
+            if touched.is_empty() {
+                return;
+            }
+            let mut verdicts: Vec<_> =
+                touched.iter().filter_map(|i| self.subjects[*i].as_ref()).map(|s| self.model.judge(s, now)).collect();
+            if let Some(opened) = admit(&mut verdicts, self.alive, &self.bounds, &self.ledger, self.now) {
+                happened.push(Happening {
+                    at: self.now,
+                    subject: None,
+                    action: None,
+                    rule: crate::admit::BREAKER_OPEN,
+                    because: opened.because.clone(),
+                });
+                self.ledger.open = Some(opened);
+            }
+            let mut again = Vec::new();
+            for (i, verdict) in std::mem::take(&mut touched).into_iter().zip(verdicts) {
+                if self.carry_out(i, verdict, happened) {
+                    again.push(i);
+                }
+            }
+            touched = again;
+        }
+    }
+
+    /// Does what a verdict says; true if the subject is to be judged again at once.
+    fn carry_out(&mut self, i: usize, verdict: Verdict<M::Action>, happened: &mut Vec<Happening<M::Action>>) -> bool {
+        let Verdict { rule, next, because } = verdict;
+        let action = match next {
+            Next::Rest | Next::Refuse { record: None } => return false,
+            Next::Wait { until, .. } => {
+                let until = until.max(self.now);
+                if self.appointments[i] != Some(until) {
+                    self.appointments[i] = Some(until);
+                    self.agenda.push(Reverse((until, i)));
+                }
+                return false;
+            }
+            Next::Act { action, .. } | Next::Refuse { record: Some(action) } => action,
+        };
+        self.ledger.note(&action, &self.bounds, self.now);
+        if let Some(subject) = self.subjects[i].take() {
+            self.subjects[i] = self.model.after(subject, &action, self.now);
+            self.alive -= usize::from(self.subjects[i].is_none());
+        }
+        happened.push(Happening { at: self.now, subject: Some(i), action: Some(action), rule, because });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admit::{BREAKER_OPEN, Breaker, Pace};
+    use crate::{Finding, rules::RuleTable};
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    /// A candle burns for an hour after it was last trimmed, and is then taken away.
+    #[derive(Debug, Clone, PartialEq)]
+    struct Candle(Timestamp);
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Take;
+
+    impl Action for Take {
+        fn name(&self) -> &'static str {
+            "take"
+        }
+        fn guarded(&self) -> bool {
+            true
+        }
+    }
+
+    struct Candles;
+
+    const RULES: RuleTable<Candle, (), Take> = crate::rules![
+        /// Burnt for an hour.
+        BurntDown => burnt_down,
+    ];
+
+    fn burnt_down(candle: &Candle, (): &(), now: Timestamp) -> Option<Finding<Take>> {
+        let due = time::after(candle.0, HOUR);
+        Some(if now > due { Finding::act(Take, due, "burnt") } else { Finding::wait(due, Take, "burns") })
+    }
+
+    impl Model for Candles {
+        type Subject = Candle;
+        type Action = Take;
+        fn judge(&self, subject: &Candle, now: Timestamp) -> Verdict<Take> {
+            RULES.judge(subject, &(), now)
+        }
+        fn after(&self, _: Candle, _: &Take, _: Timestamp) -> Option<Candle> {
+            None
+        }
+        fn used(&self, _: Candle, at: Timestamp) -> Candle {
+            Candle(at)
+        }
+    }
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
+    }
+
+    fn simulate(lit: &[i64], bounds: Bounds, uses: &[Use]) -> Vec<(i64, Option<usize>, &'static str)> {
+        let candles = lit.iter().map(|m| Candle(at(*m))).collect();
+        let mut simulation = Simulation::new(Candles, candles, bounds, Ledger::default(), at(0));
+        let happened = simulation.run(at(600), uses);
+        happened.into_iter().map(|h| (h.at.as_second() / 60, h.subject, h.rule)).collect()
+    }
+
+    #[test]
+    fn each_falls_due_at_its_deadline_in_order() {
+        let happened = simulate(&[20, 0], Bounds::default(), &[]);
+
+        assert_eq!(happened, [(60, Some(1), "BurntDown"), (80, Some(0), "BurntDown")]);
+    }
+
+    #[test]
+    fn what_is_overdue_at_the_start_happens_at_the_start() {
+        assert_eq!(simulate(&[-500], Bounds::default(), &[]), [(0, Some(0), "BurntDown")]);
+    }
+
+    #[test]
+    fn use_puts_off_the_deadline() {
+        let uses = [Use { at: at(59), subject: 0 }, Use { at: at(30), subject: 0 }];
+
+        assert_eq!(simulate(&[0], Bounds::default(), &uses), [(119, Some(0), "BurntDown")]);
+    }
+
+    #[test]
+    fn what_is_over_its_pace_waits_its_turn() {
+        let pace = Pace { at_least: 1, share: 0.0, per: HOUR };
+        let bounds = Bounds { pace: [("take".to_owned(), pace)].into(), breaker: None };
+
+        let times: Vec<i64> = simulate(&[0, 0, 0], bounds, &[]).into_iter().map(|(at, ..)| at).collect();
+
+        assert_eq!(times, [60, 120, 180]);
+    }
+
+    #[test]
+    fn a_breaker_opens_once_and_ends_it() {
+        let breaker = Breaker { at_least: 2, ..Breaker::default() };
+        let bounds = Bounds { breaker: Some(breaker), ..Bounds::default() };
+
+        let happened = simulate(&[0, 0, 0, 30], bounds, &[]);
+
+        assert_eq!(happened, [(60, None, BREAKER_OPEN)]);
+    }
+
+    #[test]
+    fn many_uses_leave_one_appointment() {
+        let uses: Vec<Use> = (0..5_000).map(|i| Use { at: at(0) + SignedDuration::from_secs(i), subject: 0 }).collect();
+        let mut simulation = Simulation::new(Candles, vec![Candle(at(0))], Bounds::default(), Ledger::default(), at(0));
+
+        simulation.run(at(84), &uses);
+
+        let valid = simulation.agenda.iter().filter(|Reverse((t, i))| simulation.appointments[*i] == Some(*t)).count();
+        assert_eq!(valid, 1);
+    }
+}
