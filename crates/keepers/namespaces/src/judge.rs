@@ -1,0 +1,325 @@
+//! When an idle namespace sleeps, wakes and goes.
+//!
+//! First match wins. What must never be touched comes first, then doubt, then waking, then deletion,
+//! then sleep, and last what there is to wait for.
+
+mod clock;
+
+use caretaker_core::rules::RuleTable;
+use caretaker_core::setting::Broken;
+use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
+
+use crate::act::{Action, Note};
+use crate::api::State;
+use crate::subject::{Subject, World, ago};
+
+pub use clock::Clock;
+
+type Found = Option<Finding<Action>>;
+
+/// Clocks of different machines differ; what is this little ahead of ours is not from the future.
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// The rules of this keeper.
+pub const RULES: RuleTable<Subject, World, Action> = rules![
+    /// Its phase is not Active, or it is being deleted already: never touched.
+    NotActive => not_active,
+    /// `kube-*`, `default`, `caretaker-system`, what the configuration protects, and whatever serves an admission webhook, an APIService or a conversion: never touched.
+    Protected => protected,
+    /// No label, no trace of ours, and no fallback: not our business.
+    Unmanaged => unmanaged,
+    /// A duration that is malformed or negative: reported, and everything stays as it is.
+    BrokenLabel => broken_label,
+    /// A state that is none: reported, and everything stays as it is.
+    UnknownState => unknown_state,
+    /// Activity that is no JSON or lies in the future, or another time that is none: reported, and everything stays as it is.
+    BrokenAnnotation => broken_annotation,
+    /// A person put it to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
+    HandSleep => hand_sleep,
+    /// The time a person gave it to sleep is over: it wakes, and its clock starts anew.
+    HandSleepOver => hand_sleep_over,
+    /// Asleep, and `sleep-after` is gone: it wakes, and its clock starts anew.
+    LabelRemoved => label_removed,
+    /// Asleep or on its way there, and used since: it wakes with what it had.
+    WokenByActivity => woken_by_activity,
+    /// The fallback is on and it carries no label: it gets one, and its clock starts.
+    FallbackLabel => fallback_label,
+    /// A label without activity: its clock starts at first sight.
+    FirstSeen => first_seen,
+    /// Found asleep without a record of since when: since now.
+    AsleepSinceUnknown => asleep_since_unknown,
+    /// Asleep by the fallback with PersistentVolumeClaims: not deleted, unless the configuration says so.
+    KeptForClaims => kept_for_claims,
+    /// Deletion is due, but something in it runs again or is excluded: refused, and its time asleep counts anew.
+    RunningAgain => running_again,
+    /// Silent for longer than `delete-after`, asleep as long as that asks for, and announced: deleted.
+    DeleteAfterElapsed => delete_after_elapsed,
+    /// Only `sleep-after`, asleep for longer than that again, and announced: deleted.
+    AsleepTooLong => asleep_too_long,
+    /// Its deletion was begun and is not due any more: called off.
+    DeletionWithdrawn => deletion_withdrawn,
+    /// It was being put to sleep: that is finished.
+    SleepUnfinished => sleep_unfinished,
+    /// Silent for longer than `sleep-after`: put to sleep.
+    SleepAfterElapsed => sleep_after_elapsed,
+    /// Announced, and the deletion is far off again: the announcement is withdrawn.
+    AnnouncementWithdrawn => announcement_withdrawn,
+    /// Its deletion is near: announced, or the announced date moved.
+    DeletionNear => deletion_near,
+    /// Its deletion is announced, and waits for its time.
+    DeletionAnnounced => deletion_announced,
+    /// Awake, and its silence does not last long enough yet.
+    CountingDown => counting_down,
+    /// Asleep, and its deletion is not near yet.
+    Asleep => asleep,
+    /// Nothing leads anywhere.
+    AtRest => at_rest,
+];
+
+fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    ns.inactive.as_ref().map(|phase| Finding::rest(format!("its phase is {phase}")))
+}
+
+fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
+    if let Some(pattern) = world.policy.protects(ns.home()) {
+        return Some(Finding::rest(format!("namespace {} is protected by the pattern {pattern}", ns.home())));
+    }
+    ns.serves.as_ref().map(|what| Finding::rest(format!("the control plane depends on it: {what}")))
+}
+
+fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
+    let labelled = ns.sleep_after.is_set() || ns.delete_after.is_set();
+    let traces = ns.state() != State::Normal || ns.hand_sleep_until.is_set() || ns.announced_at.is_set();
+    let fallback = world.policy.fallback.is_some() && ns.kind == crate::subject::Kind::Namespace;
+    (!labelled && !traces && !fallback).then(|| Finding::rest("it carries neither sleep-after nor delete-after"))
+}
+
+fn broken_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    refuse(ns.broken_labels())
+}
+
+fn unknown_state(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    refuse(ns.state.broken().into_iter())
+}
+
+fn broken_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let ahead = |what: &str, t: Timestamp| {
+        let far = t > time::after(now, SKEW);
+        far.then(|| {
+            Finding::refuse(
+                None,
+                format!("annotation {what} lies in the future, {}; set the right time, or remove it", ago(t, now)),
+            )
+        })
+    };
+    refuse(ns.broken_annotations())
+        .or_else(|| ahead("activity-status", ns.activity.get()?.at))
+        .or_else(|| ahead("asleep-since", ns.asleep_since.value()?))
+}
+
+fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
+    let all: Vec<String> = broken.map(ToString::to_string).collect();
+    (!all.is_empty()).then(|| Finding::refuse(None, all.join("; ")))
+}
+
+fn hand_sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let until = ns.hand_sleep_until.value().filter(|until| *until >= now)?;
+    let because = format!("a person put it to sleep until {}", time::show(until));
+    Some(if ns.is_asleep() {
+        Finding::wait(until, Action::Wake { restart: Some("HandSleepOver") }, because)
+    } else {
+        Finding::act(Action::Sleep { finish: ns.state() == State::Sleeping }, now, because)
+    })
+}
+
+fn hand_sleep_over(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let until = ns.hand_sleep_until.value().filter(|until| *until < now)?;
+    asleep_in_part(ns).then(|| {
+        let because = format!("a person put it to sleep until {}, {}", time::show(until), ago(until, now));
+        Finding::act(Action::Wake { restart: Some("HandSleepOver") }, until, because)
+    })
+}
+
+fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    (asleep_in_part(ns) && ns.sleep_after().is_none()).then(|| {
+        let action = Action::Wake { restart: Some("LabelRemoved") };
+        Finding::act(action, now, format!("its state is {} and it carries no sleep-after any more", ns.state()))
+    })
+}
+
+fn asleep_in_part(ns: &Subject) -> bool {
+    ns.state() == State::Sleeping || ns.is_asleep()
+}
+
+fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let activity = ns.activity.get()?;
+    let used = |since: String| {
+        let who = if activity.user.is_empty() { String::new() } else { format!(" by {}", activity.user) };
+        let what = if activity.by.is_empty() { String::new() } else { format!(" ({}{who})", activity.by) };
+        let because = format!("used {}{what}, {since}", ago(activity.at, now));
+        Finding::act(Action::Wake { restart: None }, activity.at, because)
+    };
+    match ns.asleep_since.value() {
+        Some(since) if ns.is_asleep() => {
+            (activity.at > since).then(|| used(format!("after it fell asleep at {}", time::show(since))))
+        }
+        // Nobody noted when its sleep began. Were it still idle long enough to be put to sleep, it
+        // could be asleep rightly.
+        _ if asleep_in_part(ns) => {
+            let allowed = ns.sleep_after()?;
+            (time::after(activity.at, allowed) >= now)
+                .then(|| used(format!("less than its sleep-after of {} ago", duration::format(allowed))))
+        }
+        _ => None,
+    }
+}
+
+fn fallback_label(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let fallback = world.policy.fallback.as_ref().filter(|_| ns.kind == crate::subject::Kind::Namespace)?;
+    (!ns.sleep_after.is_set() && !ns.delete_after.is_set()).then(|| {
+        let value = duration::format(fallback.sleep_after);
+        let because = format!("it carries no label, and the fallback is {value}");
+        Finding::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because)
+    })
+}
+
+fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let labelled = ns.sleep_after().is_some() || ns.delete_after.is_set();
+    (labelled && !ns.activity.is_set() && !ns.is_asleep()).then(|| {
+        Finding::act(Action::Label(Note::FirstSeen), now, "it has a label and no activity-status: its clock starts now")
+    })
+}
+
+fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    (ns.is_asleep() && !ns.asleep_since.is_set()).then(|| {
+        Finding::act(
+            Action::Label(Note::AsleepSince),
+            now,
+            "it is asleep and nobody noted since when: it counts from now",
+        )
+    })
+}
+
+fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let may = world.policy.fallback.as_ref().is_some_and(|f| f.delete_claims);
+    let fallback_only = ns.by_fallback && !ns.delete_after.is_set();
+    (fallback_only && ns.claims > 0 && ns.is_asleep() && !may).then(|| {
+        let claims = if ns.claims == 1 {
+            "a PersistentVolumeClaim".to_owned()
+        } else {
+            format!("{} PersistentVolumeClaims", ns.claims)
+        };
+        let because = format!("asleep by the fallback, and it has {claims}: it is not deleted");
+        let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
+        if announced { Finding::act(Action::Label(Note::Withdraw), now, because) } else { Finding::rest(because) }
+    })
+}
+
+fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let due = ns.is_asleep() && (clock.deletion_is_due() || clock.announcement_is_due());
+    let awake: Vec<String> = if due {
+        ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name)).collect()
+    } else {
+        return None;
+    };
+    (!awake.is_empty()).then(|| {
+        let because = format!("its deletion is near, but in it runs or is excluded: {}", awake.join(", "));
+        Finding::refuse(Some(Action::Label(Note::Restart)), because)
+    })
+}
+
+fn delete_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    ns.delete_after.value().and_then(|_| delete(&Clock::new(ns, world, now)))
+}
+
+fn asleep_too_long(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    delete(&Clock::new(ns, world, now))
+}
+
+fn delete(clock: &Clock<'_>) -> Found {
+    clock
+        .deletion_is_due()
+        .then(|| Finding::act(Action::Delete, clock.deletion().unwrap_or(clock.now), clock.why_deleted()))
+}
+
+fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    (ns.state() == State::Deleting).then(|| {
+        Finding::act(Action::Label(Note::Withdraw), now, "its state is deleting, but its deletion is not due any more")
+    })
+}
+
+fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    (ns.state() == State::Sleeping)
+        .then(|| Finding::act(Action::Sleep { finish: true }, now, "it was being put to sleep when that was cut short"))
+}
+
+fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let due = clock.sleep().filter(|due| now > *due)?;
+    Some(Finding::act(Action::Sleep { finish: false }, due, clock.why_idle()))
+}
+
+fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
+    (announced && !clock.deletion_is_near()).then(|| {
+        let because = match clock.deletion() {
+            Some(at) => format!("its deletion was announced and is now not before {}", time::show(at)),
+            None => "its deletion was announced and nothing leads to it any more".to_owned(),
+        };
+        Finding::act(Action::Label(Note::Withdraw), now, because)
+    })
+}
+
+fn deletion_near(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    if clock.announcement_is_due() {
+        let due = clock.announcement().unwrap_or(now);
+        let at = clock.deletion_if_announced(now).map(time::show).unwrap_or_default();
+        return Some(Finding::act(Action::Announce, due, format!("{}: to be deleted after {at}", clock.why_idle())));
+    }
+    (clock.deletion_is_near() && clock.date_moved()).then(|| {
+        let at = clock
+            .announced()
+            .and_then(|announced| clock.deletion_if_announced(announced))
+            .map(time::show)
+            .unwrap_or_default();
+        Finding::act(Action::Announce, now, format!("its deletion was announced for another date than {at}"))
+    })
+}
+
+fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let announced = clock.announced()?;
+    let at = clock.deletion_if_announced(announced)?;
+    let next_sleep = clock.sleep().filter(|sleep| *sleep < at);
+    let because = format!("{}; its deletion was announced {}", clock.why_idle(), ago(announced, now));
+    Some(match next_sleep {
+        Some(sleep) => Finding::wait(sleep, Action::Sleep { finish: false }, because),
+        None => Finding::wait(at, Action::Delete, because),
+    })
+}
+
+fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    if ns.is_asleep() {
+        return None;
+    }
+    let (until, then) = clock.next()?;
+    Some(Finding::wait(until, then, clock.why_idle()))
+}
+
+fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let since = clock.asleep_from().filter(|_| ns.is_asleep())?;
+    let because = format!("asleep since {}, {}", time::show(since), ago(since, now));
+    Some(match clock.next() {
+        Some((until, then)) => Finding::wait(until, then, because),
+        None => Finding::rest(because),
+    })
+}
+
+fn at_rest(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    Some(Finding::rest(if ns.home_asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+}

@@ -1,0 +1,210 @@
+//! The deadlines of a subject: all of them follow from its labels, its records and the last gap.
+
+use caretaker_core::{SignedDuration, Timestamp, duration, time};
+
+use crate::act::Action;
+use crate::subject::{Kind, Subject, World, ago};
+
+/// A subject and the time, and what is due when.
+pub struct Clock<'a> {
+    subject: &'a Subject,
+    world: &'a World,
+    /// The time.
+    pub now: Timestamp,
+    way: Way,
+}
+
+/// How a subject gets to its deletion.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Not at all.
+    None,
+    /// `delete-after` alone, or not after `sleep-after`: by silence, without sleep.
+    Idle(SignedDuration),
+    /// `sleep-after` alone: asleep, and then as long again.
+    Asleep(SignedDuration),
+    /// Both: asleep after the one, deleted after the other.
+    Both {
+        /// `sleep-after`
+        sleep: SignedDuration,
+        /// `delete-after`
+        delete: SignedDuration,
+    },
+}
+
+impl<'a> Clock<'a> {
+    /// Reads the clock of a subject.
+    #[must_use]
+    pub fn new(subject: &'a Subject, world: &'a World, now: Timestamp) -> Self {
+        let way = match (subject.sleep_after(), subject.delete_after.value()) {
+            (None, None) => Way::None,
+            (None, Some(delete)) => Way::Idle(delete),
+            (Some(sleep), None) => Way::Asleep(sleep),
+            (Some(sleep), Some(delete)) if delete <= sleep => Way::Idle(delete),
+            (Some(sleep), Some(delete)) => Way::Both { sleep, delete },
+        };
+        Self { subject, world, now, way }
+    }
+
+    /// Since when it is silent: silence counts only from the last gap on. One that sleeps without
+    /// any record of activity was silent for at least what put it to sleep.
+    fn idle_since(&self) -> Option<Timestamp> {
+        let known = self.subject.activity.get().map(|a| a.at);
+        let before_sleep = || {
+            let since = self.subject.asleep_since.value().filter(|_| self.subject.is_asleep())?;
+            since.checked_sub(self.subject.sleep_after()?).ok()
+        };
+        known.or_else(before_sleep).map(|t| self.not_before_gap(t))
+    }
+
+    /// Since when its sleep counts.
+    #[must_use]
+    pub fn asleep_from(&self) -> Option<Timestamp> {
+        let since = self.subject.asleep_since.value().filter(|_| self.subject.is_asleep())?;
+        Some(self.not_before_gap(since))
+    }
+
+    fn not_before_gap(&self, t: Timestamp) -> Timestamp {
+        self.world.last_gap.map_or(t, |gap| gap.max(t))
+    }
+
+    /// When it is to be put to sleep; `None` if it never is, or is asleep.
+    #[must_use]
+    pub fn sleep(&self) -> Option<Timestamp> {
+        let after = match self.way {
+            Way::Asleep(sleep) | Way::Both { sleep, .. } => sleep,
+            Way::None | Way::Idle(_) => return None,
+        };
+        let held = self.subject.is_asleep() || (self.subject.home_asleep && self.subject.kind != Kind::Namespace);
+        if held { None } else { Some(time::after(self.idle_since()?, after)) }
+    }
+
+    /// When it is to be deleted, announcements aside. For one still awake: if it is put to sleep as
+    /// soon as it can be. What cannot fall asleep of its own, because its namespace sleeps, has no
+    /// such time.
+    #[must_use]
+    pub fn deletion(&self) -> Option<Timestamp> {
+        let idle = self.idle_since()?;
+        if self.must_be_asleep() && !self.subject.is_asleep() && self.sleep().is_none() {
+            return None;
+        }
+        let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::after(idle, sleep).max(self.now));
+        match self.way {
+            Way::None => None,
+            Way::Idle(delete) => Some(time::after(idle, delete)),
+            Way::Asleep(sleep) => Some(time::after(asleep(sleep), sleep)),
+            Way::Both { sleep, delete } => {
+                Some(time::after(idle, delete).max(time::after(asleep(sleep), delete - sleep)))
+            }
+        }
+    }
+
+    /// Whether it must be asleep before it may be deleted.
+    fn must_be_asleep(&self) -> bool {
+        matches!(self.way, Way::Asleep(_) | Way::Both { .. })
+    }
+
+    /// How long before its deletion it is announced.
+    fn lead(&self) -> SignedDuration {
+        let period = match self.way {
+            Way::None => SignedDuration::ZERO,
+            Way::Idle(period) | Way::Asleep(period) | Way::Both { delete: period, .. } => period,
+        };
+        period.mul_f64(self.world.policy.announce.clamp(0.0, 1.0))
+    }
+
+    /// When the deletion was announced, if it was. An announcement from the future is none.
+    #[must_use]
+    pub fn announced(&self) -> Option<Timestamp> {
+        self.subject.announced_at.value().filter(|at| *at <= time::after(self.now, super::SKEW))
+    }
+
+    /// When the deletion is to be announced.
+    #[must_use]
+    pub fn announcement(&self) -> Option<Timestamp> {
+        let at = self.deletion().filter(|_| !self.lead().is_zero())?;
+        Some(at.checked_sub(self.lead()).unwrap_or(Timestamp::MIN))
+    }
+
+    /// When it is deleted if it was announced then: never without the full lead, and never before
+    /// the date that was given.
+    #[must_use]
+    pub fn deletion_if_announced(&self, announced: Timestamp) -> Option<Timestamp> {
+        let at = self.deletion()?.max(time::after(announced, self.lead()));
+        let promised = self.subject.delete_at.value().filter(|_| self.announced().is_some());
+        Some(promised.map_or(at, |promised| promised.max(at)))
+    }
+
+    /// Whether the date that was given is so far from the true one that people should be told. A
+    /// tenth of the lead is not.
+    #[must_use]
+    pub fn date_moved(&self) -> bool {
+        let Some(at) = self.announced().and_then(|announced| self.deletion_if_announced(announced)) else {
+            return false;
+        };
+        let told = self.subject.delete_at.value();
+        told.is_none_or(|told| time::between(told, at) > self.lead() / 10)
+    }
+
+    /// Whether it is to be deleted now.
+    #[must_use]
+    pub fn deletion_is_due(&self) -> bool {
+        if self.must_be_asleep() && !self.subject.is_asleep() {
+            return false;
+        }
+        let at = if self.lead().is_zero() {
+            self.deletion()
+        } else {
+            self.announced().and_then(|announced| self.deletion_if_announced(announced))
+        };
+        at.is_some_and(|at| self.now > at)
+    }
+
+    /// Whether its deletion is to be announced now.
+    #[must_use]
+    pub fn announcement_is_due(&self) -> bool {
+        self.announced().is_none() && self.deletion_is_near()
+    }
+
+    /// Whether the time for an announcement has come, made or not.
+    #[must_use]
+    pub fn deletion_is_near(&self) -> bool {
+        self.announcement().is_some_and(|at| self.now > at)
+    }
+
+    /// What comes next by itself, for one whose deletion is not announced.
+    #[must_use]
+    pub fn next(&self) -> Option<(Timestamp, Action)> {
+        let sleep = self.sleep().map(|at| (at, Action::Sleep { finish: false }));
+        let asleep_enough = !self.must_be_asleep() || self.subject.is_asleep();
+        let delete = match self.announcement() {
+            Some(at) => Some((at, Action::Announce)),
+            None => self.deletion().filter(|_| asleep_enough).map(|at| (at, Action::Delete)),
+        };
+        [sleep, delete].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// Its silence, as a sentence.
+    #[must_use]
+    pub fn why_idle(&self) -> String {
+        let Some(idle) = self.idle_since() else { return "its clock has not started".to_owned() };
+        let limits = [("sleep-after", self.subject.sleep_after()), ("delete-after", self.subject.delete_after.value())];
+        let limits: Vec<String> =
+            limits.into_iter().filter_map(|(name, d)| Some(format!("{name} is {}", duration::format(d?)))).collect();
+        let gap = if self.world.last_gap.is_some_and(|gap| gap >= idle) {
+            ", counted from the last gap of the activity source"
+        } else {
+            ""
+        };
+        format!("last used {} at {}{gap}; {}", ago(idle, self.now), time::show(idle), limits.join(", "))
+    }
+
+    /// Why it is deleted, as a sentence.
+    #[must_use]
+    pub fn why_deleted(&self) -> String {
+        let asleep =
+            self.asleep_from().map(|since| format!(", asleep since {}", time::show(since))).unwrap_or_default();
+        let announced = self.announced().map(|at| format!(", announced at {}", time::show(at))).unwrap_or_default();
+        format!("{}{asleep}{announced}", self.why_idle())
+    }
+}

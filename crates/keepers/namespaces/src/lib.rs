@@ -1,0 +1,69 @@
+//! The namespaces keeper: idle namespaces sleep, wake on activity, and are deleted when abandoned.
+//!
+//! # The story
+//!
+//! A team makes a namespace, uses it for a while and forgets it. Its owner, or the fallback, has
+//! given it a label: `sleep-after: 24h`. An annotation says when it was last used. After a day of
+//! silence its workloads are laid down: each keeps the record of how it was, in the same write. The
+//! first use wakes it, with exactly what it had. If nobody comes for as long again, its deletion is
+//! announced, and only after the announcement has stood for its time is the namespace deleted; any
+//! use withdraws it.
+//!
+//! `delete-after` says how long the silence lasts until deletion. Alone, it deletes without sleep;
+//! with a shorter `sleep-after`, it sleeps first; with a longer one, it never sleeps. The same
+//! labels work on a single Deployment, and `delete-after` on a single Service.
+//!
+//! # The rooms
+//!
+//! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
+//! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data. [`lint`] finds
+//! what is wrong with the labels before anything reads them in earnest.
+//!
+//! # What it never does
+//!
+//! Touch a protected namespace. Delete without an announcement, before the period, or what runs
+//! again. Count silence that nobody listened to. Act on a label it cannot read.
+
+pub mod act;
+pub mod api;
+pub mod judge;
+pub mod lint;
+pub mod observe;
+pub mod subject;
+pub mod workload;
+
+use caretaker_core::simulate::Model;
+use caretaker_core::{Setting, Timestamp, Verdict};
+
+use act::Action;
+use api::Activity;
+use subject::{Subject, World};
+
+/// The keeper's name.
+pub const NAME: &str = "namespaces";
+
+/// The keeper for the simulator.
+#[derive(Debug, Clone, Default)]
+pub struct Simulated(pub World);
+
+impl Model for Simulated {
+    type Subject = Subject;
+    type Action = Action;
+
+    fn judge(&self, subject: &Subject, now: Timestamp) -> Verdict<Action> {
+        judge::RULES.judge(subject, &self.0, now)
+    }
+
+    fn after(&self, subject: Subject, action: &Action, now: Timestamp) -> Option<Subject> {
+        act::after_all(subject, action, &self.0, now)
+    }
+
+    fn used(&self, mut subject: Subject, at: Timestamp) -> Subject {
+        let known = subject.activity.get().map(|a| a.at);
+        if known.is_none_or(|known| at > known) {
+            let by = "Use".to_owned();
+            subject.activity = Setting::Is(Activity { at, by, user: String::new() });
+        }
+        subject
+    }
+}

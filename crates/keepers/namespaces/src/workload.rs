@@ -1,0 +1,185 @@
+//! What runs in a namespace, as rows: how each lies down and gets up again.
+//!
+//! The record of how it was travels with the workload itself, in the same write that lays it down.
+//! What has no record is not ours to raise; what its owner changed meanwhile is the owner's.
+
+use std::fmt;
+
+use caretaker_core::setting::{Broken, Setting};
+
+/// A kind of workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkloadKind {
+    /// apps/v1
+    Deployment,
+    /// apps/v1
+    StatefulSet,
+    /// apps/v1, one that no Deployment owns
+    ReplicaSet,
+    /// apps/v1
+    DaemonSet,
+    /// batch/v1
+    CronJob,
+    /// keda.sh/v1alpha1
+    ScaledObject,
+}
+
+impl fmt::Display for WorkloadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// What it is.
+    pub kind: WorkloadKind,
+    /// Its name.
+    pub name: String,
+    /// Its owner wants it left alone.
+    pub excluded: bool,
+    /// It sleeps by labels of its own, which its namespace's waking does not end.
+    pub own_sleep: bool,
+    /// How it is.
+    pub form: Form,
+}
+
+/// How a workload is, and how it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// By a count of replicas.
+    Scaled {
+        /// The count it has.
+        replicas: i32,
+        /// The count it had.
+        record: Setting<i32>,
+    },
+    /// By the nodes it may run on.
+    Placed {
+        /// Our `nodeSelector` entry is there.
+        parked: bool,
+        /// kubefree's affinity term is there.
+        kubefree: bool,
+    },
+    /// By a switch.
+    Switched {
+        /// It is off.
+        suspended: bool,
+        /// Whether it was off.
+        record: Setting<bool>,
+    },
+    /// By KEDA's pause.
+    Paused {
+        /// The pause it has.
+        paused: Option<String>,
+        /// The pause was made by us.
+        record: bool,
+    },
+}
+
+impl Workload {
+    /// Whether it keeps something running, or would start something.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        match &self.form {
+            Form::Scaled { replicas, .. } => *replicas > 0,
+            Form::Placed { parked, kubefree } => !parked && !kubefree,
+            Form::Switched { suspended, .. } => !suspended,
+            Form::Paused { paused, .. } => paused.is_none(),
+        }
+    }
+
+    /// How it lies down; `None` if there is nothing to do.
+    ///
+    /// A count of zero is left as it is, with whatever record it has: the record may be the only
+    /// trace of a count.
+    #[must_use]
+    pub fn laid_down(&self) -> Option<Form> {
+        if self.excluded || !self.runs() {
+            return None;
+        }
+        Some(match &self.form {
+            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Setting::Is(*replicas) },
+            Form::Placed { kubefree, .. } => Form::Placed { parked: true, kubefree: *kubefree },
+            Form::Switched { .. } => Form::Switched { suspended: true, record: Setting::Is(false) },
+            Form::Paused { .. } => Form::Paused { paused: Some("0".to_owned()), record: true },
+        })
+    }
+
+    /// How it gets up; `None` if there is nothing to do.
+    ///
+    /// Without a record it was not laid down by us. If it runs although there is a record, its owner
+    /// has changed it, and only the record goes. A record that cannot be read stays for a person.
+    #[must_use]
+    pub fn raised(&self) -> Option<Form> {
+        if self.own_sleep {
+            return None;
+        }
+        match &self.form {
+            Form::Scaled { replicas, record } => {
+                let count = record.value()?;
+                Some(Form::Scaled { replicas: if *replicas > 0 { *replicas } else { count }, record: Setting::Unset })
+            }
+            Form::Placed { parked, kubefree } => {
+                (*parked || *kubefree).then_some(Form::Placed { parked: false, kubefree: false })
+            }
+            Form::Switched { suspended, record } => {
+                let was = record.value()?;
+                Some(Form::Switched { suspended: *suspended && was, record: Setting::Unset })
+            }
+            Form::Paused { paused, record } => record.then(|| {
+                // Somebody else's pause, set while asleep, is the newer wish.
+                Form::Paused { paused: paused.clone().filter(|p| p != "0"), record: false }
+            }),
+        }
+    }
+
+    /// What is wrong with its record, if anything.
+    #[must_use]
+    pub fn broken(&self) -> Option<&Broken> {
+        match &self.form {
+            Form::Scaled { record, .. } => record.broken(),
+            Form::Switched { record, .. } => record.broken(),
+            Form::Placed { .. } | Form::Paused { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}: {}", self.kind, self.name, self.form)?;
+        if self.excluded {
+            f.write_str(", excluded")?;
+        }
+        if self.own_sleep {
+            f.write_str(", asleep by its own labels")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scaled { replicas, record: Setting::Unset } => write!(f, "{replicas} replicas"),
+            Self::Scaled { replicas, record: Setting::Is(was) } => write!(f, "{replicas} replicas, recorded {was}"),
+            Self::Scaled { replicas, record: Setting::Broken(broken) } => write!(f, "{replicas} replicas, {broken}"),
+            Self::Placed { parked: false, kubefree: false } => f.write_str("on its nodes"),
+            Self::Placed { kubefree: true, .. } => f.write_str("parked by kubefree"),
+            Self::Placed { .. } => f.write_str("parked"),
+            Self::Switched { suspended, record } => {
+                f.write_str(if *suspended { "suspended" } else { "scheduled" })?;
+                match record {
+                    Setting::Unset => Ok(()),
+                    Setting::Is(was) => write!(f, ", recorded {}", if *was { "suspended" } else { "scheduled" }),
+                    Setting::Broken(broken) => write!(f, ", {broken}"),
+                }
+            }
+            Self::Paused { paused: None, .. } => f.write_str("scaling"),
+            Self::Paused { paused: Some(at), record } => {
+                write!(f, "paused at {at}{}", if *record { " by Caretaker" } else { "" })
+            }
+        }
+    }
+}

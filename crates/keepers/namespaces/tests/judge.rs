@@ -1,0 +1,323 @@
+//! The decision table, with figures in it.
+
+mod table;
+
+use caretaker_core::{Setting, Timestamp};
+use caretaker_namespaces::api::{self, State};
+use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
+use caretaker_namespaces::workload::{Form, WorkloadKind};
+use rstest::rstest;
+use table::*;
+use wildmatch::WildMatch;
+
+#[rstest]
+#[case::no_label(awake(), "Unmanaged: rest")]
+#[case::zero_is_no_label(awake().sleep_after("0s").idle("9d"), "Unmanaged: rest")]
+#[case::still_young(awake().sleep_after("2h").idle("1h59m"), "CountingDown: wait sleep @+1m")]
+#[case::exactly_at_the_end(awake().sleep_after("2h").idle("2h"), "CountingDown: wait sleep @+0s")]
+#[case::past_the_end(awake().sleep_after("2h").idle("2h1s"), "SleepAfterElapsed: act sleep @-1s")]
+#[case::days_are_understood(awake().sleep_after("7d").idle("6d"), "CountingDown: wait sleep @+1d")]
+fn sleep_after_alone(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::just_asleep(asleep("1h").sleep_after("10h"), "Asleep: wait announce @+8h")]
+#[case::announced_a_tenth_ahead(asleep("9h1s").sleep_after("10h"), "DeletionNear: act announce @-1s")]
+#[case::waits_for_its_date(asleep("9h30m").sleep_after("10h").announced("30m", future("30m")), "DeletionAnnounced: wait delete @+30m")]
+#[case::exactly_on_its_date(asleep("10h").sleep_after("10h").announced("1h", now()), "DeletionAnnounced: wait delete @+0s")]
+#[case::past_its_date(asleep("10h1s").sleep_after("10h").announced("1h1s", past("1s")), "AsleepTooLong: act delete @-1s")]
+#[case::never_without_its_full_notice(asleep("30h").sleep_after("10h").announced("59m", future("1m")), "DeletionAnnounced: wait delete @+1m")]
+fn asleep_for_a_second_period_is_deleted(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::young(awake().delete_after("10h").idle("1h"), "CountingDown: wait announce @+8h")]
+#[case::near(awake().delete_after("10h").idle("9h1s"), "DeletionNear: act announce @-1s")]
+#[case::announced(awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")), "DeletionAnnounced: wait delete @+30m")]
+#[case::over(awake().delete_after("10h").idle("10h1s").announced("1h1s", past("1s")), "DeleteAfterElapsed: act delete @-1s")]
+#[case::what_runs_does_not_matter(awake().delete_after("10h").idle("11h").announced("2h", past("1h")).with(scaled(3, None)), "DeleteAfterElapsed: act delete @-1h")]
+fn delete_after_alone(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::sleeps_first(awake().sleep_after("2h").delete_after("10h").idle("1h"), "CountingDown: wait sleep @+1h")]
+#[case::then_waits_for_the_other(asleep("1h").sleep_after("2h").delete_after("10h").idle("3h"), "Asleep: wait announce @+6h")]
+#[case::deleted_after_delete_after(
+    asleep("8h1s").sleep_after("2h").delete_after("10h").idle("10h1s").announced("1h1s", past("1s")),
+    "DeleteAfterElapsed: act delete @-1s"
+)]
+#[case::slept_late_counts_from_then(
+    asleep("1h").sleep_after("2h").delete_after("10h").idle("30h"),
+    "Asleep: wait announce @+6h"
+)]
+#[case::announced_before_it_sleeps(awake().sleep_after("9h30m").delete_after("10h").idle("9h1m"), "DeletionNear: act announce @-1m")]
+#[case::and_sleeps_while_it_waits(
+    awake().sleep_after("9h30m").delete_after("10h").idle("9h31m").announced("31m", future("29m")),
+    "SleepAfterElapsed: act sleep @-1m"
+)]
+#[case::the_sleep_to_come_is_what_it_waits_for(
+    awake().sleep_after("9h30m").delete_after("10h").idle("9h10m").announced("10m", future("50m")),
+    "DeletionAnnounced: wait sleep @+20m"
+)]
+#[case::delete_first_never_sleeps(awake().sleep_after("2h").delete_after("1h").idle("50m"), "CountingDown: wait announce @+4m")]
+#[case::equal_never_sleeps(awake().sleep_after("1h").delete_after("1h").idle("2h"), "DeletionNear: act announce @-1h6m")]
+#[case::not_even_while_it_waits(
+    awake().sleep_after("2h").delete_after("1h").idle("3h").announced("1m", future("5m")),
+    "DeletionAnnounced: wait delete @+5m"
+)]
+fn both_labels(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::used_after_it_fell_asleep(asleep("1h").sleep_after("2h").idle("1m"), "WokenByActivity: act wake @-1m")]
+#[case::used_before_it_fell_asleep(asleep("1h").sleep_after("2h").idle("3h"), "Asleep: wait announce @+48m")]
+#[case::used_while_it_was_being_put_to_sleep(
+    awake().in_state(State::Sleeping).sleep_after("2h").idle("1m"),
+    "WokenByActivity: act wake @-1m"
+)]
+#[case::announced_and_used(
+    asleep("9h30m").sleep_after("10h").announced("30m", future("30m")).idle("1m"),
+    "WokenByActivity: act wake @-1m"
+)]
+#[case::about_to_be_deleted_and_used(
+    asleep("11h").in_state(State::Deleting).sleep_after("10h").announced("2h", past("1h")).idle("1m"),
+    "WokenByActivity: act wake @-1m"
+)]
+fn activity_wakes(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::a_label_without_activity(awake().sleep_after("2h").never_seen(), "FirstSeen: act label @+0s")]
+#[case::put_to_sleep_by_kubefree(
+    awake().in_state(State::Sleep).sleep_after("2h").idle("30h"),
+    "AsleepSinceUnknown: act label @+0s"
+)]
+#[case::by_kubefree_and_used_since(awake().in_state(State::Sleep).sleep_after("2h").idle("1h"), "WokenByActivity: act wake @-1h")]
+#[case::by_kubefree_without_activity(
+    awake().in_state(State::Sleep).sleep_after("2h").never_seen(),
+    "AsleepSinceUnknown: act label @+0s"
+)]
+#[case::asleep_without_activity(asleep("1h").sleep_after("10h").never_seen(), "Asleep: wait announce @+8h")]
+fn what_was_never_recorded_counts_from_first_sight(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::a_sleep_cut_short(awake().in_state(State::Sleeping).sleep_after("2h").idle("3h"), "SleepUnfinished: act sleep @+0s")]
+#[case::a_deletion_cut_short(
+    asleep("11h").in_state(State::Deleting).sleep_after("10h").announced("2h", past("1h")),
+    "AsleepTooLong: act delete @-1h"
+)]
+#[case::a_deletion_that_is_not_due_any_more(
+    awake().in_state(State::Deleting).delete_after("10h").idle("1h").announced("1h", past("1s")),
+    "DeletionWithdrawn: act label @+0s"
+)]
+fn half_done_states_are_judged_like_any_other(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::activity_withdraws(awake().delete_after("10h").idle("1h").announced("2h", future("1h")), "AnnouncementWithdrawn: act label @+0s")]
+#[case::a_longer_label_withdraws(awake().delete_after("100h").idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act label @+0s")]
+#[case::a_removed_label_withdraws(awake().idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act label @+0s")]
+#[case::a_date_that_moved_is_told(awake().delete_after("10h").idle("9h10m").announced("10m", future("30m")), "DeletionNear: act announce @+0s")]
+#[case::a_little_is_not_told(awake().delete_after("10h").idle("9h10m").announced("10m", future("45m")), "DeletionAnnounced: wait delete @+50m")]
+#[case::a_promised_date_is_kept(awake().delete_after("10h").idle("11h").announced("2h", future("1d")), "DeletionAnnounced: wait delete @+1d")]
+#[case::an_announcement_from_the_future_is_none(
+    awake().delete_after("10h").idle("11h").change(|s| s.announced_at = Setting::Is(future("1d"))),
+    "DeletionNear: act announce @-2h"
+)]
+fn announcements(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[test]
+fn announcements_can_be_off() {
+    let world = World { policy: Policy { announce: 0.0, ..Policy::default() }, ..World::default() };
+
+    let waits = short(&judge(&awake().delete_after("10h").idle("9h"), &world));
+    let acts = short(&judge(&awake().delete_after("10h").idle("10h1s"), &world));
+
+    assert_eq!(
+        (waits.as_str(), acts.as_str()),
+        ("CountingDown: wait delete @+1h", "DeleteAfterElapsed: act delete @-1s")
+    );
+}
+
+#[rstest]
+#[case::running_again(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(scaled(2, Some(2))))]
+#[case::already_when_it_is_near(asleep("9h30m").sleep_after("10h").with(scaled(1, None)))]
+#[case::excluded(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))))]
+#[case::a_daemon_set_on_its_nodes(
+    asleep("11h").sleep_after("10h").announced("2h", past("1h"))
+        .with(workload(WorkloadKind::DaemonSet, Form::Placed { parked: false, kubefree: false }))
+)]
+#[case::a_cron_job_resumed(
+    asleep("11h").sleep_after("10h").announced("2h", past("1h"))
+        .with(workload(WorkloadKind::CronJob, Form::Switched { suspended: false, record: Setting::Is(false) }))
+)]
+fn what_runs_again_is_not_deleted_and_its_clock_restarts(#[case] ns: Subject) {
+    let verdict = judge(&ns, &world());
+    assert_eq!(short(&verdict), "RunningAgain: refuse label");
+    assert!(verdict.because.contains("/web"), "{}", verdict.because);
+
+    let action = *verdict.next.action().unwrap();
+    let later = caretaker_namespaces::act::after_all(ns, &action, &world(), now()).unwrap();
+
+    assert_eq!(short(&judge(&later, &world())), "Asleep: wait announce @+9h");
+}
+
+#[rstest]
+#[case::system("kube-system")]
+#[case::any_kube("kube-anything")]
+#[case::default("default")]
+#[case::our_own("caretaker-system")]
+#[case::configured("prod-eu")]
+fn protected_namespaces_are_never_touched(#[case] name: &str) {
+    let policy = Policy { protected: vec![WildMatch::new("prod-*")], ..Policy::default() };
+    let world = World { policy, ..World::default() };
+    let due = awake().called(name).sleep_after("1h").idle("99d");
+
+    assert_eq!(short(&judge(&due, &world)), "Protected: rest");
+    let single = due.kind(Kind::Deployment).change(|s| s.namespace = Some(name.to_owned()));
+    assert_eq!(short(&judge(&single, &world)), "Protected: rest", "nor a Deployment in it");
+}
+
+#[test]
+fn what_the_control_plane_calls_is_never_touched() {
+    let ns = awake().sleep_after("1h").idle("9d").change(|s| s.serves = Some("APIService/v1.metrics".into()));
+
+    assert_eq!(verdict(&ns), "Protected: rest");
+    assert!(judge(&ns, &world()).because.contains("APIService/v1.metrics"));
+}
+
+#[test]
+fn what_is_not_active_is_never_touched() {
+    let ns = awake().sleep_after("1h").idle("9d").change(|s| s.inactive = Some("Terminating".into()));
+
+    assert_eq!(verdict(&ns), "NotActive: rest");
+}
+
+#[rstest]
+#[case::gets_a_label(awake(), false, "FallbackLabel: act label @+0s")]
+#[case::not_over_a_label(awake().delete_after("1d"), false, "CountingDown: wait announce @+21h36m")]
+#[case::not_over_a_broken_label(awake().sleep_after("soon"), false, "BrokenLabel: refuse")]
+#[case::claims_do_not_hold_back_the_sleep(
+    awake().sleep_after("168h").by_fallback().claims(1).idle("169h"), false, "SleepAfterElapsed: act sleep @-1h"
+)]
+#[case::claims_hold_back_the_deletion(asleep("30d").sleep_after("168h").by_fallback().claims(1), false, "KeptForClaims: rest")]
+#[case::and_withdraw_it(
+    asleep("6d23h").sleep_after("168h").by_fallback().claims(1).announced("1h", future("1h")), false, "KeptForClaims: act label @+0s"
+)]
+#[case::unless_configured(asleep("30d").sleep_after("168h").by_fallback().claims(1), true, "DeletionNear: act announce @-23d16h48m")]
+#[case::not_where_the_owner_chose(asleep("30d").sleep_after("168h").claims(1), false, "DeletionNear: act announce @-23d16h48m")]
+#[case::only_namespaces(awake().kind(Kind::Deployment), false, "Unmanaged: rest")]
+fn the_fallback(#[case] ns: Subject, #[case] delete_claims: bool, #[case] expected: &str) {
+    assert_eq!(short(&judge(&ns, &with_fallback(delete_claims))), expected);
+}
+
+#[rstest]
+#[case::sleeps_whatever_its_labels(awake().by_hand_until(future("1h")), "HandSleep: act sleep @+0s")]
+#[case::sleeps_though_it_is_used(asleep("1h").idle("1m").by_hand_until(future("1h")), "HandSleep: wait wake @+1h")]
+#[case::is_not_deleted(asleep("99d").sleep_after("1h").announced("9d", past("8d")).by_hand_until(future("1h")), "HandSleep: wait wake @+1h")]
+#[case::wakes_when_it_is_over(asleep("99d").sleep_after("1h").by_hand_until(past("1m")), "HandSleepOver: act wake @-1m")]
+#[case::over_and_awake_is_nothing(awake().sleep_after("2h").idle("1h").by_hand_until(past("1m")), "CountingDown: wait sleep @+1h")]
+#[case::finishes_what_was_begun(awake().in_state(State::Sleeping).by_hand_until(future("1h")), "HandSleep: act sleep @+0s")]
+#[case::a_removed_label_wakes(asleep("1h"), "LabelRemoved: act wake @+0s")]
+fn by_hand(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[test]
+fn a_wake_that_nobodys_use_caused_starts_the_clock_anew() {
+    let over = asleep("99d").sleep_after("1h").by_hand_until(past("1m")).with(scaled(0, Some(3)));
+    let action = *judge(&over, &world()).next.action().unwrap();
+
+    let woken = caretaker_namespaces::act::after_all(over, &action, &world(), now()).unwrap();
+
+    assert_eq!(verdict(&woken), "CountingDown: wait sleep @+1h");
+    assert_eq!((woken.workloads, woken.hand_sleep_until), (vec![scaled(3, None)], Setting::Unset));
+}
+
+#[rstest]
+#[case::before_the_gap(past("3h"), "SleepAfterElapsed: act sleep @-1h")]
+#[case::after_the_gap(past("1h"), "CountingDown: wait sleep @+1h")]
+#[case::the_gap_is_still_open(now(), "CountingDown: wait sleep @+2h")]
+fn silence_counts_from_the_last_gap_on(#[case] gap: Timestamp, #[case] expected: &str) {
+    let world = World { last_gap: Some(gap), ..World::default() };
+
+    assert_eq!(short(&judge(&awake().sleep_after("2h").idle("3h"), &world)), expected);
+}
+
+#[test]
+fn silence_asleep_counts_from_the_last_gap_on_too() {
+    let world = World { last_gap: Some(past("1h")), ..World::default() };
+    let ns = asleep("99h").sleep_after("10h").announced("90h", past("89h"));
+
+    assert_eq!(short(&judge(&ns, &world)), "AnnouncementWithdrawn: act label @+0s");
+}
+
+#[rstest]
+#[case::malformed(awake().sleep_after("soon").idle("9d"), "BrokenLabel: refuse", "sleep-after")]
+#[case::negative(awake().delete_after("-1h").idle("9d"), "BrokenLabel: refuse", "it is negative")]
+#[case::one_broken_is_enough(awake().sleep_after("1h").delete_after("1y").idle("9d"), "BrokenLabel: refuse", "delete-after")]
+#[case::activity_no_json(awake().sleep_after("1h").activity("yesterday"), "BrokenAnnotation: refuse", "not JSON")]
+#[case::activity_without_a_time(awake().sleep_after("1h").activity("{}"), "BrokenAnnotation: refuse", "without LastActivityTime")]
+#[case::activity_from_the_future(awake().sleep_after("1h").used_at(future("1h")), "BrokenAnnotation: refuse", "in the future")]
+#[case::unknown_state(awake().sleep_after("1h").change(|s| s.state = api::read_state(Some("dreaming"))), "UnknownState: refuse", "dreaming")]
+#[case::asleep_since_no_time(
+    asleep("1h").sleep_after("1h").change(|s| s.asleep_since = api::read_time(api::Place::Annotation(api::ASLEEP_SINCE), Some("noon"))),
+    "BrokenAnnotation: refuse", "asleep-since"
+)]
+fn what_cannot_be_read_is_reported_and_left_alone(#[case] ns: Subject, #[case] expected: &str, #[case] named: &str) {
+    let found = judge(&ns, &world());
+
+    assert_eq!(short(&found), expected);
+    assert!(found.because.contains(named), "{}", found.because);
+}
+
+#[test]
+fn a_clock_that_runs_a_little_ahead_is_no_future() {
+    assert_eq!(verdict(&awake().sleep_after("1h").used_at(future("1m"))), "CountingDown: wait sleep @+1h1m");
+}
+
+#[rstest]
+#[case::deployment_sleeps(awake().kind(Kind::Deployment).sleep_after("2h").idle("3h"), "SleepAfterElapsed: act sleep @-1h")]
+#[case::deployment_is_deleted(
+    awake().kind(Kind::Deployment).delete_after("144h").idle("145h").announced("20h", past("1h")), "DeleteAfterElapsed: act delete @-1h"
+)]
+#[case::service_is_deleted(
+    awake().kind(Kind::Service).delete_after("144h").idle("145h").announced("20h", past("1h")), "DeleteAfterElapsed: act delete @-1h"
+)]
+#[case::service_does_not_sleep(awake().kind(Kind::Service).sleep_after("1h").idle("9d"), "AtRest: rest")]
+#[case::service_ignores_sleep_after(
+    awake().kind(Kind::Service).sleep_after("1h").delete_after("10h").idle("2h"), "CountingDown: wait announce @+7h"
+)]
+#[case::not_put_to_sleep_in_a_sleeping_namespace(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("3h").change(|s| s.home_asleep = true), "AtRest: rest"
+)]
+#[case::but_deleted_in_one(
+    awake().kind(Kind::Deployment).delete_after("10h").idle("11h").announced("2h", past("1h")).change(|s| s.home_asleep = true),
+    "DeleteAfterElapsed: act delete @-1h"
+)]
+fn single_deployments_and_services(#[case] subject: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&subject), expected);
+}
+
+#[test]
+fn every_rule_has_a_case_in_this_table() {
+    let source = include_str!("judge.rs");
+    let missing: Vec<&str> = caretaker_namespaces::judge::RULES
+        .0
+        .iter()
+        .map(|rule| rule.name)
+        .filter(|name| !source.contains(&format!("\"{name}: ")))
+        .collect();
+
+    assert_eq!(missing, Vec::<&str>::new());
+}
