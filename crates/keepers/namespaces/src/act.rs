@@ -44,7 +44,7 @@ pub enum Note {
     AsleepSince,
     /// Its deletion is called off.
     Withdraw,
-    /// Its deletion is called off, and its time asleep counts from now.
+    /// Its deletion is called off, and its silence and its sleep count from now.
     Restart,
 }
 
@@ -171,7 +171,9 @@ fn note_down(note: Note, subject: &Subject, now: Timestamp) -> Mark {
             let state = (subject.state() == State::Deleting).then_some(before);
             Mark { state, clear: present(subject, &ANNOUNCEMENT), ..Mark::default() }
         }
+        // Both clocks from the same moment: activity that is not newer than the sleep wakes nothing.
         Note::Restart => Mark {
+            activity: Some(Activity::noted(now, "RunningAgain")),
             state: (subject.state() == State::Deleting).then_some(State::Sleep),
             set: vec![(api::ASLEEP_SINCE, now)],
             clear: present(subject, &ANNOUNCEMENT),

@@ -50,7 +50,7 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     AsleepSinceUnknown => asleep_since_unknown,
     /// Asleep by the fallback with PersistentVolumeClaims: not deleted, unless the configuration says so.
     KeptForClaims => kept_for_claims,
-    /// Deletion is due, but something in it runs again or is excluded: refused, and its time asleep counts anew.
+    /// Deletion is due, but something in it runs again or is excluded: refused, and its clock starts anew.
     RunningAgain => running_again,
     /// Silent for longer than `delete-after`, asleep as long as that asks for, and announced: deleted.
     DeleteAfterElapsed => delete_after_elapsed,

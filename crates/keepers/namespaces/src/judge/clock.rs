@@ -46,15 +46,12 @@ impl<'a> Clock<'a> {
         Self { subject, world, now, way }
     }
 
-    /// Since when it is silent: silence counts only from the last gap on. One that sleeps without
-    /// any record of activity was silent for at least what put it to sleep.
+    /// Since when it is silent: silence counts only from the last gap on. Where a sleeper has no
+    /// record of activity, nobody can vouch for any silence before its sleep.
     fn idle_since(&self) -> Option<Timestamp> {
         let known = self.subject.activity.get().map(|a| a.at);
-        let before_sleep = || {
-            let since = self.subject.asleep_since.value().filter(|_| self.subject.is_asleep())?;
-            since.checked_sub(self.subject.sleep_after()?).ok()
-        };
-        known.or_else(before_sleep).map(|t| self.not_before_gap(t))
+        let asleep = || self.subject.asleep_since.value().filter(|_| self.subject.is_asleep());
+        known.or_else(asleep).map(|t| self.not_before_gap(t))
     }
 
     /// Since when its sleep counts.
