@@ -3,7 +3,7 @@
 //! A test of any crate needs the supervisor as a program of its own, at a path it knows, in the
 //! version it was built against. Cargo gives a crate no way to ask for another package's binary
 //! (artifact dependencies are unstable), so the one std-only file is compiled here and its path
-//! baked into the library.
+//! baked into the library. It is a cargo target as well, for the sake of clippy and rustfmt.
 
 use std::env;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("supervisor");
     let rustc = env::var_os("RUSTC").expect("cargo sets RUSTC");
     let status = Command::new(&rustc)
-        .args(["--edition", "2024", "--crate-name", "supervisor", "-C", "opt-level=1", "-o"])
+        .args(["--edition", "2024", "--crate-name", "supervisor", "-C", "opt-level=1"])
+        .args(["--forbid", "unsafe_code", "--deny", "warnings", "-o"])
         .arg(&out)
         .arg(SOURCE)
         .status()

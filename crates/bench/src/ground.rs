@@ -21,7 +21,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
         let began = Instant::now();
         let cluster = Cluster::builder().start().await?;
         alone += began.elapsed();
-        cluster.end();
+        cluster.end()?;
     }
     let alone = alone / STARTS;
     rows.push(Row {
@@ -46,7 +46,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
             let began = Instant::now();
             let cluster = Cluster::builder().node().start().await?;
             let took = began.elapsed();
-            cluster.end();
+            cluster.end()?;
             let beside = format!("{:.1} times a control plane alone", took.as_secs_f64() / alone.as_secs_f64());
             Row { what: "with a Ready node", measured: seconds(took), beside }
         }

@@ -4,7 +4,7 @@
 //! a build from Go modules into that cache. The module that pins the versions (`binaries/go.mod`)
 //! is part of this library, so a build needs nothing but Go and its modules.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -61,15 +61,29 @@ impl Program {
 #[derive(Debug, Clone)]
 pub struct Assets {
     folder: PathBuf,
+    /// Built here, so their version is known.
+    own: bool,
 }
 
 impl Assets {
     /// Finds the binaries, or builds them; progress goes to standard error.
     pub fn get() -> Result<Self> {
-        if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|f| !f.is_empty()) {
-            return Self::given(PathBuf::from(folder));
+        match given_folder() {
+            Some(folder) => Self::given(folder),
+            None => Self::cached(&cache_folder(), Path::new("go")),
         }
-        Self::cached(&cache_folder(), Path::new("go"))
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Their version of Kubernetes, if they were built here.
+    #[must_use]
+    pub fn built_version(&self) -> Option<&'static str> {
+        self.own.then(|| version("k8s.io/kubernetes"))
     }
 
     /// The path of a program.
@@ -81,7 +95,7 @@ impl Assets {
     /// Envtest's archives hold no controller-manager, scheduler or kubelet: what a cluster asks for
     /// and the folder lacks is reported when it is asked for, by [`Assets::need`].
     fn given(folder: PathBuf) -> Result<Self> {
-        let assets = Self { folder };
+        let assets = Self { folder, own: false };
         assets.need(Program::Etcd)?;
         assets.need(Program::ApiServer)?;
         Ok(assets)
@@ -102,7 +116,7 @@ impl Assets {
             version("k8s.io/kubernetes"),
             version("go.etcd.io/etcd/server/v3")
         ));
-        let assets = Self { folder };
+        let assets = Self { folder, own: true };
         if assets.missing().is_empty() {
             return Ok(assets);
         }
@@ -120,10 +134,7 @@ impl Assets {
         }
         fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
         // Whoever comes second waits here, and then finds everything built.
-        let lock_path = self.folder.join(".lock");
-        let lock = File::create(&lock_path).map_err(Error::file(&lock_path))?;
-        lock.lock().map_err(Error::file(&lock_path))?;
-
+        let _lock = self.lock()?;
         let missing = self.missing();
         if missing.is_empty() {
             return Ok(());
@@ -133,6 +144,7 @@ impl Assets {
             let path = module.path().join(name);
             fs::write(&path, text).map_err(Error::file(path))?;
         }
+        go_is_new_enough(go, module.path()).map_err(|why| no_binaries(why, cache))?;
         eprintln!(
             "testkit: building Kubernetes {} from Go modules, once, into {}",
             version("k8s.io/kubernetes"),
@@ -146,6 +158,20 @@ impl Assets {
             eprintln!("testkit: [{}/{count}] {} in {} s", i + 1, program.name(), began.elapsed().as_secs());
         }
         Ok(())
+    }
+
+    fn lock(&self) -> Result<File> {
+        let path = self.folder.join(".lock");
+        let lock = File::create(&path).map_err(Error::file(&path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                eprintln!("testkit: another process is building Kubernetes; waiting for it");
+                lock.lock().map_err(Error::file(&path))?;
+            }
+            Err(TryLockError::Error(e)) => return Err(Error::file(&path)(e)),
+        }
+        Ok(lock)
     }
 
     /// Built aside and renamed: a file under its own name is a whole file.
@@ -175,6 +201,28 @@ impl Assets {
         let path = self.path(program);
         fs::rename(&aside, &path).map_err(Error::file(path))
     }
+}
+
+/// Go itself says so, inside a module that asks for a version; it may also fetch a newer self.
+fn go_is_new_enough(go: &Path, module: &Path) -> Result<(), String> {
+    let output = Command::new(go).args(["env", "GOVERSION"]).current_dir(module).output();
+    let output = output.map_err(|e| format!("{} does not run: {e}", go.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("Go cannot build them: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+fn given_folder() -> Option<PathBuf> {
+    std::env::var_os("KUBEBUILDER_ASSETS").filter(|f| !f.is_empty()).map(PathBuf::from)
+}
+
+/// A program that the folder `KUBEBUILDER_ASSETS`, if there is one, does not hold. Looks, but
+/// builds nothing.
+pub(crate) fn lacking(programs: &[Program]) -> Option<String> {
+    let folder = given_folder()?;
+    let program = programs.iter().find(|p| !folder.join(p.name()).is_file())?;
+    Some(format!("{} in KUBEBUILDER_ASSETS ({})", program.name(), folder.display()))
 }
 
 fn no_binaries(why: String, cache: &Path) -> Error {
@@ -232,17 +280,31 @@ mod tests {
     }
 
     #[test]
-    fn two_builders_at_once_build_each_program_once() {
-        use std::os::unix::fs::PermissionsExt;
+    fn a_full_cache_needs_no_go() {
         let cache = tempfile::tempdir().unwrap();
-        // Stands in for Go: notes each build, takes its time, writes the file asked for.
-        let go = cache.path().join("go");
-        let script = format!(
-            "#!/bin/sh\n[ \"$1\" = version ] && exit 0\nwhile [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done\necho $1 >> {}\nsleep 0.05\necho x > $out\n",
-            cache.path().join("built").display()
-        );
-        fs::write(&go, script).unwrap();
-        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+        let go = fake_go(cache.path(), "exit 0");
+        let built = Assets::cached(cache.path(), &go).unwrap();
+        assert_eq!(built.built_version(), Some(version("k8s.io/kubernetes")));
+
+        let found = Assets::cached(cache.path(), Path::new("no-such-go")).unwrap();
+
+        assert_eq!(found.folder(), built.folder());
+    }
+
+    #[test]
+    fn too_old_a_go_is_no_way_either() {
+        let cache = tempfile::tempdir().unwrap();
+        let go = fake_go(cache.path(), "echo 'go.mod requires go >= 1.99' >&2; exit 1");
+
+        let error = Assets::cached(cache.path(), &go).unwrap_err().to_string();
+
+        assert!(error.contains("requires go >= 1.99") && error.contains("KUBEBUILDER_ASSETS"), "{error}");
+    }
+
+    #[test]
+    fn two_builders_at_once_build_each_program_once() {
+        let cache = tempfile::tempdir().unwrap();
+        let go = fake_go(cache.path(), "exit 0");
 
         std::thread::scope(|s| {
             for _ in 0..2 {
@@ -253,5 +315,23 @@ mod tests {
         let built = fs::read_to_string(cache.path().join("built")).unwrap();
         let expected: Vec<String> = Program::ALL.map(Program::package).to_vec();
         assert_eq!(built.lines().collect::<Vec<_>>(), expected);
+    }
+
+    /// Stands in for Go: answers `go env` as told; notes each build, takes its time, and writes the
+    /// file asked for.
+    fn fake_go(folder: &Path, env: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let go = folder.join("go");
+        let built = folder.join("built");
+        let script = format!(
+            "#!/bin/sh\n\
+             case $1 in version) exit 0;; env) {env};; esac\n\
+             while [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done\n\
+             echo $1 >> {}\nsleep 0.05\necho x > $out\n",
+            built.display()
+        );
+        fs::write(&go, script).unwrap();
+        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+        go
     }
 }

@@ -12,7 +12,7 @@ pub enum Error {
     /// None of the three ways to the Kubernetes binaries is open.
     #[error(
         "no Kubernetes binaries ({why}). Three ways out:\n  \
-         1. install Go {go} or newer and run again: they are built once, in about ten minutes;\n  \
+         1. install Go {go} or newer and run again: they are built once, in about six minutes on two cores;\n  \
          2. set KUBEBUILDER_ASSETS to a folder with {wanted};\n  \
          3. set CARETAKER_CACHE to (or copy into {cache}) a cache filled on another machine.",
         cache = cache.display()
@@ -35,14 +35,56 @@ pub enum Error {
         /// The compiler's last words.
         why: String,
     },
-    /// A process of the cluster did not start, or ended too early.
-    #[error("{what}: {why}")]
-    Start {
-        /// The process or the order.
-        what: String,
+    /// The supervisor could not be started, or waited for.
+    #[error("the supervisor of a cluster: {source}")]
+    Supervisor {
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The supervisor could not do as told.
+    #[error("{order}: {why}")]
+    Order {
+        /// What it was told.
+        order: String,
         /// What it said.
         why: String,
     },
+    /// A process of the cluster ended by itself.
+    #[error("{name} ended with {code}; the end of its log:\n{log}")]
+    Ended {
+        /// Its name.
+        name: String,
+        /// Its exit code.
+        code: String,
+        /// Its last words.
+        log: String,
+    },
+    /// A process cannot be started again that never was.
+    #[error("{0} was never started in this cluster, so it cannot be started again")]
+    NeverStarted(String),
+    /// A cluster has ended, but not everything of it is gone.
+    #[error("left behind: {0}")]
+    Left(String),
+    /// A command failed.
+    #[error("{command}: {why}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What it said.
+        why: String,
+    },
+    /// No port could be had.
+    #[error("finding a free port: {0}")]
+    Port(std::io::Error),
+    /// Every range of addresses for pods is in use on this machine.
+    #[error("no range of addresses is free for pods; last tried: {0}")]
+    NoRange(String),
+    /// A kubeconfig gives no client settings.
+    #[error("client settings: {0}")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The API server sent no token.
+    #[error("the API server sent no token for the ServiceAccount {0}")]
+    NoToken(String),
     /// A condition was not met in time.
     #[error("waited {seconds} s for {what}; last seen: {last}")]
     Overdue {
@@ -91,7 +133,8 @@ impl Error {
         move |source| Self::File { path, source }
     }
 
-    pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+    /// For `map_err`: says what was asked of the API server.
+    pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();
         move |source| Self::Api { what, source: Box::new(source) }
     }

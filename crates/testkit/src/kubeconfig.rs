@@ -1,17 +1,18 @@
-//! Kubeconfig files, as kubectl and every client reads them.
+//! Kubeconfigs, as kubectl and every client reads them.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::pki::Identity;
 
 /// How a client proves who it is.
+#[derive(Debug, Clone)]
 pub(crate) enum Credentials {
     Certificate(Identity),
     Token(String),
 }
 
 /// JSON is YAML: every reader of kubeconfigs takes it.
-pub(crate) fn text(url: &str, authority: &str, credentials: &Credentials) -> String {
+pub(crate) fn content(url: &str, authority: &str, credentials: &Credentials) -> Value {
     let user = match credentials {
         Credentials::Certificate(id) => json!({
             "client-certificate-data": base64(id.certificate.as_bytes()),
@@ -19,18 +20,17 @@ pub(crate) fn text(url: &str, authority: &str, credentials: &Credentials) -> Str
         }),
         Credentials::Token(token) => json!({ "token": token }),
     };
-    let config = json!({
+    json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "testkit", "cluster": { "server": url, "certificate-authority-data": base64(authority.as_bytes()) } }],
         "users": [{ "name": "me", "user": user }],
         "contexts": [{ "name": "testkit", "context": { "cluster": "testkit", "user": "me" } }],
         "current-context": "testkit",
-    });
-    format!("{config:#}\n")
+    })
 }
 
-fn base64(bytes: &[u8]) -> serde_json::Value {
+fn base64(bytes: &[u8]) -> Value {
     // `ByteString` is Kubernetes' own base64 field.
     serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).expect("base64 is a string")
 }

@@ -22,6 +22,7 @@ mod kubeconfig;
 pub mod make;
 mod node;
 mod pki;
+mod range;
 mod supervise;
 mod wait;
 
@@ -39,11 +40,12 @@ pub use wait::until;
 /// ends it with the process.
 ///
 /// # Panics
-/// If it does not start, with the reason: without it no test can run.
+/// If it does not start, with the reason: without it no test can run. It is not tried again for the
+/// next test.
 pub fn shared() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     // A thread of its own: the caller may be inside a runtime, which must not be blocked by another.
-    CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start()))
+    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start())))
 }
 
 /// Like [`shared`], with a real node.
@@ -51,21 +53,24 @@ pub fn shared() -> &'static Cluster {
 /// # Panics
 /// If it does not start, with the reason. Ask [`Node::possible`] first.
 pub fn shared_with_node() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().node().start()))
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().node().start())))
 }
 
-fn on_own_thread<Fut: Future<Output = Result<Cluster>>>(start: impl FnOnce() -> Fut + Send) -> Cluster {
+fn started(outcome: &Result<Cluster, String>) -> &Cluster {
+    match outcome {
+        Ok(cluster) => cluster,
+        Err(why) => panic!("no cluster: {why}"),
+    }
+}
+
+fn on_own_thread<Fut: Future<Output = Result<Cluster>>>(start: impl FnOnce() -> Fut + Send) -> Result<Cluster, String> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(start())
+            runtime.block_on(start()).map_err(|e| e.to_string())
         });
-        match thread.join() {
-            Ok(Ok(cluster)) => cluster,
-            Ok(Err(e)) => panic!("no cluster: {e}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        thread.join().unwrap_or_else(|_| Err("its start panicked".to_owned()))
     })
 }
 

@@ -6,6 +6,7 @@
 //! leaves in the machine's own tables, a bridge and the control groups of its containers, is
 //! removed at the end.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,17 +14,20 @@ use k8s_openapi::api::core::v1::Node as ApiNode;
 use kube::Api;
 use serde_json::json;
 
-use crate::assets::Program;
+use crate::assets::{self, Program};
 use crate::cluster::Cluster;
 use crate::image::Image;
 use crate::kubeconfig::Credentials;
+use crate::range::Range;
+use crate::supervise::may_isolate;
 use crate::wait::until;
 use crate::{Error, Result, is_root, make, pki};
 
 /// containerd answers within a second, a node is Ready in 6 s here.
 const LIMIT: Duration = Duration::from_secs(90);
 const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
-const CNI: &str = "/usr/lib/cni";
+/// Where Debian has the network plugins, and where everybody else has them.
+const CNI: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 /// What a shell script in a test pod would call.
 const APPLETS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
 
@@ -32,6 +36,7 @@ const APPLETS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd"
 pub struct Node {
     name: String,
     socket: PathBuf,
+    range: Range,
 }
 
 impl Node {
@@ -40,23 +45,44 @@ impl Node {
         if !is_root() {
             return Err("needs root".to_owned());
         }
-        for (file, package) in
-            [("containerd", "containerd"), ("runc", "runc"), ("busybox", "busybox-static"), ("ip", "iproute2")]
-        {
+        for (file, package) in [
+            ("unshare", "util-linux"),
+            ("mount", "mount"),
+            ("containerd", "containerd"),
+            ("ctr", "containerd"),
+            ("runc", "runc"),
+            ("busybox", "busybox-static"),
+            ("ip", "iproute2"),
+        ] {
             if find(file).is_none() {
                 return Err(format!("needs {file} (Debian package {package})"));
             }
         }
-        if !Path::new(CNI).join("bridge").is_file() {
-            return Err(format!("needs {CNI}/bridge (Debian package containernetworking-plugins)"));
+        if plugins().is_none() {
+            let places = CNI.join(" or ");
+            return Err(format!(
+                "needs the CNI plugin bridge in {places} (Debian package containernetworking-plugins)"
+            ));
         }
-        Ok(())
+        if !may_isolate() {
+            return Err("needs CAP_SYS_ADMIN (unshare is refused)".to_owned());
+        }
+        match assets::lacking(&[Program::Kubelet, Program::ControllerManager, Program::Scheduler]) {
+            Some(what) => Err(format!("needs {what}")),
+            None => Ok(()),
+        }
     }
 
     /// Its name in the cluster.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether a pod of this node can have that address.
+    #[must_use]
+    pub fn has_address(&self, address: Ipv4Addr) -> bool {
+        self.range.contains(address)
     }
 
     /// containerd's socket.
@@ -76,10 +102,14 @@ fn needed(program: &str) -> Result<PathBuf> {
     find(program).ok_or_else(|| Error::NoNode(format!("needs {program}")))
 }
 
+/// The folder of the network plugins.
+fn plugins() -> Option<&'static str> {
+    CNI.into_iter().find(|folder| ["bridge", "host-local"].iter().all(|p| Path::new(folder).join(p).is_file()))
+}
+
 pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
     // Interface names are short; the folder's random ending is unique among living clusters.
     let id = cluster.folder().to_string_lossy().rsplit('-').next().unwrap_or_default().to_lowercase();
-    let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock") };
     let bridge = format!("ctk{id}");
 
     let supervisor = cluster.supervisor();
@@ -89,6 +119,8 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
         supervisor.run("mount", ["-t", "tmpfs", "tmpfs", place])?;
     }
     pretend_settings(cluster)?;
+    let range = Range::claim(supervisor, &bridge)?;
+    let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock"), range };
     start_containerd(cluster, &node, &bridge).await?;
     start_kubelet(cluster, &node).await?;
     Ok(node)
@@ -119,19 +151,25 @@ async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Resul
     let folder = cluster.folder();
     let cni = folder.join("cni");
     std::fs::create_dir_all(&cni).map_err(Error::file(&cni))?;
-    pki::write(&cni, "10-bridge.conflist", &cni_config(bridge))?;
+    pki::write(&cni, "10-bridge.conflist", &cni_config(bridge, node.range))?;
     let config = pki::write(folder, "containerd.toml", &containerd_config(folder, &node.socket))?;
     let args = ["--config".to_owned(), config.display().to_string()];
     cluster.spawn("containerd", &needed("containerd")?, &args)?;
 
     let ctr = |words: &[&str]| {
-        let mut args = vec!["--address", node.socket.to_str().expect("a folder of ours"), "--namespace", "k8s.io"];
+        let mut args = vec!["--connect-timeout", "1s", "--address", node.socket.to_str().expect("a folder of ours")];
+        args.extend(["--namespace", "k8s.io"]);
         args.extend(words);
         cluster.supervisor().run("ctr", args)
     };
     until("containerd to answer", LIMIT, async || {
-        cluster.alive("containerd")?;
-        Ok(ctr(&["version"]).map_err(|e| e.to_string()))
+        cluster.alive()?;
+        // Asked only once somebody listens: ctr would wait for the socket, and nobody could ask
+        // whether containerd still lives.
+        if tokio::net::UnixStream::connect(&node.socket).await.is_err() {
+            return Ok(Err("nobody listens on its socket".to_owned()));
+        }
+        Ok(ctr(&["--timeout", "1s", "version"]).map_err(|e| e.to_string()))
     })
     .await?;
 
@@ -162,8 +200,7 @@ async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
 
     let nodes: Api<ApiNode> = Api::all(cluster.client().await?);
     until("the node to be Ready", LIMIT, async || {
-        cluster.alive("kubelet")?;
-        cluster.alive("containerd")?;
+        cluster.alive()?;
         let found = nodes.get_opt(&node.name).await.map_err(Error::api("reading the node"))?;
         let Some(found) = found else { return Ok(Err("no node yet".to_owned())) };
         let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -180,6 +217,7 @@ async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
 fn containerd_config(folder: &Path, socket: &Path) -> String {
     let folder = folder.display();
     let socket = socket.display();
+    let plugins = plugins().unwrap_or(CNI[0]);
     // A negative OOM score is refused inside a container or a small VM, hence the restriction. The
     // plugins switched off would only complain, or write outside of our folder.
     format!(
@@ -196,7 +234,7 @@ address = "{socket}"
 sandbox_image = "{PAUSE_IMAGE}"
 restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{CNI}"
+bin_dir = "{plugins}"
 conf_dir = "{folder}/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
@@ -204,11 +242,8 @@ runtime_type = "io.containerd.runc.v2"
     )
 }
 
-/// Addresses out of 10.244.0.0/16, which no route of the machine knows: pods reach the machine and
-/// each other, nothing beyond.
-fn cni_config(bridge: &str) -> String {
-    // Two nodes at once must not route one range to two bridges.
-    let third = bridge.bytes().fold(0u8, |sum, b| sum.wrapping_mul(31).wrapping_add(b));
+/// Pods reach the machine and each other, nothing beyond.
+fn cni_config(bridge: &str, range: Range) -> String {
     let config = json!({
         "cniVersion": "0.4.0",
         "name": "caretaker",
@@ -216,7 +251,7 @@ fn cni_config(bridge: &str) -> String {
             "type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": false, "hairpinMode": true,
             "ipam": {
                 "type": "host-local",
-                "ranges": [[{ "subnet": format!("10.244.{third}.0/24") }]],
+                "ranges": [[{ "subnet": range.to_string() }]],
                 "dataDir": "/run/cni-addresses",
             },
         }],
@@ -225,10 +260,7 @@ fn cni_config(bridge: &str) -> String {
 }
 
 fn kubelet_config(folder: &Path, socket: &Path) -> Result<String> {
-    let port = std::net::TcpListener::bind(("0.0.0.0", 0))
-        .and_then(|l| l.local_addr())
-        .map_err(|e| Error::Start { what: "finding a port for the kubelet".into(), why: e.to_string() })?
-        .port();
+    let port = std::net::TcpListener::bind(("0.0.0.0", 0)).and_then(|l| l.local_addr()).map_err(Error::Port)?.port();
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

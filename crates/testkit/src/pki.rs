@@ -1,5 +1,6 @@
 //! Certificates of a throwaway cluster: one authority, and whoever it vouches for.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -77,8 +78,15 @@ impl Identity {
     }
 }
 
+/// Whole under its name at once, and for nobody else to read: most of what is written is a key.
 pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let path = folder.join(name);
-    std::fs::write(&path, text).map_err(Error::file(&path))?;
+    let write = || -> std::io::Result<()> {
+        let mut aside = tempfile::NamedTempFile::new_in(folder)?;
+        aside.write_all(text.as_bytes())?;
+        aside.persist(&path)?;
+        Ok(())
+    };
+    write().map_err(Error::file(&path))?;
     Ok(path)
 }

@@ -1,25 +1,22 @@
 //! A whole control plane, and if asked for a node, that lasts as long as the value that holds it.
 
 mod processes;
+mod users;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
 use tokio::net::TcpSocket;
 
 use crate::assets::{Assets, Program};
 use crate::audit::AuditLog;
-use crate::kubeconfig::{self, Credentials};
+use crate::kubeconfig::Credentials;
 use crate::node::{self, Node};
-use crate::pki::{self, Authority};
+use crate::pki::Authority;
 use crate::supervise::Supervisor;
 use crate::{Error, Result};
 
@@ -72,29 +69,32 @@ impl ClusterBuilder {
         if self.node {
             Node::possible().map_err(Error::NoNode)?;
         }
-        let folder = tempfile::Builder::new()
-            .prefix("caretaker-")
-            .tempdir()
-            .map_err(Error::file(std::env::temp_dir()))?
-            // From here on the supervisor removes it, whatever becomes of this process.
-            .keep();
-        let supervisor = Supervisor::start(&folder)?;
+        let folder =
+            tempfile::Builder::new().prefix("caretaker-").tempdir().map_err(Error::file(std::env::temp_dir()))?;
+        let supervisor = Supervisor::start(folder.path())?;
+        // It has answered: from here on the supervisor removes it, whatever becomes of this process.
+        let folder = folder.keep();
         let authority = Authority::new()?;
         let port = HeldPort::new()?;
+        let admin = Credentials::Certificate(authority.user("admin", Some("system:masters"))?);
         let mut cluster = Cluster {
             url: format!("https://127.0.0.1:{}", port.number),
             folder,
             supervisor,
             assets,
             authority,
+            admin,
+            controllers: self.controllers,
             node: None,
             port,
             commands: Mutex::default(),
+            files: AtomicUsize::new(1),
         };
         cluster.start_etcd()?;
         cluster.start_api_server(&self)?;
-        cluster.start_controllers(&self)?;
         cluster.await_ready().await?;
+        // Not before: without an API server they give up, or wait longer with every attempt.
+        cluster.start_controllers(&self)?;
         if self.node {
             cluster.node = Some(node::start(&cluster).await?);
         }
@@ -109,10 +109,14 @@ pub struct Cluster {
     supervisor: Supervisor,
     assets: Assets,
     authority: Authority,
+    admin: Credentials,
+    controllers: bool,
     node: Option<Node>,
     port: HeldPort,
     /// How each process was started, to start it again.
     commands: Mutex<BTreeMap<String, (PathBuf, Vec<String>)>>,
+    /// The number of the next kubeconfig file.
+    files: AtomicUsize,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -164,62 +168,9 @@ impl Cluster {
     /// Starts a process again as it was, and waits until the API server is ready.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         let command = self.commands.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        let (program, args) =
-            command.ok_or_else(|| Error::Start { what: name.to_owned(), why: "it was never started".into() })?;
+        let (program, args) = command.ok_or_else(|| Error::NeverStarted(name.to_owned()))?;
         self.spawn(name, &program, &args)?;
         self.await_ready().await
-    }
-
-    /// A kubeconfig of the administrator.
-    #[must_use]
-    pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.join("admin.kubeconfig")
-    }
-
-    /// The administrator's client (group `system:masters`).
-    ///
-    /// A new one each time: a client belongs to the runtime that first used it.
-    pub async fn client(&self) -> Result<Client> {
-        Client::try_from(self.admin_config().await?).map_err(Error::api("making a client"))
-    }
-
-    /// The administrator's client settings, to be altered or wrapped.
-    pub async fn admin_config(&self) -> Result<Config> {
-        self.config_from(&self.kubeconfig()).await
-    }
-
-    /// Client settings of a user, who has no rights until RBAC gives some.
-    pub async fn user_config(&self, user: &str, group: Option<&str>) -> Result<Config> {
-        let path = self.user_kubeconfig(user, group)?;
-        self.config_from(&path).await
-    }
-
-    /// A kubeconfig file of a user, for a process of its own.
-    pub fn user_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
-        let name = user.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let identity = self.authority.user(user, group)?;
-        self.write_kubeconfig(&format!("{name}.kubeconfig"), &Credentials::Certificate(identity))
-    }
-
-    /// Client settings of a ServiceAccount, with a token issued for it now.
-    pub async fn account_config(&self, namespace: &str, account: &str) -> Result<Config> {
-        let path = self.account_kubeconfig(namespace, account).await?;
-        self.config_from(&path).await
-    }
-
-    /// A kubeconfig file of a ServiceAccount, for a process of its own.
-    pub async fn account_kubeconfig(&self, namespace: &str, account: &str) -> Result<PathBuf> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
-        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
-        let what = format!("a token for the ServiceAccount {namespace}/{account}");
-        let token = accounts
-            .create_token_request(account, &PostParams::default(), &request)
-            .await
-            .map_err(Error::api(what.clone()))?
-            .status
-            .and_then(|s| s.token)
-            .ok_or_else(|| Error::Start { what, why: "the API server sent none".into() })?;
-        self.write_kubeconfig(&format!("{namespace}.{account}.kubeconfig"), &Credentials::Token(token))
     }
 
     /// The audit log so far.
@@ -229,23 +180,23 @@ impl Cluster {
 
     /// Runs kubectl as the administrator and returns what it printed.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        let what = || format!("kubectl {}", args.join(" "));
+        let failed = |why: String| Error::Command { command: format!("kubectl {}", args.join(" ")), why };
         let output = Command::new(self.program(Program::Kubectl)?)
             .arg("--kubeconfig")
             .arg(self.kubeconfig())
             .args(args)
             .stdin(Stdio::null())
             .output()
-            .map_err(|e| Error::Start { what: what(), why: e.to_string() })?;
+            .map_err(|e| failed(e.to_string()))?;
         if !output.status.success() {
-            return Err(Error::Start { what: what(), why: String::from_utf8_lossy(&output.stderr).trim().to_owned() });
+            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Ends it now and waits until nothing of it is left.
-    pub fn end(self) {
-        self.supervisor.close();
+    /// Ends it now and waits until nothing of it is left; an error names what is.
+    pub fn end(self) -> Result<()> {
+        self.supervisor.close()
     }
 
     pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
@@ -259,34 +210,13 @@ impl Cluster {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// Fails if a child has ended, with the end of its log: waiting for it would be in vain.
-    pub(crate) fn alive(&self, name: &str) -> Result<()> {
-        let Some(code) = self.supervisor.exited(name)? else { return Ok(()) };
-        let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+    /// Fails if any process has ended, with the end of its log: waiting would be in vain.
+    pub(crate) fn alive(&self) -> Result<()> {
+        let Some((name, code)) = self.supervisor.exited()? else { return Ok(()) };
+        let log = std::fs::read_to_string(self.log(&name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let tail = lines[lines.len().saturating_sub(12)..].join("\n");
-        Err(Error::Start { what: format!("{name} ended with {code}"), why: tail })
-    }
-
-    pub(crate) fn write_kubeconfig(&self, name: &str, credentials: &Credentials) -> Result<PathBuf> {
-        let text = kubeconfig::text(&self.url, &self.authority.pem(), credentials);
-        pki::write(&self.folder, name, &text)
-    }
-
-    pub(crate) fn identity(&self, user: &str, group: &str) -> Result<pki::Identity> {
-        self.authority.user(user, Some(group))
-    }
-
-    async fn config_from(&self, path: &Path) -> Result<Config> {
-        let failed = |why: String| Error::Start { what: path.display().to_string(), why };
-        let file = Kubeconfig::read_from(path).map_err(|e| failed(e.to_string()))?;
-        let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .map_err(|e| failed(e.to_string()))?;
-        // One call of a test is one call on the wire: retries would be counted too, and would hide
-        // what a server said.
-        config.default_retry = false;
-        Ok(config)
+        Err(Error::Ended { name, code, log: tail })
     }
 }
 
@@ -305,6 +235,6 @@ impl HeldPort {
             socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
             Ok(Self { number: socket.local_addr()?.port(), _socket: socket })
         };
-        hold().map_err(|e| Error::Start { what: "finding a free port".into(), why: e.to_string() })
+        hold().map_err(Error::Port)
     }
 }

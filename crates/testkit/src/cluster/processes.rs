@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{Cluster, ClusterBuilder};
 use crate::assets::Program;
-use crate::kubeconfig::Credentials;
 use crate::wait::until;
 use crate::{Result, pki};
 
@@ -62,10 +61,7 @@ impl Cluster {
         let sa_key = pki::write(folder, "sa.key", &private)?;
         let sa_pub = pki::write(folder, "sa.pub", &public)?;
         let policy = pki::write(folder, "audit-policy.yaml", AUDIT_POLICY)?;
-        self.write_kubeconfig(
-            "admin.kubeconfig",
-            &Credentials::Certificate(self.identity("admin", "system:masters")?),
-        )?;
+        self.write_kubeconfig("admin.kubeconfig", &self.admin)?;
 
         let mut args = vec![
             format!("--etcd-servers={}", self.etcd_url()),
@@ -91,6 +87,8 @@ impl Cluster {
             format!("--audit-log-path={}", folder.join("audit.log").display()),
             // A call is in the log before it is answered, so that a count needs no waiting.
             "--audit-log-mode=blocking".to_owned(),
+            // Never rotated: a count covers the whole life of the cluster.
+            "--audit-log-maxsize=0".to_owned(),
         ];
         if !wanted.controllers {
             // Without the controllers no namespace gets its default account, and every pod would be refused.
@@ -133,8 +131,7 @@ impl Cluster {
     pub(super) async fn await_ready(&self) -> Result<()> {
         let client = self.client().await?;
         until("the API server to be ready", READY, async || {
-            self.alive("etcd")?;
-            self.alive("kube-apiserver")?;
+            self.alive()?;
             let request = http::Request::get("/readyz").body(Vec::new()).expect("a valid request");
             match client.request_text(request).await {
                 Ok(_) => Ok(Ok(())),

@@ -1,6 +1,7 @@
 //! A cluster that outlasts the command which started it, until it is told to end.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use caretaker_testkit::assets::{Assets, cache_folder};
-use caretaker_testkit::{Cluster, Error, Node, until};
-use tokio::signal::unix::{SignalKind, signal};
+use caretaker_testkit::{Error, Node, until};
+
+use crate::hold::remove;
 
 const LIMIT: Duration = Duration::from_mins(3);
 
@@ -18,13 +20,29 @@ struct Place {
     kubeconfig: PathBuf,
     pid: PathBuf,
     log: PathBuf,
+    /// Held while a cluster is started or ended: two at once would lose sight of one.
+    _lock: File,
 }
 
 impl Place {
     fn new() -> Result<Self> {
         let folder = cache_folder().join("cluster");
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        Ok(Self { kubeconfig: folder.join("kubeconfig"), pid: folder.join("pid"), log: folder.join("log") })
+        let lock = Self::lock(&folder).with_context(|| format!("making {}", folder.display()))?;
+        Ok(Self {
+            kubeconfig: folder.join("kubeconfig"),
+            pid: folder.join("pid"),
+            log: folder.join("log"),
+            _lock: lock,
+        })
+    }
+
+    /// The folder is for its owner alone: the administrator's key is in it.
+    fn lock(folder: &Path) -> std::io::Result<File> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+        let lock = File::create(folder.join("lock"))?;
+        lock.lock()?;
+        Ok(lock)
     }
 
     /// The process that holds the cluster, if it is alive and really ours.
@@ -34,37 +52,49 @@ impl Place {
         let ours = words.split(|b| *b == 0).any(|w| w == self.kubeconfig.as_os_str().as_encoded_bytes());
         ours.then_some(pid)
     }
-}
 
-pub(crate) async fn up() -> Result<()> {
-    let place = Place::new()?;
-    if place.holder().is_none() {
-        // Here, so that progress is seen and a missing Go is said plainly.
-        Assets::get()?;
-        remove(&place.kubeconfig)?;
-        let log = File::create(&place.log)?;
-        let mut holder = Command::new(std::env::current_exe()?)
+    fn start_holder(&self) -> Result<()> {
+        remove(&self.kubeconfig)?;
+        let log = File::create(&self.log)?;
+        let holder = Command::new(std::env::current_exe()?)
             .arg("hold")
-            .arg(&place.kubeconfig)
+            .arg(&self.kubeconfig)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
             .spawn()?;
-        fs::write(&place.pid, holder.id().to_string())?;
-        until("the cluster to be ready", LIMIT, async || {
-            if let Ok(Some(status)) = holder.try_wait() {
-                let why = fs::read_to_string(&place.log).unwrap_or_default();
-                return Err(Error::Start { what: format!("the cluster ended ({status})"), why });
-            }
-            Ok(if place.kubeconfig.exists() { Ok(()) } else { Err("still starting".to_owned()) })
-        })
-        .await?;
+        fs::write(&self.pid, holder.id().to_string())?;
+        // Reaped as soon as it ends, so that it is not taken for alive.
+        std::thread::spawn(move || { holder }.wait());
+        Ok(())
     }
+}
+
+pub(crate) async fn up() -> Result<()> {
+    // Here, so that progress is seen and a missing Go is said plainly.
+    let assets = Assets::get()?;
+    let place = Place::new()?;
+    if place.holder().is_none() {
+        place.start_holder()?;
+    }
+    // Also for a holder found here: whoever started it may have gone before it was ready.
+    until("the cluster to be ready", LIMIT, async || {
+        if place.kubeconfig.exists() {
+            return Ok(Ok(()));
+        }
+        if place.holder().is_none() {
+            let log = fs::read_to_string(&place.log).unwrap_or_default();
+            return Err(Error::Ended { name: "the holder of the cluster".into(), code: "an error".into(), log });
+        }
+        Ok(Err("still starting".to_owned()))
+    })
+    .await?;
     if let Err(reason) = Node::possible() {
         eprintln!("testkit: a control plane only, pods stay Pending: a node {reason}");
     }
-    println!("export KUBECONFIG={}", place.kubeconfig.display());
+    println!("export KUBECONFIG={}", quoted(&place.kubeconfig)?);
+    println!("export PATH={}:\"$PATH\"", quoted(assets.folder())?);
     Ok(())
 }
 
@@ -86,33 +116,8 @@ pub(crate) async fn down() -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn hold(kubeconfig: &Path) -> Result<()> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let builder = Cluster::builder().controllers().scheduler();
-    let builder = if Node::possible().is_ok() { builder.node() } else { builder };
-    let cluster = tokio::select! {
-        cluster = builder.start() => cluster?,
-        _ = term.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
-    };
-    println!("{}", cluster.folder().display());
-    // Whole under its name at once: its being there is the sign that the cluster is ready.
-    let aside = kubeconfig.with_extension("new");
-    fs::copy(cluster.kubeconfig(), &aside)?;
-    fs::rename(&aside, kubeconfig)?;
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    remove(kubeconfig)?;
-    cluster.end();
-    Ok(())
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).with_context(|| path.display().to_string()),
-        _ => Ok(()),
-    }
+/// As a word of a shell, whatever is in it.
+fn quoted(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use caretaker_testkit::make::{mk_namespace, mk_pod};
+use caretaker_testkit::make::mk_pod;
 use caretaker_testkit::{Cluster, Error, Node, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -30,26 +30,24 @@ pub(crate) async fn run() -> Result<()> {
     }
 
     let folder = cluster.folder().to_owned();
-    cluster.end();
+    cluster.end()?;
+    if std::env::var_os("CARETAKER_KEEP").is_some() {
+        say(&format!("the cluster is gone; CARETAKER_KEEP is set, so its files are kept in {}", folder.display()));
+        return Ok(());
+    }
     anyhow::ensure!(!folder.exists(), "{} is still there", folder.display());
     say("the cluster is gone: no process, no mount, no file is left");
     Ok(())
 }
 
 async fn a_pod_comes_and_goes(cluster: &Cluster, say: &impl Fn(&str)) -> Result<()> {
-    let client = cluster.client().await?;
-    let post = PostParams::default();
-    Api::all(client.clone()).create(&post, &mk_namespace("demo")).await?;
-    let pods: Api<Pod> = Api::namespaced(client, "demo");
-    until("the namespace to have its account", LIMIT, async || {
-        Ok(pods.create(&post, &mk_pod("demo", "guest")).await.map(drop).map_err(|e| e.to_string()))
-    })
-    .await?;
+    cluster.namespace("demo").await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client().await?, "demo");
+    pods.create(&PostParams::default(), &mk_pod("demo", "guest")).await?;
     say("pod demo/guest is created");
 
     let address = until("the pod to run", LIMIT, async || {
-        let pod =
-            pods.get("guest").await.map_err(|e| Error::Start { what: "demo/guest".into(), why: e.to_string() })?;
+        let pod = pods.get("guest").await.map_err(Error::api("reading the pod demo/guest"))?;
         let status = pod.status.unwrap_or_default();
         let phase = status.phase.unwrap_or_default();
         Ok(status.pod_ip.filter(|_| phase == "Running").ok_or(phase))

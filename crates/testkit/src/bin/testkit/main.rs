@@ -2,11 +2,12 @@
 
 mod background;
 mod demo;
+mod hold;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use caretaker_testkit::assets::{Assets, Program, version};
+use caretaker_testkit::assets::Assets;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -31,6 +32,9 @@ enum Verb {
     Hold {
         /// Where to write the kubeconfig once the cluster is ready
         kubeconfig: PathBuf,
+        /// End at the end of standard input as well
+        #[arg(long)]
+        leash: bool,
     },
 }
 
@@ -39,15 +43,22 @@ fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match verb {
-            Verb::Binaries => {
-                let path = Assets::get()?.need(Program::ApiServer)?;
-                println!("{} ({})", path.parent().unwrap_or(&path).display(), version("k8s.io/kubernetes"));
-                Ok(())
-            }
+            Verb::Binaries => binaries(),
             Verb::Up => background::up().await,
             Verb::Down => background::down().await,
-            Verb::Hold { kubeconfig } => background::hold(&kubeconfig).await,
+            Verb::Hold { kubeconfig, leash } => hold::run(&kubeconfig, leash).await,
             Verb::Demo => demo::run().await,
         }
     })
+}
+
+/// The version is said of our own builds only: of others it is not known.
+fn binaries() -> Result<()> {
+    let assets = Assets::get()?;
+    let folder = assets.folder().display();
+    match assets.built_version() {
+        Some(version) => println!("{folder} ({version})"),
+        None => println!("{folder}"),
+    }
+    Ok(())
 }
