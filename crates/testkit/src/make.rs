@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::{
 };
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, JobSpec, JobTemplateSpec};
 use k8s_openapi::api::core::v1::{
-    Container, Namespace, Pod, PodSpec, PodTemplateSpec, Service, ServicePort, ServiceSpec,
+    Container, Namespace, Pod, PodSpec, PodTemplateSpec, Service, ServiceAccount, ServicePort, ServiceSpec,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -133,6 +133,12 @@ pub fn mk_service(namespace: &str, name: &str) -> Service {
         ..ServiceSpec::default()
     };
     Service { metadata: named(namespace, name), spec: Some(spec), ..Service::default() }
+}
+
+/// A `ServiceAccount`.
+#[must_use]
+pub fn mk_service_account(namespace: &str, name: &str) -> ServiceAccount {
+    ServiceAccount { metadata: named(namespace, name), ..ServiceAccount::default() }
 }
 
 /// A cluster role from `(groups, resources, verbs)`, each a list with commas.
