@@ -1,10 +1,15 @@
 //! The control plane is real, is ours alone, and knows who called.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
-use caretaker_testkit::make::{mk_binding_to_account, mk_cluster_role, mk_namespace};
+use caretaker_testkit::make::{mk_binding_to_account, mk_cluster_role, mk_namespace, mk_service_account};
 use caretaker_testkit::{Cluster, shared};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 
@@ -50,9 +55,8 @@ async fn a_service_account_acts_in_its_own_name() -> Outcome {
     let cluster = shared();
     let admin = cluster.client().await?;
     let post = PostParams::default();
-    Api::all(admin.clone()).create(&post, &mk_namespace("accounts")).await?;
-    let account = ServiceAccount { metadata: mk_namespace("reader").metadata, ..ServiceAccount::default() };
-    Api::namespaced(admin.clone(), "accounts").create(&post, &account).await?;
+    cluster.namespace("accounts").await?;
+    Api::namespaced(admin.clone(), "accounts").create(&post, &mk_service_account("accounts", "reader")).await?;
     Api::all(admin.clone()).create(&post, &mk_cluster_role("reads-namespaces", &[("", "namespaces", "list")])).await?;
     Api::all(admin).create(&post, &mk_binding_to_account("reads-namespaces", "accounts", "reader")).await?;
 
@@ -68,7 +72,7 @@ async fn a_service_account_acts_in_its_own_name() -> Outcome {
 async fn a_client_killed_after_its_third_call_made_exactly_three() -> Outcome {
     let cluster = shared();
     let config = cluster.user_config("mortal", Some("system:masters")).await?;
-    let faults = Faults::at(3, Fault::DieAfter);
+    let faults = Faults::none().at(3, Fault::DieAfter);
 
     let life = mortal(&faults, config, async |client| {
         let namespaces: Api<Namespace> = Api::all(client);
@@ -111,9 +115,8 @@ async fn kubectl_speaks_to_it() -> Outcome {
     let version = cluster.kubectl(&["version", "-o", "json"])?;
 
     let version: serde_json::Value = serde_json::from_str(&version)?;
-    let wanted = caretaker_testkit::assets::version("k8s.io/kubernetes");
-    assert_eq!(version["serverVersion"]["gitVersion"], wanted);
-    assert_eq!(version["clientVersion"]["gitVersion"], wanted);
+    let server = version["serverVersion"]["gitVersion"].as_str().expect("the server answered");
+    assert_eq!(version["clientVersion"]["gitVersion"], server, "both come from one folder");
     Ok(())
 }
 
@@ -128,5 +131,35 @@ async fn an_outage_of_the_api_server_loses_nothing() -> Outcome {
 
     cluster.start_again("kube-apiserver").await?;
     assert!(names(client).await?.contains(&"before".to_owned()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn kubeconfigs_of_users_do_not_meet() -> Outcome {
+    let cluster = shared();
+    let admin = fs::read(cluster.kubeconfig())?;
+
+    let files = ["a:b", "a-b", "a:b", "admin", "kubelet"].map(|user| cluster.user_kubeconfig(user, None));
+    let files = files.into_iter().collect::<Result<BTreeSet<PathBuf>, _>>()?;
+
+    assert_eq!(files.len(), 5, "{files:?}");
+    assert_eq!(fs::read(cluster.kubeconfig())?, admin);
+    for file in files.iter().chain([&cluster.kubeconfig()]) {
+        assert_eq!(fs::metadata(file)?.permissions().mode() & 0o777, 0o600, "{}", file.display());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_that_ends_is_noticed_while_waiting_for_another() -> Outcome {
+    let cluster = Cluster::builder().controllers().start().await?;
+    cluster.stop("kube-controller-manager")?;
+    fs::write(cluster.folder().join("sa.key"), "no key")?;
+    // It ends for want of its key; whether before or after this returns does not matter.
+    let _ = cluster.start_again("kube-controller-manager").await;
+
+    let error = cluster.namespace("waits-in-vain").await.expect_err("nobody makes its account").to_string();
+
+    assert!(error.contains("kube-controller-manager ended"), "{error}");
     Ok(())
 }

@@ -32,7 +32,7 @@ async fn create(client: &Client, name: &str) -> Result<Namespace, kube::Error> {
 async fn an_answered_call_never_reaches_the_server() {
     for (code, fault) in [(409, Fault::CONFLICT), (429, Fault::TOO_MANY), (500, Fault::SERVER_ERROR)] {
         let user = format!("answered-{code}");
-        let client = client(&user, &Faults::at(1, fault)).await;
+        let client = client(&user, &Faults::none().at(1, fault)).await;
 
         let kube::Error::Api(status) = create(&client, &user).await.unwrap_err() else { panic!("not an answer") };
 
@@ -49,7 +49,7 @@ async fn what_is_lost_after_the_server_acted_has_happened() {
         ("lost-cut-after", Fault::CutAfter, true),
         ("lost-cut-before", Fault::CutBefore, false),
     ] {
-        let client = client(name, &Faults::at(1, fault)).await;
+        let client = client(name, &Faults::none().at(1, fault)).await;
 
         let error = create(&client, name).await.unwrap_err();
 
@@ -64,7 +64,7 @@ async fn death_before_a_call_and_after_it_differ_by_that_call() -> Outcome {
     for (fault, reached) in [(Fault::DieBefore, 1), (Fault::DieAfter, 2)] {
         let user = format!("dies-{reached}");
         let config = shared().user_config(&user, Some("system:masters")).await?;
-        let faults = Faults::at(2, fault);
+        let faults = Faults::none().at(2, fault);
 
         let life = mortal(&faults, config, async |client| {
             for i in 0..3 {
@@ -81,7 +81,7 @@ async fn death_before_a_call_and_after_it_differ_by_that_call() -> Outcome {
 #[tokio::test]
 async fn the_dead_leave_no_task_running() -> Outcome {
     let config = shared().user_config("heir", Some("system:masters")).await?;
-    let faults = Faults::at(1, Fault::DieAfter);
+    let faults = Faults::none().at(1, Fault::DieAfter);
     let (alive, watched) = tokio::sync::oneshot::channel::<()>();
 
     let life = mortal(&faults, config, async |client| {
@@ -156,7 +156,7 @@ async fn create_labelled(name: &str, label: &str) {
 
 #[tokio::test]
 async fn a_dropped_watch_event_is_never_seen() {
-    let faults = Faults::on_event(1, WatchFault::Drop);
+    let faults = Faults::none().on_event(1, WatchFault::Drop);
     let mut seen = watch_names(&faults, "drops", "drops").await;
 
     create_labelled("drops-1", "drops").await;
@@ -169,7 +169,7 @@ async fn a_dropped_watch_event_is_never_seen() {
 
 #[tokio::test]
 async fn a_delayed_watch_event_comes_when_it_is_let_go() {
-    let faults = Faults::on_event(1, WatchFault::Delay);
+    let faults = Faults::none().on_event(1, WatchFault::Delay);
     let mut seen = watch_names(&faults, "delays", "delays").await;
     create_labelled("delays-1", "delays").await;
 
@@ -188,7 +188,7 @@ async fn a_delayed_watch_event_comes_when_it_is_let_go() {
 
 #[tokio::test]
 async fn a_stale_list_shows_what_was_true_once() {
-    let faults = Faults::stale_lists_after(1);
+    let faults = Faults::none().stale_lists_after(1);
     let namespaces: Api<Namespace> = Api::all(client("stale", &faults).await);
     let params = ListParams::default().labels("stale");
     assert_eq!(namespaces.list(&params).await.unwrap().items.len(), 0);
@@ -219,4 +219,106 @@ async fn a_seed_reproduces_a_run() {
     assert_ne!(first, run("seeded-3", 8).await);
     let struck = first.iter().flatten().count();
     assert!((5..=15).contains(&struck), "about half of 20 calls: {struck}");
+}
+
+#[tokio::test]
+async fn faults_of_every_kind_are_combined() {
+    let faults = Faults::none().at(3, Fault::CONFLICT).on_event(1, WatchFault::Drop).stale_lists_after(1);
+    let mut seen = watch_names(&faults, "combined", "combined").await;
+
+    create_labelled("combined-1", "combined").await;
+    create_labelled("combined-2", "combined").await;
+
+    // The list is the first call, the watch the second.
+    assert_eq!(seen.next().await.as_deref(), Some("combined-2"), "the first event is dropped");
+    let namespaces: Api<Namespace> = Api::all(client("combined", &faults).await);
+    let params = ListParams::default().labels("combined");
+    let kube::Error::Api(status) = namespaces.list(&params).await.unwrap_err() else { panic!("not an answer") };
+    assert_eq!(status.code, 409, "the third call is answered");
+    assert!(namespaces.list(&params).await.unwrap().items.is_empty(), "the fourth gets old news");
+}
+
+#[tokio::test]
+async fn a_seed_drops_events_at_its_rate() {
+    let all = Faults::seeded(1, Rates { dropped_events: 1000, ..Rates::default() });
+    let mut lost = watch_names(&all, "seeded-all", "seeded-events").await;
+    let half = || Faults::seeded(5, Rates { dropped_events: 500, ..Rates::default() });
+    let (faults, again) = (half(), half());
+    let mut seen = watch_names(&faults, "seeded-half", "seeded-events").await;
+    let mut same = watch_names(&again, "seeded-again", "seeded-events").await;
+
+    for i in 0..10 {
+        create_labelled(&format!("seeded-events-{i:02}"), "seeded-events").await;
+    }
+
+    // Ten at least, as each namespace may be edited as well; which of them are lost is a question of
+    // the seed alone.
+    let names = collect_until(&mut seen, &faults, 10).await;
+    assert!((1..10).contains(&names.len()), "{names:?}");
+    assert_eq!(names, collect_until(&mut same, &again, 10).await);
+    assert_eq!(collect_until(&mut lost, &all, 10).await, Vec::<String>::new());
+}
+
+/// What is seen of the first so many events: the number of an event is the count right after it.
+async fn collect_until(
+    seen: &mut (impl futures::Stream<Item = String> + Unpin),
+    faults: &Faults,
+    events: usize,
+) -> Vec<String> {
+    let mut names = Vec::new();
+    until("the events to come by", Duration::from_secs(20), async || {
+        while let std::task::Poll::Ready(Some(name)) = futures::poll!(seen.next()) {
+            if faults.events() <= events {
+                names.push(name);
+            }
+        }
+        Ok(if faults.events() >= events { Ok(()) } else { Err(format!("{} events", faults.events())) })
+    })
+    .await
+    .unwrap();
+    names
+}
+
+#[tokio::test]
+async fn a_seed_makes_lists_stale_at_its_rate() {
+    let run = async |user: &str, stale_lists| {
+        let faults = Faults::seeded(3, Rates { stale_lists, ..Rates::default() });
+        let namespaces: Api<Namespace> = Api::all(client(user, &faults).await);
+        for _ in 0..20 {
+            namespaces.list(&ListParams::default().labels("seeded-lists")).await.unwrap();
+        }
+        faults.stale_served()
+    };
+
+    assert_eq!(run("stale-never", 0).await, 0);
+    assert_eq!(run("stale-always", 1000).await, 19, "all but the first, which is what they repeat");
+    let half = run("stale-half", 500).await;
+    assert!((4..=15).contains(&half), "{half}");
+    assert_eq!(run("stale-again", 500).await, half, "the seed decides");
+}
+
+#[tokio::test]
+async fn a_bookmark_passes_and_is_no_event() {
+    let faults = Faults::seeded(1, Rates { dropped_events: 1000, ..Rates::default() });
+    let namespaces: Api<Namespace> = Api::all(client("bookmarks", &faults).await);
+    // A streamed list ends with a bookmark: every event before it is lost, and it is not.
+    let stream = namespaces.watch(&WatchParams::default().initial_events(), "0").await.unwrap();
+    let mut stream = Box::pin(stream.into_stream());
+
+    let first = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.expect("a bookmark comes");
+
+    assert!(matches!(first, Some(Ok(WatchEvent::Bookmark(_)))), "{first:?}");
+    assert!(faults.events() > 0, "there were namespaces to tell of");
+}
+
+#[tokio::test]
+async fn a_refused_watch_is_no_stream_of_events() {
+    let faults = Faults::none();
+    let config = shared().user_config("blind", None).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(faults.client(config).unwrap());
+
+    let refused = namespaces.watch(&WatchParams::default(), "0").await.err().expect("RBAC is on");
+
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 403));
+    assert_eq!(faults.events(), 0);
 }

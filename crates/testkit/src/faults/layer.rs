@@ -83,10 +83,16 @@ where
                 let response = self.inner.call(request);
                 Box::pin(async move {
                     let response = response.await?;
+                    // A refusal is not a stream of events.
+                    if response.status() != StatusCode::OK {
+                        return Ok(response.map(erase));
+                    }
                     Ok(response.map(|body| FaultyWatch::new(erase(body), faults).boxed_unsync()))
                 })
             }
-            None if reads => Box::pin(remember_lists(self.inner.call(request), faults, n, path)),
+            None if reads && faults.tampers_with_lists() => {
+                Box::pin(remember_lists(self.inner.call(request), faults, n, path))
+            }
             None => {
                 let response = self.inner.call(request);
                 Box::pin(async move { Ok(response.await?.map(erase)) })

@@ -17,8 +17,9 @@ pub enum Life<T> {
 
 /// Runs `life` as if in a process of its own, which dies where `faults` say so.
 ///
-/// It has a thread and a runtime to itself. At death the runtime is dropped: no task of it runs
-/// another line, as after SIGKILL; what it knew is gone, what the server knows remains.
+/// It has a thread and a runtime to itself. From the moment of death on no call of it gets through,
+/// and the runtime is dropped; until that is done, other tasks may run a few more lines, but none
+/// that the server sees. What it knew is gone, what the server knows remains.
 ///
 /// # Panics
 /// If `life` panics, so that an assertion in it fails the test; if no client can be made.
@@ -54,7 +55,7 @@ where
 /// If more than `most` runs are struck: a scenario whose calls never end proves nothing.
 pub fn for_every_call(fault: Fault, most: usize, mut scenario: impl FnMut(usize, &Faults)) -> usize {
     for n in 1..=most + 1 {
-        let faults = Faults::at(n, fault);
+        let faults = Faults::none().at(n, fault);
         scenario(n, &faults);
         if !faults.struck() {
             return n - 1;

@@ -14,7 +14,8 @@ use super::{Faults, WatchFault};
 
 type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A watch's body, cut into its lines; each line is an event and passes, waits or is dropped.
+/// A watch's body, cut into its lines; each line is an event and passes, waits or is dropped. A
+/// bookmark always passes: it tells of no object, and when it comes is the server's own affair.
 pub(super) struct FaultyWatch {
     inner: AnyBody,
     faults: Faults,
@@ -41,6 +42,15 @@ impl FaultyWatch {
     }
 }
 
+fn is_bookmark(line: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Event {
+        #[serde(rename = "type")]
+        kind: String,
+    }
+    serde_json::from_slice::<Event>(line).is_ok_and(|e| e.kind == "BOOKMARK")
+}
+
 impl Body for FaultyWatch {
     type Data = Bytes;
     type Error = BoxError;
@@ -55,6 +65,9 @@ impl Body for FaultyWatch {
                 return Poll::Ready(Some(Ok(Frame::data(line))));
             }
             if let Some(line) = this.lines.pop_front() {
+                if is_bookmark(&line) {
+                    return Poll::Ready(Some(Ok(Frame::data(line))));
+                }
                 match this.faults.next_event() {
                     None => return Poll::Ready(Some(Ok(Frame::data(line)))),
                     Some(WatchFault::Drop) => continue,
