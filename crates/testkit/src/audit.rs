@@ -1,9 +1,11 @@
 //! The API server's audit log, as a table of calls.
 //!
 //! A call is counted when the server has received it: that entry is in the log before the call is
-//! answered, so a count needs no waiting.
+//! answered, so a count needs no waiting. Later entries on the same call tell more (the name of
+//! what was created, the impersonated user, the answer); they may come after the answer, so a test
+//! that looks at those waits for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
@@ -14,8 +16,10 @@ use crate::{Error, Result};
 /// One call that reached the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditedCall {
-    /// Who: the impersonated user, if any.
+    /// Who: the impersonated user, once that is known.
     pub user: String,
+    /// Who proved who they are; another than `user` where that one is impersonated.
+    pub caller: String,
     /// With what program.
     pub agent: String,
     /// `get`, `list`, `patch` and so on.
@@ -24,8 +28,10 @@ pub struct AuditedCall {
     pub resource: String,
     /// Its namespace, if any.
     pub namespace: String,
-    /// Its name, if any.
+    /// Its name, if any; of what is created, once that is known.
     pub name: String,
+    /// The status of the answer, once there is one.
+    pub code: Option<u16>,
     /// When it arrived, RFC 3339 with microseconds.
     pub received: String,
 }
@@ -45,11 +51,15 @@ impl AuditLog {
     /// Reads JSON lines as kube-apiserver writes them; a last line still being written is left out.
     pub fn parse(text: &str) -> Result<Self> {
         let whole = &text[..text.rfind('\n').map_or(0, |i| i + 1)];
-        let mut calls = Vec::new();
+        let mut calls: Vec<AuditedCall> = Vec::new();
+        let mut places = HashMap::new();
         for (i, line) in whole.lines().enumerate() {
             let entry: Entry = serde_json::from_str(line).map_err(|source| Error::Audit { line: i + 1, source })?;
             if entry.stage == "RequestReceived" {
+                places.insert(entry.audit_id.clone(), calls.len());
                 calls.push(entry.into());
+            } else if let Some(place) = places.get(&entry.audit_id) {
+                calls[*place].learn(entry);
             }
         }
         Ok(Self { calls })
@@ -125,6 +135,8 @@ impl fmt::Display for AuditLog {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
+    #[serde(rename = "auditID")]
+    audit_id: String,
     stage: String,
     verb: String,
     #[serde(rename = "requestURI")]
@@ -134,6 +146,7 @@ struct Entry {
     #[serde(default)]
     user_agent: String,
     object_ref: Option<ObjectRef>,
+    response_status: Option<ResponseStatus>,
     #[serde(default)]
     request_received_timestamp: String,
 }
@@ -142,6 +155,11 @@ struct Entry {
 struct User {
     #[serde(default)]
     username: String,
+}
+
+#[derive(Deserialize)]
+struct ResponseStatus {
+    code: Option<u16>,
 }
 
 #[derive(Deserialize, Default)]
@@ -162,13 +180,57 @@ impl From<Entry> for AuditedCall {
             (resource, sub) => format!("{resource}/{sub}"),
         };
         Self {
+            caller: entry.user.username.clone(),
             user: entry.impersonated_user.unwrap_or(entry.user).username,
             agent: entry.user_agent,
             verb: entry.verb,
             resource,
             namespace: object.namespace,
             name: object.name,
+            code: entry.response_status.and_then(|s| s.code),
             received: entry.request_received_timestamp,
         }
+    }
+}
+
+impl AuditedCall {
+    /// Takes over what a later entry on the same call tells.
+    fn learn(&mut self, later: Entry) {
+        let later = Self::from(later);
+        self.user = later.user;
+        self.code = later.code.or(self.code);
+        if self.name.is_empty() {
+            self.name = later.name;
+        }
+        if self.namespace.is_empty() {
+            self.namespace = later.namespace;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECEIVED: &str = r#"{"auditID":"1","stage":"RequestReceived","verb":"create","requestURI":"/api/v1/namespaces","user":{"username":"admin"},"objectRef":{"resource":"namespaces"}}"#;
+    const COMPLETE: &str = r#"{"auditID":"1","stage":"ResponseComplete","verb":"create","requestURI":"/api/v1/namespaces","user":{"username":"admin"},"impersonatedUser":{"username":"guest"},"objectRef":{"resource":"namespaces","name":"made"},"responseStatus":{"code":201}}"#;
+
+    #[test]
+    fn a_call_is_counted_once_and_later_stages_tell_more() {
+        let early = AuditLog::parse(&format!("{RECEIVED}\n")).unwrap();
+        let late = AuditLog::parse(&format!("{RECEIVED}\n{COMPLETE}\n")).unwrap();
+
+        let [before] = early.calls() else { panic!("{early}") };
+        assert_eq!((before.user.as_str(), before.name.as_str(), before.code), ("admin", "", None));
+        let [after] = late.calls() else { panic!("{late}") };
+        assert_eq!((after.user.as_str(), after.caller.as_str()), ("guest", "admin"));
+        assert_eq!((after.name.as_str(), after.code), ("made", Some(201)));
+    }
+
+    #[test]
+    fn a_line_still_being_written_is_left_out() {
+        let log = AuditLog::parse(&format!("{RECEIVED}\n{}", &COMPLETE[..40])).unwrap();
+
+        assert_eq!(log.len(), 1);
     }
 }

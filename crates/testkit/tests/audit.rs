@@ -1,0 +1,130 @@
+//! What the API server tells of the calls it got: in its log, and to a webhook.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use caretaker_testkit::audit::AuditedCall;
+use caretaker_testkit::make::mk_namespace;
+use caretaker_testkit::{Cluster, shared, until};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The one call of this program to which the answer is in the log.
+async fn answered(agent: &str) -> caretaker_testkit::Result<AuditedCall> {
+    until("the answer to be in the log", LIMIT, async || {
+        let log = shared().audit()?.only(|c| c.agent == agent);
+        let [call] = log.calls() else { return Ok(Err(log.to_string())) };
+        Ok(if call.code.is_some() { Ok(call.clone()) } else { Err(format!("{call:?}")) })
+    })
+    .await
+}
+
+async fn config(agent: &str) -> caretaker_testkit::Result<kube::Config> {
+    let mut config = shared().admin_config().await?;
+    config.headers.push((http::header::USER_AGENT, agent.parse().expect("plain ASCII")));
+    Ok(config)
+}
+
+#[tokio::test]
+async fn a_create_is_counted_with_its_name_and_its_answer() -> Outcome {
+    let client = Client::try_from(config("creator").await?)?;
+
+    Api::all(client).create(&PostParams::default(), &mk_namespace("named-in-the-log")).await?;
+
+    let call = answered("creator").await?;
+    assert_eq!((call.verb.as_str(), call.resource.as_str()), ("create", "namespaces"));
+    assert_eq!((call.name.as_str(), call.code), ("named-in-the-log", Some(201)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_impersonated_user_is_who_called() -> Outcome {
+    let mut config = config("impersonator").await?;
+    config.auth_info.impersonate = Some("somebody-else".to_owned());
+
+    let refused = Api::<Namespace>::all(Client::try_from(config)?).get("default").await;
+
+    assert!(refused.is_err(), "somebody else has no rights");
+    let call = answered("impersonator").await?;
+    assert_eq!((call.user.as_str(), call.caller.as_str()), ("somebody-else", "admin"));
+    assert_eq!(call.code, Some(403));
+    assert_eq!(shared().audit()?.of("somebody-else").count("get", "namespaces"), 1);
+    Ok(())
+}
+
+/// Takes what is posted to it, for as long as the test process lives.
+fn listener() -> std::io::Result<(u16, Receiver<Value>)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    let (send, posted) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let send = send.clone();
+            std::thread::spawn(move || serve(stream, &send));
+        }
+    });
+    Ok((port, posted))
+}
+
+fn serve(stream: std::net::TcpStream, send: &std::sync::mpsc::Sender<Value>) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let line = line.trim().to_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().ok()?;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        send.send(serde_json::from_slice(&body).ok()?).ok()?;
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").ok()?;
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_gets_the_events() -> Outcome {
+    let (port, posted) = listener()?;
+    let scratch = tempfile::tempdir()?;
+    let webhook = scratch.path().join("webhook.kubeconfig");
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "hook",
+        "clusters": [{ "name": "hook", "cluster": { "server": format!("http://127.0.0.1:{port}/audit") } }],
+        "contexts": [{ "name": "hook", "context": { "cluster": "hook", "user": "" } }],
+    });
+    std::fs::write(&webhook, kubeconfig.to_string())?;
+    let cluster = Cluster::builder()
+        .api_server_flag(format!("--audit-webhook-config-file={}", webhook.display()))
+        .api_server_flag("--audit-webhook-batch-max-wait=100ms")
+        .start()
+        .await?;
+
+    cluster.namespace("heard-of").await?;
+
+    until("the webhook to hear of it", LIMIT, async || {
+        let heard = posted.try_iter().any(|list| {
+            assert_eq!(list["kind"], "EventList");
+            let events = list["items"].as_array().expect("a list has items");
+            events.iter().any(|e| e["objectRef"]["name"] == "heard-of" && e["stage"] == "ResponseComplete")
+        });
+        Ok(if heard { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await?;
+    Ok(())
+}
