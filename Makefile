@@ -18,9 +18,12 @@ TESTKIT := cargo run --quiet --package caretaker-testkit --bin testkit --
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-.PHONY: setup
-setup: ## Install the Debian packages that are missing, and get the Kubernetes binaries
+.PHONY: packages
+packages:
 	@scripts/packages
+
+.PHONY: setup
+setup: packages ## Install the Debian packages that are missing, and get the Kubernetes binaries
 	@$(TESTKIT) binaries >/dev/null
 
 .PHONY: test
@@ -43,8 +46,9 @@ cluster-down: ## End that cluster
 bench: setup ## Measure what docs/benchmarks.md reports
 	cargo run --quiet --release --package caretaker-bench
 
+# A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint
-lint: ## Formatting, clippy and documentation, warnings denied
+lint: packages ## Formatting, clippy and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --quiet
