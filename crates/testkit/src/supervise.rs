@@ -50,6 +50,10 @@ impl Supervisor {
     /// Where it may, it gets a PID and a mount namespace, with a `/run` of its own: no process and
     /// no mount of the cluster can outlive it, and two nodes on one machine do not see each other.
     pub fn start(folder: &Path) -> Result<Self> {
+        Self::launch(folder, std::env::var_os("CARETAKER_KEEP").is_some())
+    }
+
+    fn launch(folder: &Path, keep: bool) -> Result<Self> {
         let mut command = if may_isolate() {
             let mut unshare = Command::new("unshare");
             unshare.args(["--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc"]);
@@ -58,6 +62,9 @@ impl Supervisor {
         } else {
             Command::new(PROGRAM)
         };
+        if !keep {
+            command.env_remove("CARETAKER_KEEP");
+        }
         let mut child = command
             .arg(folder)
             .stdin(Stdio::piped())
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn a_command_that_hangs_does_not_outlive_the_leash() {
         let folder = tempfile::tempdir().unwrap();
-        let supervisor = Supervisor::start(folder.path()).unwrap();
+        let supervisor = Supervisor::launch(folder.path(), false).unwrap();
         let mut leash = supervisor.leash.lock().unwrap().take().unwrap();
         leash.orders.write_all(b"run\tsleep\t3600\n").unwrap();
 
@@ -185,7 +192,7 @@ mod tests {
     #[test]
     fn a_child_that_ended_by_itself_is_named_with_its_code() {
         let folder = tempfile::tempdir().unwrap();
-        let supervisor = Supervisor::start(folder.path()).unwrap();
+        let supervisor = Supervisor::launch(folder.path(), false).unwrap();
         let log = folder.path().join("log");
         supervisor.spawn("stays", &log, Path::new("/bin/sleep"), ["3600"]).unwrap();
         assert_eq!(supervisor.exited().unwrap(), None);
@@ -206,7 +213,7 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_is_named() {
         // Nobody can remove a folder of procfs.
-        let supervisor = Supervisor::start(Path::new("/proc/self/task")).unwrap();
+        let supervisor = Supervisor::launch(Path::new("/proc/self/task"), false).unwrap();
 
         let error = supervisor.close().unwrap_err().to_string();
 

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             Need::Node,
             without_cap_sys_admin_there_is_still_a_cluster,
         ),
+        test("a_missing_kubelet_is_named", Need::Node, a_missing_kubelet_is_named),
     ])
 }
 
@@ -176,5 +177,24 @@ async fn without_cap_sys_admin_there_is_still_a_cluster() -> Outcome {
     assert!(child.wait()?.success(), "{said}");
     assert!(said.contains("needs CAP_SYS_ADMIN (unshare is refused)"), "{said}");
     assert_eq!(Marks::of(folder.trim().as_ref()).found(), Vec::<String>::new());
+    Ok(())
+}
+
+async fn a_missing_kubelet_is_named() -> Outcome {
+    let own = caretaker_testkit::assets::Assets::get()?;
+    let scratch = tempfile::tempdir()?;
+    for name in ["etcd", "kube-apiserver", "kubectl"] {
+        std::os::unix::fs::symlink(own.folder().join(name), scratch.path().join(name))?;
+    }
+
+    let output = Command::new(env!("CARGO_BIN_EXE_testkit"))
+        .args(["hold", "--leash"])
+        .arg(scratch.path().join("kubeconfig"))
+        .env("KUBEBUILDER_ASSETS", scratch.path())
+        .env_remove("CARETAKER_KEEP")
+        .output()?;
+
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("a node needs kubelet in KUBEBUILDER_ASSETS"), "{said}");
     Ok(())
 }

@@ -98,7 +98,8 @@ pub struct Call {
     pub fault: Option<Fault>,
 }
 
-/// The faults of one client's life, and the record of its calls. Clones are the same faults.
+/// The faults of one client's life, and the record of its calls. Clones are the same faults, so all
+/// of them are said before the first client is made; later is a panic.
 #[derive(Debug, Clone)]
 pub struct Faults {
     shared: Arc<Shared>,
@@ -168,8 +169,6 @@ impl Faults {
         self.with(|plan| plan.stale_after = Some(n))
     }
 
-    /// # Panics
-    /// If a client has these faults already: it would not know which calls it was told too late.
     fn with(mut self, change: impl FnOnce(&mut Plan)) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("faults are all said before they are used");
         change(&mut shared.plan);

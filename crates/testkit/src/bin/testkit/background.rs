@@ -4,12 +4,12 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use caretaker_testkit::assets::{Assets, cache_folder};
-use caretaker_testkit::{Error, Node, until};
+use caretaker_testkit::{Node, until};
 
 use crate::hold::remove;
 
@@ -53,7 +53,19 @@ impl Place {
         ours.then_some(pid)
     }
 
-    fn start_holder(&self) -> Result<()> {
+    /// Waits until the cluster of a holder is ready, which is true, or the holder gone.
+    async fn ready(&self, mut gone: impl FnMut() -> bool) -> Result<bool> {
+        let ready = until("the cluster to be ready", LIMIT, async || {
+            Ok(match (gone(), self.kubeconfig.exists()) {
+                (true, _) => Ok(false),
+                (false, true) => Ok(true),
+                (false, false) => Err("it is still starting or ending".to_owned()),
+            })
+        });
+        Ok(ready.await?)
+    }
+
+    fn start_holder(&self) -> Result<Child> {
         remove(&self.kubeconfig)?;
         let log = File::create(&self.log)?;
         let holder = Command::new(std::env::current_exe()?)
@@ -65,9 +77,7 @@ impl Place {
             .process_group(0)
             .spawn()?;
         fs::write(&self.pid, holder.id().to_string())?;
-        // Reaped as soon as it ends, so that it is not taken for alive.
-        std::thread::spawn(move || { holder }.wait());
-        Ok(())
+        Ok(holder)
     }
 }
 
@@ -75,21 +85,13 @@ pub(crate) async fn up() -> Result<()> {
     // Here, so that progress is seen and a missing Go is said plainly.
     let assets = Assets::get()?;
     let place = Place::new()?;
-    if place.holder().is_none() {
-        place.start_holder()?;
+    // Whoever started or ended a holder may have gone before it was done; it has the first word.
+    if !place.ready(|| place.holder().is_none()).await? {
+        let mut holder = place.start_holder()?;
+        if !place.ready(|| !matches!(holder.try_wait(), Ok(None))).await? {
+            bail!("the cluster did not start:\n{}", fs::read_to_string(&place.log).unwrap_or_default());
+        }
     }
-    // Also for a holder found here: whoever started it may have gone before it was ready.
-    until("the cluster to be ready", LIMIT, async || {
-        if place.kubeconfig.exists() {
-            return Ok(Ok(()));
-        }
-        if place.holder().is_none() {
-            let log = fs::read_to_string(&place.log).unwrap_or_default();
-            return Err(Error::Ended { name: "the holder of the cluster".into(), code: "an error".into(), log });
-        }
-        Ok(Err("still starting".to_owned()))
-    })
-    .await?;
     if let Err(reason) = Node::possible() {
         eprintln!("testkit: a control plane only, pods stay Pending: a node {reason}");
     }

@@ -5,6 +5,7 @@ mod demo;
 mod hold;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use caretaker_testkit::assets::Assets;
@@ -38,8 +39,18 @@ enum Verb {
     },
 }
 
-fn main() -> Result<()> {
-    let verb = Cli::parse().command;
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without a backtrace, which is no news to somebody whose machine lacks something.
+            eprintln!("testkit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match verb {
