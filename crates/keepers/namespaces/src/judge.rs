@@ -224,7 +224,7 @@ fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
         return None;
     };
     (!awake.is_empty()).then(|| {
-        let because = format!("its deletion is near, but in it runs or is excluded: {}", awake.join(", "));
+        let because = format!("its deletion is near, but this runs again or is excluded: {}", awake.join(", "));
         Finding::refuse(Some(Action::Label(Note::Restart)), because)
     })
 }

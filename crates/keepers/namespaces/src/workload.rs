@@ -162,9 +162,14 @@ impl fmt::Display for Workload {
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Scaled { replicas, record: Setting::Unset } => write!(f, "{replicas} replicas"),
-            Self::Scaled { replicas, record: Setting::Is(was) } => write!(f, "{replicas} replicas, recorded {was}"),
-            Self::Scaled { replicas, record: Setting::Broken(broken) } => write!(f, "{replicas} replicas, {broken}"),
+            Self::Scaled { replicas, record } => {
+                write!(f, "{replicas} {}", if *replicas == 1 { "replica" } else { "replicas" })?;
+                match record {
+                    Setting::Unset => Ok(()),
+                    Setting::Is(was) => write!(f, ", recorded {was}"),
+                    Setting::Broken(broken) => write!(f, ", {broken}"),
+                }
+            }
             Self::Placed { parked: false, kubefree: false } => f.write_str("on its nodes"),
             Self::Placed { kubefree: true, .. } => f.write_str("parked by kubefree"),
             Self::Placed { .. } => f.write_str("parked"),

@@ -147,14 +147,13 @@ impl Witness {
                 self.sleep_after = Some(after);
                 self.used = self.used.or(Some(happening.at));
             }
-            Some(Action::Label(Note::AsleepSince)) => self.asleep = Some(happening.at),
             Some(Action::Label(Note::Restart)) => {
                 (self.used, self.asleep, self.announced) = (Some(happening.at), Some(happening.at), None);
             }
             Some(Action::Label(Note::Withdraw)) => self.announced = None,
             // A date that moves is announced again; the notice counts from the first time.
             Some(Action::Announce) => self.announced = Some(self.announced.unwrap_or(happening.at)),
-            Some(Action::Sleep { .. }) => self.asleep = Some(happening.at),
+            Some(Action::Sleep { .. } | Action::Label(Note::AsleepSince)) => self.asleep = Some(happening.at),
             Some(Action::Wake { restart }) => {
                 (self.asleep, self.announced) = (None, None);
                 if restart.is_some() {

@@ -1,0 +1,166 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use caretaker_core::{SignedDuration, Timestamp, duration, time};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// What the exit code says.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it could not be done, or `lint` found something
+  2  the command line is wrong
+  3  done, but part of the input could not be read; standard error names it";
+
+/// Keeps a Kubernetes cluster free of what nobody uses, what leaked and what was left behind
+#[derive(Debug, Parser)]
+#[command(name = "caretaker", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Show for each subject what would happen now, and what comes next
+    Plan(Plan),
+    /// Show every fact about one subject, and every rule tried on it
+    Explain(Explain),
+    /// Run the clock forward and show what would happen
+    Simulate(Simulate),
+    /// Find bad labels, annotations and durations in files
+    Lint(Lint),
+    /// Print the rules in the order in which they are tried
+    Rules,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Where the objects come from, and which settings hold.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Source {
+    /// Read manifests below this folder, of this file, or of standard input (-); default: the live cluster
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+    /// Settings; default: those of the running operator, else built in
+    #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Keepers to ask, parted by commas; default: all that are enabled
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub keepers: Option<Vec<String>>,
+    /// The kubeconfig file
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// `caretaker plan`
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Where from.
+    #[command(flatten)]
+    pub source: Source,
+    /// Only this namespace, and what is in it
+    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
+    pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Judge at this time (RFC 3339, without a zone in UTC); default: now
+    #[arg(long, value_name = "T", value_parser = moment)]
+    pub at: Option<Timestamp>,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = PlanOutput::Table)]
+    pub output: PlanOutput,
+}
+
+/// How a plan is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlanOutput {
+    /// For people
+    Table,
+    /// With the full times and what follows
+    Wide,
+    /// An array
+    Json,
+    /// The same in YAML
+    Yaml,
+}
+
+/// `caretaker explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The subject: namespace/NAME, deployment/NAME, service/NAME, or their short forms ns, deploy, svc
+    #[arg(value_name = "KIND/NAME")]
+    pub subject: String,
+    /// The namespace it is in
+    #[arg(short, long, value_name = "NS")]
+    pub namespace: Option<String>,
+    /// Judge at this time (RFC 3339, without a zone in UTC); default: now
+    #[arg(long, value_name = "T", value_parser = moment)]
+    pub at: Option<Timestamp>,
+    /// Where from.
+    #[command(flatten)]
+    pub source: Source,
+}
+
+/// `caretaker simulate`
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// Where from.
+    #[command(flatten)]
+    pub source: Source,
+    /// Only this namespace, and what is in it; bounds still count the others
+    #[arg(short, long, value_name = "NS")]
+    pub namespace: Option<String>,
+    /// Begin at this time (RFC 3339, without a zone in UTC); default: now
+    #[arg(long, value_name = "T", value_parser = moment)]
+    pub start: Option<Timestamp>,
+    /// How long to run, such as 48h, 30d or 4w
+    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+    pub length: SignedDuration,
+    /// Future activity: JSON lines {"at": "…", "namespace": "…"}
+    #[arg(long, value_name = "FILE")]
+    pub activity: Option<PathBuf>,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = SimulateOutput::Timeline)]
+    pub output: SimulateOutput,
+}
+
+/// How a simulation is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SimulateOutput {
+    /// For people
+    Timeline,
+    /// An array
+    Json,
+}
+
+/// `caretaker lint`
+#[derive(Debug, Args)]
+pub struct Lint {
+    /// Manifests: files, folders, or - for standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+fn moment(text: &str) -> Result<Timestamp, String> {
+    time::parse(text).ok_or_else(|| "not a time; write one such as 2026-01-31T12:00:00Z".to_owned())
+}
+
+fn span(text: &str) -> Result<SignedDuration, String> {
+    match duration::parse(text) {
+        Ok(d) if d.is_zero() => Err("no time at all; write a duration such as 48h or 30d".to_owned()),
+        Ok(d) => Ok(d),
+        Err(e) => Err(format!("{e}; write a duration such as 48h or 30d")),
+    }
+}

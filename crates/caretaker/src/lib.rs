@@ -1,0 +1,76 @@
+//! The commands of Caretaker: raw flags become resolved arguments, arguments become a
+//! [`scene::Scene`], and a command tells what it sees in it.
+//!
+//! Everything here only reads. Standard output carries the answer and nothing else; notes and
+//! errors go to standard error.
+
+pub mod cli;
+pub mod config;
+pub mod explain;
+pub mod lint;
+pub mod live;
+pub mod manifests;
+pub mod output;
+pub mod plan;
+pub mod scene;
+pub mod simulate;
+mod timeline;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use caretaker_core::Timestamp;
+use clap::{CommandFactory, FromArgMatches};
+
+use cli::{Cli, Verb};
+use output::Answer;
+
+/// Runs one command line and says how it went: see [`cli::EXIT_CODES`].
+#[must_use]
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let command = named_as_called(&mut args);
+    let cli = match command.try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m)) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // The text may go to a closed pipe as well.
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    match answer(&cli, now()) {
+        Ok(answer) => answer.give(),
+        Err(e) => {
+            eprintln!("caretaker: {e:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// kubectl runs a plugin as `kubectl-caretaker`; its help should say what the user typed.
+fn named_as_called(args: &mut [OsString]) -> clap::Command {
+    let called = args.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = called.rsplit('/').next().unwrap_or_default();
+    if name == "kubectl-caretaker" { Cli::command().bin_name("kubectl caretaker") } else { Cli::command() }
+}
+
+/// The one place where the time is asked for.
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
+    match &cli.verb {
+        Verb::Plan(args) => plan::answer(args, now),
+        Verb::Explain(args) => explain::answer(args, now),
+        Verb::Simulate(args) => simulate::answer(args, now),
+        Verb::Lint(args) => lint::answer(args, now),
+        Verb::Rules => Ok(Answer::text(caretaker_namespaces::judge::RULES.markdown())),
+        Verb::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "caretaker", &mut text);
+            Ok(Answer::text(String::from_utf8_lossy(&text).into_owned()))
+        }
+    }
+}

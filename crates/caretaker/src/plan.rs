@@ -1,0 +1,141 @@
+//! `caretaker plan`: what would happen now, and what comes next.
+
+use anyhow::Result;
+use caretaker_core::{Action as _, Next, Timestamp, Verdict, duration, time};
+use caretaker_namespaces::act::{Action, after_all};
+use caretaker_namespaces::judge::RULES;
+use caretaker_namespaces::subject::{Subject, World};
+use serde::Serialize;
+
+use crate::cli::{Plan, PlanOutput};
+use crate::output::{Answer, columns, json};
+use crate::scene::Scene;
+
+/// One subject of a plan.
+#[derive(Debug, Serialize)]
+pub struct Row<'a> {
+    keeper: &'static str,
+    kind: String,
+    namespace: Option<&'a str>,
+    name: &'a str,
+    rule: &'static str,
+    because: &'a str,
+    next: &'static str,
+    action: Option<&'static str>,
+    at: Option<Timestamp>,
+    /// What follows once that is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    then: Option<Then>,
+}
+
+/// What follows an action.
+#[derive(Debug, Clone, Serialize)]
+pub struct Then {
+    /// The next action.
+    pub action: &'static str,
+    /// Its deadline.
+    pub at: Timestamp,
+}
+
+/// Answers it.
+pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
+    let at = args.at.unwrap_or(now);
+    let scene = Scene::read(&args.source)?;
+    let verdicts = scene.verdicts(at);
+    let mut rows: Vec<Row<'_>> = scene
+        .subjects
+        .iter()
+        .zip(&verdicts)
+        .filter(|(subject, _)| args.namespace.as_deref().is_none_or(|ns| subject.home() == ns))
+        .map(|(subject, verdict)| row(subject, verdict, &scene.world, at))
+        .collect();
+    let text = match args.output {
+        PlanOutput::Json => json(&rows)?,
+        PlanOutput::Yaml => serde_saphyr::to_string(&rows)?,
+        PlanOutput::Table | PlanOutput::Wide => {
+            rows.sort_by_key(|r| (urgency(r), r.at, r.namespace.map(str::to_owned), r.name.to_owned()));
+            table(&rows, args.output == PlanOutput::Wide, at)
+        }
+    };
+    Ok(Answer { text, code: scene.code(), notes: scene.notes })
+}
+
+fn row<'a>(subject: &'a Subject, verdict: &'a Verdict<Action>, world: &World, now: Timestamp) -> Row<'a> {
+    Row {
+        keeper: caretaker_namespaces::NAME,
+        kind: subject.kind.to_string(),
+        namespace: subject.namespace.as_deref(),
+        name: &subject.name,
+        rule: verdict.rule,
+        because: &verdict.because,
+        next: verdict.next.name(),
+        action: verdict.next.action().map(Action::name),
+        at: verdict.next.at(),
+        then: follows(subject, verdict, world, now),
+    }
+}
+
+/// What the same rules say once the action is done: the deadlines that the next live pass starts.
+#[must_use]
+pub fn follows(subject: &Subject, verdict: &Verdict<Action>, world: &World, now: Timestamp) -> Option<Then> {
+    let (Next::Act { action, .. } | Next::Refuse { record: Some(action) }) = &verdict.next else { return None };
+    let later = after_all(subject.clone(), action, world, now)?;
+    match RULES.judge(&later, world, now).next {
+        Next::Wait { until, then } => Some(Then { action: then.name(), at: until }),
+        Next::Act { action, due } => Some(Then { action: action.name(), at: due }),
+        Next::Rest | Next::Refuse { .. } => None,
+    }
+}
+
+/// What happens now comes first, then what is refused, then what waits.
+fn urgency(row: &Row<'_>) -> u8 {
+    match row.next {
+        "act" => 0,
+        "refuse" => 1,
+        "wait" => 2,
+        _ => 3,
+    }
+}
+
+fn table(rows: &[Row<'_>], wide: bool, now: Timestamp) -> String {
+    let name = |r: &Row<'_>| r.namespace.map_or_else(|| r.name.to_owned(), |ns| format!("{ns}/{}", r.name));
+    let next = |r: &Row<'_>| match (r.next, r.action) {
+        ("act", Some(action)) => action.to_owned(),
+        ("wait", Some(action)) => format!("wait, {action}"),
+        ("refuse", Some(action)) => format!("refuse, {action}"),
+        (next, _) => next.to_owned(),
+    };
+    let when = |r: &Row<'_>| match (r.next, r.at) {
+        ("wait", Some(at)) => format!("in {}", duration::rough(time::between(now, at))),
+        ("act", _) => "now".to_owned(),
+        _ => "-".to_owned(),
+    };
+    let mut text = if wide {
+        let line = |r: &Row<'_>| {
+            let then = r.then.as_ref().map_or_else(|| "-".to_owned(), |t| format!("{} {}", t.action, time::show(t.at)));
+            let at = r.at.map_or_else(|| "-".to_owned(), time::show);
+            [r.kind.clone(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.to_owned()]
+        };
+        columns(
+            ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"],
+            &rows.iter().map(line).collect::<Vec<_>>(),
+        )
+    } else {
+        let line = |r: &Row<'_>| {
+            let then = r.then.as_ref().map(|t| format!("; then {} at {}", t.action, time::show(t.at)));
+            let because = format!("{}{}", r.because, then.unwrap_or_default());
+            [r.kind.clone(), name(r), next(r), when(r), r.rule.to_owned(), because]
+        };
+        columns(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], &rows.iter().map(line).collect::<Vec<_>>())
+    };
+    let count = |next: &str| rows.iter().filter(|r| r.next == next).count();
+    text.push_str(&format!(
+        "\n{} subjects: {} to act on now, {} refused, {} waiting, {} at rest\n",
+        rows.len(),
+        count("act"),
+        count("refuse"),
+        count("wait"),
+        count("rest")
+    ));
+    text
+}
