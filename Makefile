@@ -44,6 +44,7 @@ cluster-down: ## End that cluster
 
 .PHONY: bench
 bench: setup ## Measure what docs/benchmarks.md reports
+	cargo build --quiet --release --package caretaker
 	cargo run --quiet --release --package caretaker-bench
 
 # A build script needs a C compiler even where nothing is linked in the end.

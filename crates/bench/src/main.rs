@@ -4,6 +4,7 @@
 //! what it is compared with.
 
 mod ground;
+mod rehearsal;
 
 use anyhow::Result;
 
@@ -16,7 +17,8 @@ pub(crate) struct Row {
 
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let rows = runtime.block_on(ground::rows())?;
+    let mut rows = rehearsal::rows()?;
+    rows.extend(runtime.block_on(ground::rows())?);
     let wide = |text: fn(&Row) -> &str| rows.iter().map(|r| text(r).chars().count()).max().unwrap_or(0);
     let (what, measured) = (wide(|r| r.what), wide(|r| &r.measured));
     for row in &rows {

@@ -17,6 +17,8 @@ pub(super) struct Piece<'a> {
     /// Its first line in the file.
     pub(super) line: usize,
     pub(super) shape: Shape,
+    /// The last of its file: if the file is cut off, then here.
+    pub(super) last: bool,
 }
 
 impl Piece<'_> {
@@ -24,6 +26,48 @@ impl Piece<'_> {
     pub(super) fn name(&self) -> Option<String> {
         let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 4 } else { 2 };
         value_of(&self.text, "name", margin).filter(|_| self.shape != Shape::Json).map(str::to_owned)
+    }
+}
+
+/// What a workload has most of and no judgement asks for, by how deep it stands in the object.
+const NEEDLESS: [(usize, &str); 4] = [(0, "status:"), (6, "containers:"), (6, "initContainers:"), (6, "volumes:")];
+/// Shorter pieces are not worth a second look.
+const LONG: usize = 512;
+
+impl Piece<'_> {
+    /// The text without what no judgement asks for; `None` if there is nothing to gain, or if the
+    /// text may be cut off, which only a full reading tells.
+    pub(super) fn in_short(&self) -> Option<String> {
+        let workload = !matches!(self.kind.as_deref(), Some("Namespace" | "CustomResourceDefinition") | None);
+        if !workload || self.last || self.text.len() < LONG {
+            return None;
+        }
+        let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 2 } else { 0 };
+        let mut short = String::with_capacity(self.text.len());
+        let mut skipping: Option<usize> = None;
+        let mut in_spec = false;
+        for line in self.text.split_inclusive('\n') {
+            let bare = line.trim_start_matches(' ');
+            let depth = line.len() - bare.len();
+            if let Some(at) = skipping {
+                if depth > at || bare.trim_end().is_empty() || (depth == at && bare.starts_with("- ")) {
+                    continue;
+                }
+                skipping = None;
+            }
+            if depth == margin {
+                in_spec = bare.starts_with("spec:");
+            }
+            let needless = NEEDLESS
+                .iter()
+                .any(|(deep, key)| depth == margin + deep && bare.trim_end() == *key && (*deep == 0 || in_spec));
+            if needless {
+                skipping = Some(depth);
+            } else {
+                short.push_str(line);
+            }
+        }
+        Some(short)
     }
 }
 
@@ -47,6 +91,9 @@ pub(super) fn pieces(text: &str) -> (Vec<Piece<'_>>, CutOff) {
     let mut pieces = Vec::new();
     for (line, document) in documents(text) {
         yaml(document, line, &mut pieces);
+    }
+    if let Some(last) = pieces.last_mut() {
+        last.last = true;
     }
     (pieces, None)
 }
@@ -84,7 +131,7 @@ fn json(text: &str) -> (Vec<Piece<'_>>, CutOff) {
 
 fn json_document<'a>(text: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) {
     let mut push = |kind: Option<String>, text: &'a str| {
-        pieces.push(Piece { kind, text: Cow::Borrowed(text), line, shape: Shape::Json });
+        pieces.push(Piece { kind, text: Cow::Borrowed(text), line, shape: Shape::Json, last: false });
     };
     let kind_of = |head: &Head<'_>| Some(head.kind.to_string()).filter(|k| !k.is_empty());
     match serde_json::from_str::<Head<'_>>(text) {
@@ -127,15 +174,21 @@ fn yaml<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) {
             if let Some(items) = items(document) {
                 for (offset, item, indent) in items {
                     let kind = value_of(item, "kind", indent + 2).or(of).map(str::to_owned);
-                    pieces.push(Piece { kind, text: Cow::Borrowed(item), line: line + offset, shape: Shape::Item });
+                    pieces.push(Piece {
+                        kind,
+                        text: Cow::Borrowed(item),
+                        line: line + offset,
+                        shape: Shape::Item,
+                        last: false,
+                    });
                 }
                 return;
             }
-            pieces.push(Piece { kind: None, text: Cow::Borrowed(document), line, shape: Shape::Yaml });
+            pieces.push(Piece { kind: None, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
         }
         kind => {
             let kind = kind.map(str::to_owned);
-            pieces.push(Piece { kind, text: Cow::Borrowed(document), line, shape: Shape::Yaml });
+            pieces.push(Piece { kind, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
         }
     }
 }

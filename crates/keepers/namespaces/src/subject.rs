@@ -1,6 +1,7 @@
 //! What is judged, and the world it is judged in: plain data.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use caretaker_core::setting::{Broken, Setting};
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
@@ -221,9 +222,8 @@ impl Policy {
     /// The pattern that protects a namespace, if one does.
     #[must_use]
     pub fn protects(&self, namespace: &str) -> Option<String> {
-        let configured = self.protected.iter().find(|glob| glob.matches(namespace)).map(ToString::to_string);
-        let always = || Self::ALWAYS.iter().find(|glob| WildMatch::new(glob).matches(namespace));
-        configured.or_else(|| always().map(ToString::to_string))
+        static ALWAYS: LazyLock<[WildMatch; 3]> = LazyLock::new(|| Policy::ALWAYS.map(WildMatch::new));
+        self.protected.iter().chain(&*ALWAYS).find(|glob| glob.matches(namespace)).map(ToString::to_string)
     }
 }
 

@@ -1,0 +1,155 @@
+//! How fast a cluster is judged, simulated and read from files.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::simulate::{Simulation, Use};
+use caretaker_core::{Setting, SignedDuration, Timestamp};
+use caretaker_namespaces::Simulated;
+use caretaker_namespaces::api::{Activity, State};
+use caretaker_namespaces::judge::RULES;
+use caretaker_namespaces::subject::{Subject, World};
+use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::Row;
+
+const START: &str = "2026-03-02T09:00:00Z";
+const DUMP: usize = 50_000_000;
+
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    Ok(vec![
+        judge(),
+        simulate(0),
+        simulate(50),
+        plan("plan of 50 MB, only kinds that matter", &dump(false), "wanted: 3 s and 200 MB")?,
+        plan("plan of 50 MB, Pods and ConfigMaps among them", &dump(true), "wanted: 3 s and 200 MB")?,
+    ])
+}
+
+fn start() -> Timestamp {
+    START.parse().expect("a time")
+}
+
+/// Namespaces in all walks of life.
+fn subjects(count: usize) -> Vec<Subject> {
+    let row = |kind, form| Workload { kind, name: "web".into(), excluded: false, own_sleep: false, form };
+    (0..count)
+        .map(|i| {
+            let hours = |h: usize| SignedDuration::from_hours(i64::try_from(h).unwrap_or(0));
+            let at = start() - hours(i % 400);
+            let asleep = i % 3 == 0;
+            Subject {
+                name: format!("ns-{i}"),
+                sleep_after: Setting::Is(hours(1 + i % 200)),
+                delete_after: if i % 2 == 0 { Setting::Is(hours(1 + i % 500)) } else { Setting::Unset },
+                state: Setting::Is(if asleep { State::Sleep } else { State::Normal }),
+                activity: Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into() }),
+                asleep_since: if asleep { Setting::Is(at + hours(1)) } else { Setting::Unset },
+                workloads: vec![
+                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3) }),
+                    row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: false }),
+                ],
+                ..Subject::default()
+            }
+        })
+        .collect()
+}
+
+fn judge() -> Row {
+    let (subjects, world) = (subjects(10_000), World::default());
+    let began = Instant::now();
+    let acting = subjects.iter().filter(|s| RULES.judge(s, &world, start()).next.name() == "act").count();
+    let took = began.elapsed();
+    Row {
+        what: "judge 10,000 namespaces",
+        measured: millis(took),
+        beside: format!("wanted: 20 ms; {acting} of them to act on"),
+    }
+}
+
+/// A year of 1,000 namespaces, each used so often.
+fn simulate(uses_each: usize) -> Row {
+    let count = 1_000;
+    let year = SignedDuration::from_hours(365 * 24);
+    let uses: Vec<Use> = (0..count)
+        .flat_map(|subject| {
+            (0..uses_each).map(move |i| {
+                let hours = (i * 173 + subject * 7) % (365 * 24);
+                Use { at: start() + SignedDuration::from_hours(i64::try_from(hours).unwrap_or(0)), subject }
+            })
+        })
+        .collect();
+    let model = Simulated(World::default());
+    let mut simulation = Simulation::new(model, subjects(count), Bounds::default(), Ledger::default(), start());
+    let began = Instant::now();
+    let happened = simulation.run(start() + year, &uses).len();
+    let took = began.elapsed();
+    let what = if uses_each == 0 { "simulate 1,000 namespaces, a year" } else { "the same with 50,000 uses" };
+    Row { what, measured: millis(took), beside: format!("wanted: 2 s; {happened} things happen") }
+}
+
+fn plan(what: &'static str, text: &str, wanted: &str) -> Result<Row> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("dump.yaml"), text)?;
+    let program = std::env::current_exe()?.with_file_name("caretaker");
+    ensure!(program.is_file(), "{} is missing: run make bench", program.display());
+    let began = Instant::now();
+    let output = run(&program, folder.path())?;
+    let took = began.elapsed();
+    ensure!(output.lines().count() > 100, "the plan is empty");
+    // Of all children that have ended; the largest is the one at hand, or an earlier one of its kind.
+    let memory = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss() / 1024;
+    Ok(Row { what, measured: millis(took), beside: format!("{wanted}; {memory} MB at its peak") })
+}
+
+fn run(program: &Path, folder: &Path) -> Result<String> {
+    let output = Command::new(program)
+        .args(["plan", "--at", START, "--from"])
+        .arg(folder)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {}", program.display()))?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A list as `kubectl get -o yaml` prints it.
+fn dump(mixed: bool) -> String {
+    let mut text = String::from("apiVersion: v1\nitems:\n");
+    let mut i = 0;
+    while text.len() < DUMP {
+        if i % 20 == 0 {
+            let n = i / 20;
+            let _ = write!(
+                text,
+                "- apiVersion: v1\n  kind: Namespace\n  metadata:\n    annotations:\n      sleepmode.kubefree.com/activity-status: '{{\"LastActivityTime\":\"2026-03-01T00:00:00Z\",\"ActionBy\":\"ListPods\",\"UserInfo\":{{\"name\":\"ann\",\"uid\":\"\"}}}}'\n    labels:\n      sleepmode.kubefree.com/sleep-after: {}h\n    name: ns-{n}\n  status:\n    phase: Active\n",
+                1 + n % 99
+            );
+        }
+        let kind = match (mixed, i % 4) {
+            (true, 1 | 2) => "Pod",
+            (true, 3) => "ConfigMap",
+            _ => "Deployment",
+        };
+        workload(&mut text, kind, i);
+        i += 1;
+    }
+    text + "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
+}
+
+fn workload(text: &mut String, kind: &str, i: usize) {
+    let ns = i / 20;
+    let _ = write!(
+        text,
+        "- apiVersion: apps/v1\n  kind: {kind}\n  metadata:\n    annotations:\n      deployment.kubernetes.io/revision: \"1\"\n    creationTimestamp: \"2026-01-01T00:00:00Z\"\n    generation: 1\n    labels:\n      app: web-{i}\n    name: web-{i}\n    namespace: ns-{ns}\n    resourceVersion: \"{i}\"\n    uid: 00000000-0000-0000-0000-{i:012}\n  spec:\n    progressDeadlineSeconds: 600\n    replicas: 2\n    revisionHistoryLimit: 10\n    selector:\n      matchLabels:\n        app: web-{i}\n    strategy:\n      rollingUpdate:\n        maxSurge: 25%\n        maxUnavailable: 25%\n      type: RollingUpdate\n    template:\n      metadata:\n        labels:\n          app: web-{i}\n      spec:\n        containers:\n        - args:\n          - --listen=:8080\n          env:\n          - name: MODE\n            value: production\n          image: registry.example/web:1.25\n          imagePullPolicy: IfNotPresent\n          name: web\n          ports:\n          - containerPort: 8080\n            protocol: TCP\n          resources:\n            requests:\n              cpu: 10m\n              memory: 10Mi\n          terminationMessagePath: /dev/termination-log\n          terminationMessagePolicy: File\n        dnsPolicy: ClusterFirst\n        restartPolicy: Always\n        schedulerName: default-scheduler\n        securityContext: {{}}\n        terminationGracePeriodSeconds: 30\n  status:\n    availableReplicas: 2\n    conditions:\n    - lastTransitionTime: \"2026-01-01T00:00:00Z\"\n      lastUpdateTime: \"2026-01-01T00:00:00Z\"\n      message: Deployment has minimum availability.\n      reason: MinimumReplicasAvailable\n      status: \"True\"\n      type: Available\n    observedGeneration: 1\n    readyReplicas: 2\n    replicas: 2\n    updatedReplicas: 2\n",
+    );
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
