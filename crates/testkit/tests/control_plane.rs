@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
@@ -144,9 +144,11 @@ async fn kubeconfigs_of_users_do_not_meet() -> Outcome {
 
     assert_eq!(files.len(), 5, "{files:?}");
     assert_eq!(fs::read(cluster.kubeconfig())?, admin);
+    let mode = |path: &Path| fs::metadata(path).map(|m| m.permissions().mode() & 0o777);
     for file in files.iter().chain([&cluster.kubeconfig()]) {
-        assert_eq!(fs::metadata(file)?.permissions().mode() & 0o777, 0o600, "{}", file.display());
+        assert_eq!(mode(file)?, 0o600, "{}", file.display());
     }
+    assert_eq!(mode(cluster.folder())?, 0o700);
     Ok(())
 }
 

@@ -4,7 +4,9 @@ mod processes;
 mod users;
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicUsize;
@@ -69,8 +71,12 @@ impl ClusterBuilder {
         if self.node {
             Node::possible().map_err(Error::NoNode)?;
         }
-        let folder =
-            tempfile::Builder::new().prefix("caretaker-").tempdir().map_err(Error::file(std::env::temp_dir()))?;
+        let folder = tempfile::Builder::new()
+            .prefix("caretaker-")
+            // Keys are in it.
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(Error::file(std::env::temp_dir()))?;
         let supervisor = Supervisor::start(folder.path())?;
         // It has answered: from here on the supervisor removes it, whatever becomes of this process.
         let folder = folder.keep();
