@@ -241,13 +241,23 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrNone<T> {
     }
 }
 
-/// Serde names the key it does not know and those it does; the nearest of them is what was meant.
+/// The parser's first line says where and what; of an unknown key it names the known ones, and the
+/// nearest of them is what was meant.
 fn with_suggestion(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match (message.contains("unknown field"), quoted.split_first()) {
-        (true, Some((unknown, known))) => format!("{message}{}", suggest(unknown, known)),
-        _ => message.to_owned(),
-    }
+    let line = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let unknown = line.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`'));
+    let Some((unknown, rest)) = unknown else { return line.to_owned() };
+    let known: Vec<&str> = rest
+        .trim_start_matches(", expected ")
+        .trim_start_matches("one of ")
+        .split(", ")
+        .map(|word| word.trim_matches('`'))
+        .collect();
+    format!(
+        "{}unknown key {unknown}{}",
+        line.split("unknown field").next().unwrap_or_default(),
+        suggest(unknown, &known)
+    )
 }
 
 /// A slip of the pen is closer than this.

@@ -1,0 +1,345 @@
+//! The commands as a person types them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rstest::rstest;
+use serde_json::Value;
+
+const AT: &str = "2026-03-02T09:00:00Z";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+fn caretaker(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_caretaker"))
+        .args(args)
+        .current_dir(root())
+        .env_remove("CARETAKER_CONFIG")
+        .env("KUBECONFIG", "/nonexistent/kubeconfig")
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn json(args: &[&str]) -> Vec<Value> {
+    let output = caretaker(args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("standard output is JSON and nothing else")
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn namespaces(count: usize, used: &str) -> String {
+    let one = |i| {
+        format!(
+            "kind: Namespace\nmetadata:\n  name: ns-{i:03}\n  labels:\n    sleepmode.kubefree.com/delete-after: 1h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{{\"LastActivityTime\":\"{used}\"}}'\n    caretaker.dev/announced-at: \"{used}\"\n---\n"
+        )
+    };
+    (0..count).map(one).collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn plan_as_json_has_the_documented_fields() {
+    let rows = json(&["plan", "--from", "examples/cluster", "--at", AT, "-o", "json"]);
+
+    assert_eq!(rows.len(), 14);
+    for row in &rows {
+        for field in ["keeper", "kind", "namespace", "name", "rule", "because", "next", "action", "at"] {
+            assert!(row.get(field).is_some(), "{field} is missing in {row}");
+        }
+    }
+    let row = |name: &str| rows.iter().find(|r| r["name"] == name).unwrap();
+    assert_eq!(row("demo-fair")["next"], "wait");
+    assert_eq!(row("demo-fair")["action"], "delete");
+    assert_eq!(row("demo-fair")["at"], "2026-03-02T12:00:00Z");
+    assert_eq!(row("demo-fair")["namespace"], Value::Null);
+    assert_eq!(row("pr-42")["namespace"], "previews");
+}
+
+#[test]
+fn a_cluster_where_nothing_is_recorded_shows_what_would_be_written_and_the_deadlines_from_now() {
+    let fresh = folder(&[(
+        "a.yaml",
+        "kind: Namespace\nmetadata:\n  name: a\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n",
+    )]);
+
+    let rows = json(&["plan", "--from", fresh.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    assert_eq!((&rows[0]["rule"], &rows[0]["action"]), (&"FirstSeen".into(), &"label".into()));
+    assert_eq!(rows[0]["then"]["action"], "sleep");
+    assert_eq!(rows[0]["then"]["at"], "2026-03-02T11:00:00Z");
+}
+
+#[test]
+fn yaml_says_the_same_as_json() {
+    let args = ["plan", "--from", "examples/cluster", "--at", AT, "-o"];
+    let as_json = json(&[args.as_slice(), &["json"]].concat());
+
+    let output = caretaker(&[args.as_slice(), &["yaml"]].concat());
+
+    let as_yaml: Vec<Value> = serde_saphyr::from_str(&text(&output.stdout)).unwrap();
+    assert_eq!(as_yaml, as_json);
+}
+
+#[test]
+fn one_namespace_is_shown_with_what_is_in_it() {
+    let rows = json(&["plan", "--from", "examples/cluster", "--at", AT, "-n", "previews", "-o", "json"]);
+
+    let kinds: Vec<&Value> = rows.iter().map(|r| &r["kind"]).collect();
+    assert_eq!(kinds, ["Namespace", "Deployment", "Service"]);
+}
+
+#[test]
+fn simulate_as_json_is_in_order_and_has_the_documented_fields() {
+    let rows = json(&["simulate", "--from", "examples/cluster", "--start", AT, "--for", "7d", "-o", "json"]);
+
+    for row in &rows {
+        for field in ["at", "keeper", "kind", "namespace", "name", "action", "rule", "because"] {
+            assert!(row.get(field).is_some(), "{field} is missing in {row}");
+        }
+    }
+    let times: Vec<&str> = rows.iter().map(|r| r["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted());
+    assert!(
+        rows.iter().any(|r| r["action"] == "delete" && r["name"] == "demo-fair" && r["at"] == "2026-03-02T12:00:00Z")
+    );
+}
+
+#[test]
+fn future_activity_keeps_a_namespace() {
+    let with =
+        ["simulate", "--from", "examples/cluster", "--start", AT, "--for", "7d", "-o", "json", "-n", "shop-preview"];
+    let without = json(&with);
+
+    let uses = folder(&[("uses.jsonl", "{\"at\":\"2026-03-03T08:15:00Z\",\"namespace\":\"shop-preview\"}\n")]);
+    let uses = uses.path().join("uses.jsonl");
+    let woken = json(&[with.as_slice(), &["--activity", uses.to_str().unwrap()]].concat());
+
+    let actions = |rows: &[Value]| rows.iter().map(|r| r["action"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(actions(&without), ["sleep", "announce", "delete"]);
+    assert_eq!(actions(&woken), ["sleep", "announce", "wake", "sleep", "announce", "delete"]);
+}
+
+#[test]
+fn the_default_pace_lets_ten_deletions_an_hour_pass() {
+    let due = folder(&[("a.yaml", &namespaces(15, "2026-03-02T07:00:00Z"))]);
+
+    let rows = json(&["plan", "--from", due.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    let count = |next: &str, rule: &str| rows.iter().filter(|r| r["next"] == next && r["rule"] == rule).count();
+    assert_eq!((count("act", "DeleteAfterElapsed"), count("wait", "Paced")), (10, 5));
+    assert!(rows.iter().filter(|r| r["rule"] == "Paced").all(|r| r["at"] == "2026-03-02T10:00:00Z"));
+}
+
+#[test]
+fn the_default_breaker_stops_what_falls_due_together() {
+    let due = folder(&[("a.yaml", &namespaces(40, "2026-03-02T07:00:00Z"))]);
+    let from = due.path().to_str().unwrap();
+
+    let planned = json(&["plan", "--from", from, "--at", AT, "-o", "json"]);
+    let simulated = json(&["simulate", "--from", from, "--start", AT, "--for", "30d", "-o", "json"]);
+
+    assert!(planned.iter().all(|r| r["next"] == "refuse" && r["rule"] == "BreakerOpen"), "{planned:?}");
+    assert_eq!(simulated.len(), 1, "{simulated:?}");
+    assert_eq!((&simulated[0]["kind"], &simulated[0]["rule"]), (&"Keeper".into(), &"BreakerOpen".into()));
+    assert_eq!(simulated[0]["action"], Value::Null);
+}
+
+#[test]
+fn a_fallback_that_started_every_clock_at_once_opens_the_breaker_a_week_later() {
+    let bare =
+        (0..40).map(|i| format!("kind: Namespace\nmetadata:\n  name: ns-{i}\n---\n")).collect::<Vec<_>>().concat();
+    let cluster = folder(&[("a.yaml", &bare)]);
+    let settings = folder(&[("c.yaml", "keepers: {namespaces: {fallback: {}}}\n")]);
+    let config = settings.path().join("c.yaml");
+
+    let rows = json(&[
+        "simulate",
+        "--from",
+        cluster.path().to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+        "--start",
+        AT,
+        "--for",
+        "30d",
+        "-o",
+        "json",
+    ]);
+
+    assert_eq!(rows.iter().filter(|r| r["rule"] == "FallbackLabel").count(), 40);
+    let last = rows.last().unwrap();
+    assert_eq!((&last["rule"], &last["at"]), (&"BreakerOpen".into(), &"2026-03-09T09:00:00Z".into()));
+}
+
+#[test]
+fn what_the_running_operator_recorded_counts() {
+    let open = r#"{"open":{"since":"2026-03-01T00:00:00Z","because":"30 of 40 subjects fell due"}}"#;
+    let state = format!(
+        "kind: ConfigMap\nmetadata:\n  name: caretaker-state\n  namespace: caretaker-system\ndata:\n  namespaces: '{open}'\n---\n\
+         kind: ConfigMap\nmetadata:\n  name: caretaker-config\n  namespace: caretaker-system\ndata:\n  config.yaml: |\n    keepers:\n      namespaces:\n        protected: [ns-001]\n"
+    );
+    let cluster = folder(&[("a.yaml", &namespaces(2, "2026-03-02T07:00:00Z")), ("b.yaml", &state)]);
+
+    let rows = json(&["plan", "--from", cluster.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    assert_eq!((&rows[0]["rule"], &rows[1]["rule"]), (&"BreakerOpen".into(), &"Protected".into()));
+    assert!(rows[0]["because"].as_str().unwrap().contains("30 of 40"));
+}
+
+#[rstest]
+#[case::unknown_key("keepers:\n  namespaces:\n    protcted: []\n", "did you mean protected?")]
+#[case::unknown_keeper("keepers:\n  adresses: {}\n", "adresses")]
+#[case::bad_duration("keepers: {namespaces: {fallback: {sleepAfter: week}}}\n", "\"week\" is not a duration")]
+#[case::bad_share(
+    "keepers: {namespaces: {announce: 10}}\n",
+    "keepers.namespaces.announce is 10: a share is between 0 and 1"
+)]
+#[case::bad_pace("keepers: {namespaces: {pace: {delet: {atLeast: 1, per: 1h}}}}\n", "did you mean delete?")]
+#[case::bad_word("keepers: {namespaces: {breaker: never}}\n", "the word none")]
+#[case::bad_source("keepers: {namespaces: {activity: {source: guess}}}\n", "annotation")]
+fn settings_that_cannot_be_used_are_named(#[case] config: &str, #[case] expected: &str) {
+    let folder = folder(&[("c.yaml", config)]);
+    let path = folder.path().join("c.yaml");
+
+    let output = caretaker(&["plan", "--from", "examples/cluster", "--config", path.to_str().unwrap()]);
+
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("c.yaml") && said.contains(expected), "{said}");
+}
+
+#[test]
+fn bounds_can_be_none() {
+    let folder = folder(&[
+        ("c.yaml", "keepers: {namespaces: {pace: none, breaker: none}}\n"),
+        ("a.yaml", &namespaces(40, "2026-03-02T07:00:00Z")),
+    ]);
+    let from = folder.path().join("a.yaml");
+    let config = folder.path().join("c.yaml");
+
+    let rows = json(&[
+        "plan",
+        "--from",
+        from.to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+        "--at",
+        AT,
+        "-o",
+        "json",
+    ]);
+
+    assert!(rows.iter().all(|r| r["next"] == "act"));
+}
+
+#[test]
+fn the_example_settings_are_valid() {
+    let output = caretaker(&["plan", "--from", "examples/cluster", "--config", "examples/config.yaml", "--at", AT]);
+
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[rstest]
+#[case::done(&["plan", "--from", "examples/cluster"], 0)]
+#[case::lint_is_content(&["lint", "examples/cluster/workloads.yaml"], 0)]
+#[case::lint_found_something(&["lint", "examples/broken"], 1)]
+#[case::no_such_folder(&["plan", "--from", "no-such-folder"], 1)]
+#[case::no_such_subject(&["explain", "ns/nobody", "--from", "examples/cluster"], 1)]
+#[case::no_cluster(&["plan"], 1)]
+#[case::no_such_keeper(&["plan", "--from", "examples/cluster", "--keepers", "namespace"], 1)]
+#[case::no_such_flag(&["plan", "--form", "examples/cluster"], 2)]
+#[case::no_such_time(&["plan", "--from", "examples/cluster", "--at", "tomorrow"], 2)]
+#[case::no_time_to_run(&["simulate", "--from", "examples/cluster", "--for", "0s"], 2)]
+#[case::part_could_not_be_read(&["plan", "--from", "examples/broken"], 3)]
+#[case::help(&["--help"], 0)]
+fn exit_codes(#[case] args: &[&str], #[case] code: i32) {
+    let output = caretaker(args);
+
+    assert_eq!(output.status.code(), Some(code), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(code == 0 || !output.stderr.is_empty() || !output.stdout.is_empty(), "it says why");
+}
+
+#[test]
+fn json_is_never_mixed_with_other_text() {
+    let output = caretaker(&["plan", "--from", "examples/broken", "-o", "json"]);
+
+    assert_eq!(output.status.code(), Some(3));
+    assert!(serde_json::from_slice::<Vec<Value>>(&output.stdout).is_ok());
+    assert!(text(&output.stderr).contains("mistakes.yaml:"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_closed_pipe_is_met_with_silence() {
+    let many = folder(&[("a.yaml", &namespaces(5_000, "2026-03-02T07:00:00Z"))]);
+    let command = format!("{} plan --from {} | head -n 1", env!("CARGO_BIN_EXE_caretaker"), many.path().display());
+
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+
+    assert_eq!(text(&output.stderr), "");
+    assert!(text(&output.stdout).starts_with("KIND"));
+}
+
+#[test]
+fn manifests_come_from_standard_input_too() {
+    let command = format!(
+        "for f in examples/cluster/*.yaml; do cat $f; echo ---; done | {} plan --from - --at {AT} -o json",
+        env!("CARGO_BIN_EXE_caretaker")
+    );
+    let output = Command::new("sh").args(["-c", &command]).current_dir(root()).output().unwrap();
+
+    assert_eq!(serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap().len(), 14, "{}", text(&output.stderr));
+}
+
+#[test]
+fn bad_lines_of_activity_are_named_and_the_others_count() {
+    let uses = folder(&[(
+        "uses.jsonl",
+        "nonsense\n{\"at\":\"noon\",\"namespace\":\"shop-preview\"}\n{\"at\":\"2026-03-03T08:15:00Z\",\"namespace\":\"nobody\"}\n{\"at\":\"2026-03-03T08:15:00Z\",\"namespace\":\"shop-preview\"}\n",
+    )]);
+    let path = uses.path().join("uses.jsonl");
+
+    let output = caretaker(&[
+        "simulate",
+        "--from",
+        "examples/cluster",
+        "--start",
+        AT,
+        "--for",
+        "2d",
+        "--activity",
+        path.to_str().unwrap(),
+        "-o",
+        "json",
+    ]);
+
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3));
+    for line in ["uses.jsonl:1:", "uses.jsonl:2:", "uses.jsonl:3:"] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(text(&output.stdout).contains("WokenByActivity"));
+}
+
+#[rstest]
+#[case("bash")]
+#[case("zsh")]
+#[case("fish")]
+fn completions_know_the_commands(#[case] shell: &str) {
+    let script = text(&caretaker(&["completions", shell]).stdout);
+
+    assert!(script.contains("simulate") && script.contains("explain"), "{script}");
+}

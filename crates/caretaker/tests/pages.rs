@@ -1,0 +1,85 @@
+//! What the pages show is what the commands print.
+//!
+//! Every `$ caretaker …` in a console block of the README and of `docs/` is run from the root of the
+//! repository, and its output compared with what stands below it; so is the table of rules. With
+//! `UPDATE_PAGES=1` the pages are rewritten instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+fn output(command: &str) -> String {
+    let folder = Path::new(env!("CARGO_BIN_EXE_caretaker")).parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let run =
+        Command::new("sh").args(["-c", command]).current_dir(root()).env("PATH", path).env_remove("CARETAKER_CONFIG");
+    let output = { run }.output().expect("a shell");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The page as it should be.
+fn refreshed(page: &str) -> (String, usize) {
+    let mut fresh = String::new();
+    let mut commands = 0;
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        fresh.push_str(line);
+        fresh.push('\n');
+        if line == "<!-- caretaker rules -->" {
+            while lines.next_if(|l| *l != "<!-- end -->").is_some() {}
+            fresh.push_str(&output("caretaker rules"));
+            commands += 1;
+        } else if line == "```console" {
+            while let Some(line) = lines.next_if(|l| *l != "```") {
+                fresh.push_str(line);
+                fresh.push('\n');
+                let Some(command) = line.strip_prefix("$ ").filter(|c| c.starts_with("caretaker ")) else { continue };
+                while lines.next_if(|l| *l != "```" && !l.starts_with("$ ")).is_some() {}
+                fresh.push_str(&output(command));
+                commands += 1;
+            }
+        }
+    }
+    (fresh, commands)
+}
+
+#[test]
+fn every_page_shows_what_the_commands_print() {
+    let mut pages: Vec<PathBuf> = fs::read_dir(root().join("docs"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "md"))
+        .collect();
+    pages.push(root().join("README.md"));
+    let mut commands = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        let (fresh, here) = refreshed(&text);
+        commands += here;
+        if std::env::var_os("UPDATE_PAGES").is_some() {
+            fs::write(&page, fresh).unwrap();
+        } else {
+            assert!(
+                text == fresh,
+                "{} is out of date: run with UPDATE_PAGES=1\n{}",
+                page.display(),
+                difference(&text, &fresh)
+            );
+        }
+    }
+    for verb in ["plan", "explain", "simulate", "lint", "rules"] {
+        let shown = fs::read_to_string(root().join("README.md")).unwrap()
+            + &fs::read_to_string(root().join("docs/namespaces.md")).unwrap();
+        assert!(shown.contains(&format!("caretaker {verb}")), "no page shows {verb}");
+    }
+    assert!(commands >= 5, "only {commands} commands were found");
+}
+
+fn difference(old: &str, new: &str) -> String {
+    let differs = old.lines().zip(new.lines()).find(|(a, b)| a != b);
+    differs.map_or_else(|| "one is longer".to_owned(), |(a, b)| format!("shown:   {a}\nprinted: {b}"))
+}

@@ -1,0 +1,195 @@
+//! From API objects to subjects.
+
+use caretaker_core::Setting;
+use caretaker_namespaces::api::{self, State};
+use caretaker_namespaces::observe::{Manifest, Observation};
+use caretaker_namespaces::subject::{Kind, Subject};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn observe(objects: &[(&str, Value)]) -> Vec<Subject> {
+    let mut seen = Observation::default();
+    for (kind, object) in objects {
+        let object: Manifest = serde_json::from_value(object.clone()).unwrap();
+        seen.add(kind, &object);
+    }
+    seen.subjects()
+}
+
+fn namespace(name: &str) -> (&'static str, Value) {
+    ("Namespace", json!({ "metadata": { "name": name }, "status": { "phase": "Active" } }))
+}
+
+fn in_shop(kind: &'static str, name: &str, more: Value) -> (&'static str, Value) {
+    let mut object = json!({ "metadata": { "name": name, "namespace": "shop" } });
+    merge(&mut object, more);
+    (kind, object)
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+#[rstest]
+#[case::deployment("Deployment", json!({"spec": {"replicas": 3}}), "Deployment/w: 3 replicas")]
+#[case::count_not_said("Deployment", json!({}), "Deployment/w: 1 replica")]
+#[case::recorded("StatefulSet", json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "2"}}, "spec": {"replicas": 0}}), "StatefulSet/w: 0 replicas, recorded 2")]
+#[case::standalone("ReplicaSet", json!({"spec": {"replicas": 2}}), "ReplicaSet/w: 2 replicas")]
+#[case::daemon_set("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}), "DaemonSet/w: on its nodes")]
+#[case::parked("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": "true"}}}}}), "DaemonSet/w: parked")]
+#[case::parked_by_kubefree(
+    "DaemonSet",
+    json!({"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "sleep.kubefree.com/not-existing-key", "operator": "In", "values": ["sleep"]}]}]}}}}}}}),
+    "DaemonSet/w: parked by kubefree"
+)]
+#[case::cron_job("CronJob", json!({"spec": {"suspend": false}}), "CronJob/w: scheduled")]
+#[case::cron_job_suspended_by_us("CronJob", json!({"metadata": {"annotations": {"caretaker.dev/legacy-suspend": "false"}}, "spec": {"suspend": true}}), "CronJob/w: suspended, recorded scheduled")]
+#[case::scaled_object("ScaledObject", json!({}), "ScaledObject/w: scaling")]
+#[case::scaled_object_paused("ScaledObject", json!({"metadata": {"annotations": {"autoscaling.keda.sh/paused-replicas": "0", "caretaker.dev/legacy-paused-replicas": ""}}}), "ScaledObject/w: paused at 0 by Caretaker")]
+#[case::excluded("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "true"}}}), "Deployment/w: 1 replica, excluded")]
+fn each_kind_of_workload_is_a_row(#[case] kind: &'static str, #[case] object: Value, #[case] expected: &str) {
+    let subjects = observe(&[namespace("shop"), in_shop(kind, "w", object)]);
+
+    assert_eq!(subjects[0].workloads.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+}
+
+#[test]
+fn a_replica_set_that_a_deployment_owns_is_no_row() {
+    let owned = json!({"metadata": {"ownerReferences": [{"kind": "Deployment", "name": "web", "controller": true}]}});
+
+    assert!(observe(&[namespace("shop"), in_shop("ReplicaSet", "web-1", owned)])[0].workloads.is_empty());
+}
+
+#[rstest]
+#[case::design(
+    r#"{"LastActivityTime":"2021-05-24T12:47:59Z","ActionBy":"ListPods","UserInfo":{"name":"abc","uid":"x"}}"#,
+    "ListPods",
+    "abc"
+)]
+#[case::released(r#"{"LastActivityTime":"2021-05-24T12:47:59Z","Action":"list","Resource":"pods","Namespace":"a","UserInfo":{"Name":"abc","Impersonate":"","RancherName":""}}"#, "list pods", "abc")]
+#[case::impersonated(
+    r#"{"LastActivityTime":"2021-05-24T12:47:59Z","UserInfo":{"Name":"proxy","Impersonate":"abc"}}"#,
+    "",
+    "abc"
+)]
+#[case::any_case(
+    r#"{"lastactivitytime":"2021-05-24T14:47:59+02:00","ACTIONBY":"x","userInfo":{"NAME":"abc"}}"#,
+    "x",
+    "abc"
+)]
+#[case::no_zone_is_utc_and_the_rest_is_ignored(r#"{"LastActivityTime":"2021-05-24T12:47:59","Other":[1]}"#, "", "")]
+fn both_dialects_of_activity_are_read(#[case] text: &str, #[case] by: &str, #[case] user: &str) {
+    let Setting::Is(activity) = api::read_activity(Some(text)) else { panic!("{text}") };
+
+    assert_eq!(
+        (activity.at.to_string().as_str(), activity.by.as_str(), activity.user.as_str()),
+        ("2021-05-24T12:47:59Z", by, user)
+    );
+}
+
+#[test]
+fn what_is_written_is_the_designs_dialect_and_can_be_read() {
+    let Setting::Is(activity) =
+        api::read_activity(Some(r#"{"LastActivityTime":"2021-05-24T12:47:59Z","Action":"list","Resource":"pods"}"#))
+    else {
+        panic!()
+    };
+
+    let written = activity.to_json();
+
+    let fields: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        (&fields["LastActivityTime"], &fields["ActionBy"]),
+        (&"2021-05-24T12:47:59Z".into(), &"list pods".into())
+    );
+    assert_eq!(api::read_activity(Some(&written)), Setting::Is(activity));
+}
+
+#[test]
+fn single_deployments_and_services_with_labels_are_subjects() {
+    let labelled = json!({"metadata": {"labels": {"sleepmode.kubefree.com/delete-after": "144h"}}});
+
+    let subjects = observe(&[
+        namespace("shop"),
+        in_shop("Deployment", "pr-1", labelled.clone()),
+        in_shop("Deployment", "plain", json!({})),
+        in_shop("Service", "pr-1", labelled),
+        in_shop("Service", "plain", json!({})),
+    ]);
+
+    let names: Vec<_> = subjects.iter().map(|s| (s.kind, s.name.as_str())).collect();
+    assert_eq!(names, [(Kind::Namespace, "shop"), (Kind::Deployment, "pr-1"), (Kind::Service, "pr-1")]);
+    assert_eq!(subjects[1].workloads.len(), 1, "it is its own workload");
+    assert_eq!(subjects[0].workloads.len(), 2, "and its namespace's");
+}
+
+#[test]
+fn a_deployment_asleep_by_its_own_label_is_not_woken_with_its_namespace() {
+    let own = json!({"metadata": {
+        "labels": {"sleepmode.kubefree.com/sleep-after": "1h", "sleepmode.kubefree.com/state": "sleep"},
+        "annotations": {"sleepmode.kubefree.com/legacy-replicas": "2"},
+    }, "spec": {"replicas": 0}});
+
+    let subjects = observe(&[namespace("shop"), in_shop("Deployment", "web", own)]);
+
+    assert_eq!(subjects[0].workloads[0].raised(), None, "as a part of its namespace");
+    assert!(subjects[1].workloads[0].raised().is_some(), "of its own");
+}
+
+#[rstest]
+#[case::admission("ValidatingWebhookConfiguration", json!({"metadata": {"name": "x"}, "webhooks": [{"clientConfig": {"service": {"namespace": "shop"}}}]}))]
+#[case::mutation("MutatingWebhookConfiguration", json!({"metadata": {"name": "x"}, "webhooks": [{"clientConfig": {"url": "https://a"}}, {"clientConfig": {"service": {"namespace": "shop"}}}]}))]
+#[case::aggregation("APIService", json!({"metadata": {"name": "x"}, "spec": {"service": {"namespace": "shop", "name": "m"}}}))]
+#[case::conversion("CustomResourceDefinition", json!({"metadata": {"name": "x"}, "spec": {"conversion": {"webhook": {"clientConfig": {"service": {"namespace": "shop"}}}}}}))]
+fn what_the_control_plane_calls_is_noticed(#[case] kind: &'static str, #[case] object: Value) {
+    let subjects = observe(&[namespace("shop"), namespace("other"), (kind, object)]);
+
+    let serves: Vec<_> = subjects.iter().map(|s| s.serves.clone()).collect();
+    assert_eq!(serves, [None, Some(format!("{kind}/x"))]);
+}
+
+#[rstest]
+#[case::active(json!({"status": {"phase": "Active"}}), None)]
+#[case::no_phase_in_a_file(json!({}), None)]
+#[case::terminating(json!({"status": {"phase": "Terminating"}}), Some("Terminating"))]
+#[case::being_deleted(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Active"}}), Some("Terminating"))]
+fn phases(#[case] more: Value, #[case] expected: Option<&str>) {
+    let mut object = json!({"metadata": {"name": "shop"}});
+    merge(&mut object, more);
+
+    assert_eq!(observe(&[("Namespace", object)])[0].inactive.as_deref(), expected);
+}
+
+#[rstest]
+#[case::as_the_fallback_wrote_it("168h", true)]
+#[case::changed_by_its_owner("24h", false)]
+fn the_fallbacks_label_is_known_until_it_is_changed(#[case] label: &str, #[case] expected: bool) {
+    let object = json!({"metadata": {
+        "name": "shop",
+        "labels": {"sleepmode.kubefree.com/sleep-after": label},
+        "annotations": {"caretaker.dev/fallback": "168h"},
+    }});
+
+    assert_eq!(observe(&[("Namespace", object)])[0].by_fallback, expected);
+}
+
+#[test]
+fn labels_without_quotes_are_understood() {
+    let object = json!({"metadata": {"name": "shop", "labels": {"sleepmode.kubefree.com/sleep-after": 0, "x": true, "y": null}}});
+
+    let subject = &observe(&[("Namespace", object)])[0];
+
+    assert_eq!((&subject.sleep_after, subject.state()), (&Setting::Unset, State::Normal));
+}
+
+#[test]
+fn claims_are_counted_once() {
+    let claim = |name| in_shop("PersistentVolumeClaim", name, json!({}));
+
+    assert_eq!(observe(&[namespace("shop"), claim("a"), claim("b"), claim("a")])[0].claims, 2);
+}
