@@ -15,9 +15,9 @@ fn root() -> PathBuf {
 fn output(command: &str) -> String {
     let folder = Path::new(env!("CARGO_BIN_EXE_caretaker")).parent().expect("a folder");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
-    let run =
-        Command::new("sh").args(["-c", command]).current_dir(root()).env("PATH", path).env_remove("CARETAKER_CONFIG");
-    let output = { run }.output().expect("a shell");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(root()).env("PATH", path).env_remove("CARETAKER_CONFIG");
+    let output = shell.output().expect("a shell");
     String::from_utf8(output.stdout).expect("text")
 }
 
