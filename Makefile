@@ -33,6 +33,10 @@ test: setup ## Run all tests, against a real API server and, as root, a real nod
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster
 	@$(TESTKIT) demo
+	@echo
+	@echo "And what Caretaker would do to the example cluster in the next two days:"
+	@echo
+	@cargo run --quiet --package caretaker -- simulate --from examples/cluster --start 2026-03-02T09:00:00Z --for 48h --activity examples/activity.jsonl
 
 .PHONY: cluster
 cluster: setup ## Start a throwaway cluster and print how to reach it
