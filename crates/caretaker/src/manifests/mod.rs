@@ -2,7 +2,7 @@
 //! prints.
 //!
 //! A dump of a cluster is large and mostly of no interest. So the text is first cut into objects
-//! ([`cut`]) and only those of a kind that matters are parsed, on all cores, into a type that keeps
+//! and only those of a kind that matters are parsed, on all cores, into a type that keeps
 //! only the fields that matter. What cannot be read is named, and everything else goes on.
 
 mod cut;
@@ -208,7 +208,7 @@ fn parse(piece: &Piece<'_>) -> Result<Vec<Parsed>, Unread> {
     Ok(vec![Parsed::Object(kind.clone(), Box::new(object))])
 }
 
-/// Written in a way that [`cut`] does not see through, such as flow style: read for its kind first.
+/// Written in a way that cutting does not see through, such as flow style: read for its kind first.
 fn parse_unknown(piece: &Piece<'_>) -> Result<Vec<Parsed>, Unread> {
     let head: Head = read(piece)?;
     if head.kind.ends_with("List") {
