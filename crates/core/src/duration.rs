@@ -111,7 +111,20 @@ pub fn format(duration: SignedDuration) -> String {
     if text.is_empty() { "0s".to_owned() } else { format!("{sign}{text}") }
 }
 
-/// The same, rounded to its two largest units: what a person wants to read.
+/// As Go would write it, in hours at the most: `168h`, `1h30m`.
+#[must_use]
+pub fn go(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().unsigned_abs();
+    let mut text = String::new();
+    for (unit, count) in [("h", seconds / 3_600), ("m", seconds / 60 % 60), ("s", seconds % 60)] {
+        if count > 0 {
+            let _ = write!(text, "{count}{unit}");
+        }
+    }
+    if text.is_empty() { format(duration) } else { text }
+}
+
+/// Rounded to its two largest units: what a person wants to read.
 #[must_use]
 pub fn rough(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().abs();
@@ -174,6 +187,15 @@ mod tests {
     #[case(-7_200, "-2h")]
     fn writes(#[case] seconds: i64, #[case] text: &str) {
         assert_eq!(format(SignedDuration::from_secs(seconds)), text);
+    }
+
+    #[rstest]
+    #[case(604_800, "168h")]
+    #[case(5_400, "1h30m")]
+    #[case(45, "45s")]
+    #[case(0, "0s")]
+    fn writes_as_go_does(#[case] seconds: i64, #[case] text: &str) {
+        assert_eq!(go(SignedDuration::from_secs(seconds)), text);
     }
 
     #[rstest]

@@ -3,6 +3,8 @@
 //! [`after`] says how a subject looks once a step is done. A process may die between any two steps;
 //! what it leaves behind is judged like anything else.
 
+pub mod patch;
+
 use std::fmt;
 
 use caretaker_core::{Setting, SignedDuration, Timestamp, duration, time};
