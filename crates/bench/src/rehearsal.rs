@@ -37,7 +37,10 @@ fn start() -> Timestamp {
 
 /// Namespaces in all walks of life.
 fn subjects(count: usize) -> Vec<Subject> {
-    let row = |kind, form| Workload { kind, name: "web".into(), excluded: false, own_sleep: false, form };
+    let row = |kind, form| {
+        let (name, uid, resource_version) = ("web".into(), String::new(), String::new());
+        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, form }
+    };
     (0..count)
         .map(|i| {
             let hours = |h: usize| SignedDuration::from_hours(i64::try_from(h).unwrap_or(0));

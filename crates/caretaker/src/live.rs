@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use caretaker_engine::api::Resource;
 use caretaker_namespaces::observe::{Manifest, Observation, SOURCES};
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
@@ -10,8 +11,7 @@ use serde::Deserialize;
 
 use crate::cli::Source;
 
-/// A page of a list: large enough to be quick, small enough to be held.
-const PAGE: usize = 500;
+const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps", "ConfigMap");
 
 /// What a cluster holds.
 #[derive(Debug, Default)]
@@ -30,19 +30,14 @@ pub fn read(source: &Source) -> Result<Cluster> {
     runtime.block_on(async {
         let client = connect(source).await?;
         let mut cluster = Cluster::default();
-        for source in SOURCES {
-            let found = list(&client, source.path, |object| cluster.observation.add(source.kind, &object)).await;
-            match found {
-                Err(kube::Error::Api(status)) if status.code == 404 && source.optional => {}
-                other => other.with_context(|| format!("listing {}: may this user list them?", source.path))?,
-            }
+        for source in &SOURCES {
+            let add = |object: Manifest| cluster.observation.add(source.kind, &object);
+            let listed = source.list(&client, None, add).await;
+            listed.with_context(|| format!("listing {}: may this user list them?", source.path(None)))?;
         }
         for name in ["caretaker-config", "caretaker-state"] {
-            match config_map(&client, name).await {
-                Ok(data) => {
-                    cluster.settings.insert(name.to_owned(), data);
-                }
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+            match CONFIG_MAPS.get::<ConfigMap>(&client, Some("caretaker-system"), name).await {
+                Ok(found) => cluster.settings.extend(found.map(|map| (name.to_owned(), map.data))),
                 Err(e) => cluster.notes.push(format!(
                     "ConfigMap caretaker-system/{name} could not be read, so the running operator may decide otherwise: {e}"
                 )),
@@ -70,42 +65,7 @@ async fn connect(source: &Source) -> Result<Client> {
 }
 
 #[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: PageMeta,
-    items: Vec<Manifest>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct PageMeta {
-    #[serde(rename = "continue")]
-    token: Option<String>,
-}
-
-async fn list(client: &Client, path: &str, mut each: impl FnMut(Manifest)) -> Result<(), kube::Error> {
-    let mut token = String::new();
-    loop {
-        let request = kube::api::Request::new(path);
-        let params = kube::api::ListParams::default().limit(u32::try_from(PAGE).unwrap_or(500));
-        let params = if token.is_empty() { params } else { params.continue_token(&token) };
-        let page: Page = client.request(request.list(&params).map_err(kube::Error::BuildRequest)?).await?;
-        page.items.into_iter().for_each(&mut each);
-        match page.metadata.token.filter(|t| !t.is_empty()) {
-            Some(next) => token = next,
-            None => return Ok(()),
-        }
-    }
-}
-
-#[derive(Deserialize)]
 struct ConfigMap {
     #[serde(default)]
     data: BTreeMap<String, String>,
-}
-
-async fn config_map(client: &Client, name: &str) -> Result<BTreeMap<String, String>, kube::Error> {
-    let request = kube::api::Request::new("/api/v1/namespaces/caretaker-system/configmaps");
-    let request = request.get(name, &kube::api::GetParams::default()).map_err(kube::Error::BuildRequest)?;
-    Ok(client.request::<ConfigMap>(request).await?.data)
 }

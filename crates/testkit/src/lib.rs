@@ -48,6 +48,16 @@ pub fn shared() -> &'static Cluster {
     started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start())))
 }
 
+/// Like [`shared`], without controllers: objects are what the test makes of them, nothing follows
+/// from them, and nothing else takes time.
+///
+/// # Panics
+/// If it does not start, with the reason.
+pub fn shared_without_controllers() -> &'static Cluster {
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().start())))
+}
+
 /// Like [`shared`], with a real node.
 ///
 /// # Panics

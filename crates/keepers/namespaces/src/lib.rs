@@ -27,6 +27,7 @@
 pub mod act;
 pub mod api;
 pub mod judge;
+pub mod keep;
 pub mod lint;
 pub mod observe;
 pub mod subject;

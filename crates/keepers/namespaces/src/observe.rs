@@ -5,42 +5,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caretaker_engine::api::Resource;
 use serde::{Deserialize, Deserializer};
 
 use crate::api::{self, Place, State};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Form, Workload, WorkloadKind};
 
-/// An API resource that this keeper reads: its path, its kind, and whether a cluster may lack it.
-#[derive(Debug, Clone, Copy)]
-pub struct Source {
-    /// The list of all of them.
-    pub path: &'static str,
-    /// The kind of its items.
-    pub kind: &'static str,
-    /// A cluster without this API is no error.
-    pub optional: bool,
-}
-
 /// Everything that is read of a cluster.
-pub const SOURCES: [Source; 13] = [
-    source("/api/v1/namespaces", "Namespace"),
-    source("/apis/apps/v1/deployments", "Deployment"),
-    source("/apis/apps/v1/statefulsets", "StatefulSet"),
-    source("/apis/apps/v1/replicasets", "ReplicaSet"),
-    source("/apis/apps/v1/daemonsets", "DaemonSet"),
-    source("/apis/batch/v1/cronjobs", "CronJob"),
-    Source { path: "/apis/keda.sh/v1alpha1/scaledobjects", kind: "ScaledObject", optional: true },
-    source("/api/v1/services", "Service"),
-    source("/api/v1/persistentvolumeclaims", "PersistentVolumeClaim"),
-    source("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
-    source("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
-    source("/apis/apiregistration.k8s.io/v1/apiservices", "APIService"),
-    source("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "CustomResourceDefinition"),
+pub const SOURCES: [Resource; 13] = [
+    Resource::new("/api/v1", "namespaces", "Namespace"),
+    Resource::new("/apis/apps/v1", "deployments", "Deployment"),
+    Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
+    Resource::new("/apis/apps/v1", "replicasets", "ReplicaSet"),
+    Resource::new("/apis/apps/v1", "daemonsets", "DaemonSet"),
+    Resource::new("/apis/batch/v1", "cronjobs", "CronJob"),
+    Resource::new("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject").optional(),
+    Resource::new("/api/v1", "services", "Service"),
+    Resource::new("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
+    Resource::new(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
+    Resource::new(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+    Resource::new("/apis/apiregistration.k8s.io/v1", "apiservices", "APIService"),
+    Resource::new("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition"),
 ];
 
-const fn source(path: &'static str, kind: &'static str) -> Source {
-    Source { path, kind, optional: false }
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+
+/// The resource of a kind that is read here.
+///
+/// # Panics
+/// If the kind is not one of [`SOURCES`].
+#[must_use]
+pub fn resource(kind: &str) -> &'static Resource {
+    static ALL: [Resource; 13] = SOURCES;
+    ALL.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
 }
 
 /// Whether objects of this kind matter here.
@@ -74,8 +72,10 @@ pub struct Meta {
     /// Its namespace, if it is in one.
     #[serde(deserialize_with = "or_default")]
     pub namespace: String,
-    uid: String,
-    resource_version: String,
+    /// Its identity.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
     #[serde(deserialize_with = "or_default")]
     deletion_timestamp: Option<Text>,
     #[serde(deserialize_with = "or_default")]
@@ -329,7 +329,9 @@ fn is_single(meta: &Meta) -> bool {
     [api::SLEEP_AFTER, api::DELETE_AFTER, api::STATE].iter().any(|key| meta.label(key).is_some())
 }
 
-fn subject(kind: Kind, object: &Manifest) -> Subject {
+/// What an object says about itself as a subject; what stands around it is not part of it.
+#[must_use]
+pub fn subject(kind: Kind, object: &Manifest) -> Subject {
     let meta = &object.metadata;
     let duration = |key| api::read_duration(Place::Label(key), meta.label(key));
     let time = |key| api::read_time(Place::Annotation(key), meta.annotation(key));
@@ -356,7 +358,9 @@ fn subject(kind: Kind, object: &Manifest) -> Subject {
     }
 }
 
-fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
+/// What an object says about itself as a workload.
+#[must_use]
+pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
     let (meta, spec) = (&object.metadata, &object.spec);
     let form = match kind {
         WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::ReplicaSet => {
@@ -384,5 +388,7 @@ fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
         },
     };
     let excluded = meta.label(api::EXCLUDE) == Some("true");
-    Workload { kind, name: meta.name.clone(), excluded, own_sleep: false, form }
+    let own_sleep = false;
+    let (name, uid, resource_version) = (meta.name.clone(), meta.uid.clone(), meta.resource_version.clone());
+    Workload { kind, name, uid, resource_version, excluded, own_sleep, form }
 }

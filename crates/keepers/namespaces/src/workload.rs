@@ -37,6 +37,10 @@ pub struct Workload {
     pub kind: WorkloadKind,
     /// Its name.
     pub name: String,
+    /// Its identity.
+    pub uid: String,
+    /// The version that was seen.
+    pub resource_version: String,
     /// Its owner wants it left alone.
     pub excluded: bool,
     /// It sleeps by labels of its own, which its namespace's waking does not end.

@@ -42,12 +42,9 @@ fn any_form() -> impl Strategy<Value = (WorkloadKind, Form)> {
 fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
     let rows = prop::collection::vec((any_form(), prop::bool::weighted(0.1), prop::bool::weighted(0.1)), 0..4);
     rows.prop_map(|rows| {
-        let row = |(i, ((kind, form), excluded, own_sleep))| Workload {
-            kind,
-            name: format!("w{i}"),
-            excluded,
-            own_sleep,
-            form,
+        let row = |(i, ((kind, form), excluded, own_sleep))| {
+            let row = workload(kind, form);
+            Workload { name: format!("w{i}"), excluded, own_sleep, ..row }
         };
         rows.into_iter().enumerate().map(row).collect()
     })

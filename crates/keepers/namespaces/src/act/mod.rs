@@ -3,6 +3,7 @@
 //! [`after`] says how a subject looks once a step is done. A process may die between any two steps;
 //! what it leaves behind is judged like anything else.
 
+pub mod carry_out;
 pub mod patch;
 
 use std::fmt;

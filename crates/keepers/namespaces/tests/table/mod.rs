@@ -115,7 +115,8 @@ pub fn scaled(replicas: i32, record: Option<i32>) -> Workload {
 }
 
 pub fn workload(kind: WorkloadKind, form: Form) -> Workload {
-    Workload { kind, name: "web".to_owned(), excluded: false, own_sleep: false, form }
+    let (uid, resource_version) = (String::new(), String::new());
+    Workload { kind, name: "web".to_owned(), uid, resource_version, excluded: false, own_sleep: false, form }
 }
 
 pub fn excluded(mut workload: Workload) -> Workload {

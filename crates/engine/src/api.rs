@@ -1,0 +1,152 @@
+//! Objects of any kind, read into whatever type a keeper has for them and written by conditional
+//! patches alone.
+//!
+//! kube's typed API would hold whole objects; a keeper wants a few fields of thirteen kinds.
+
+use kube::Client;
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A page of a list: large enough to be quick, small enough to be held.
+const PAGE: u32 = 500;
+
+/// An API resource: `apis/apps/v1` and `deployments`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resource {
+    /// The path of its group and version, with a leading slash.
+    pub group: &'static str,
+    /// Its plural name.
+    pub plural: &'static str,
+    /// Its kind.
+    pub kind: &'static str,
+    /// A cluster without this API is no error.
+    pub optional: bool,
+}
+
+impl Resource {
+    /// A resource that every cluster has.
+    #[must_use]
+    pub const fn new(group: &'static str, plural: &'static str, kind: &'static str) -> Self {
+        Self { group, plural, kind, optional: false }
+    }
+
+    /// A resource that a cluster may lack.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// The path of all of them, or of those in one namespace.
+    #[must_use]
+    pub fn path(&self, namespace: Option<&str>) -> String {
+        match namespace {
+            Some(namespace) => format!("{}/namespaces/{namespace}/{}", self.group, self.plural),
+            None => format!("{}/{}", self.group, self.plural),
+        }
+    }
+
+    /// Lists them, page by page. Of an optional resource that is not there, there are none.
+    pub async fn list<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        mut each: impl FnMut(T),
+    ) -> Result<(), kube::Error> {
+        let request = Request::new(self.path(namespace));
+        let mut token: Option<String> = None;
+        loop {
+            let mut params = ListParams::default().limit(PAGE);
+            params.continue_token = token.take();
+            let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
+            let page: Page<T> = match client.request(page).await {
+                Err(kube::Error::Api(status)) if self.optional && status.code == 404 => return Ok(()),
+                other => other?,
+            };
+            page.items.into_iter().for_each(&mut each);
+            token = page.metadata.token.filter(|t| !t.is_empty());
+            if token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads one, live; `None` if the API server says that this very object does not exist.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<T>, kube::Error> {
+        let request = Request::new(self.path(namespace)).get(name, &GetParams::default());
+        match client.request(request.map_err(kube::Error::BuildRequest)?).await {
+            Err(kube::Error::Api(status)) if is_absence(&status, name) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Writes one by a merge patch and returns it as it is then. The patch carries its own
+    /// conditions: uid and resourceVersion.
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        name: &str,
+        manager: &str,
+        patch: &Value,
+    ) -> Result<T, kube::Error> {
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let request = Request::new(self.path(namespace)).patch(name, &params, &Patch::Merge(patch));
+        client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+
+    /// Deletes one, if it is still the one that was judged.
+    pub async fn delete(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        name: &str,
+        uid: &str,
+        resource_version: &str,
+    ) -> Result<(), kube::Error> {
+        let preconditions =
+            Preconditions { uid: Some(uid.to_owned()), resource_version: Some(resource_version.to_owned()) };
+        let params = DeleteParams::background().preconditions(preconditions);
+        let request = Request::new(self.path(namespace)).delete(name, &params);
+        client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
+    }
+}
+
+/// A 404 that speaks of this very object. A proxy in the way, or an API that is not served, answers
+/// 404 as well, and says nothing about the object.
+#[must_use]
+pub fn is_absence(status: &kube::core::Status, name: &str) -> bool {
+    status.code == 404 && status.reason == "NotFound" && status.details.as_ref().is_some_and(|d| d.name == name)
+}
+
+/// Whether a write came second: the object has changed, or is another one under the same name.
+#[must_use]
+pub fn is_conflict(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => true,
+        // A patch that names another uid is answered so.
+        kube::Error::Api(status) => status.code == 422 && status.message.contains("metadata.uid"),
+        _ => false,
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(default)]
+    metadata: PageMeta,
+    items: Vec<T>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct PageMeta {
+    #[serde(rename = "continue")]
+    token: Option<String>,
+}

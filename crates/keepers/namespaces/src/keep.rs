@@ -1,0 +1,90 @@
+//! One pass over a cluster: observe, judge, admit, act.
+//!
+//! This is the scan that closes the loop; everything else is only faster. It keeps nothing: all it
+//! knows it reads from the cluster, so that any process can make the next pass.
+
+use caretaker_core::admit::{Bounds, Ledger, Opened, admit};
+use caretaker_core::{Next, Timestamp, Verdict};
+use futures::StreamExt;
+use kube::Client;
+
+use crate::act::Action;
+use crate::act::carry_out::{Undone, carry_out};
+use crate::judge::RULES;
+use crate::observe::{Manifest, Observation, SOURCES};
+use crate::subject::{Subject, World};
+
+/// Eight writes at a time are what an API server on two cores takes; more only wait there.
+pub const CONCURRENCY: usize = 8;
+
+/// What a pass works with.
+#[derive(Debug, Clone, Default)]
+pub struct Keep {
+    /// What subjects are judged in.
+    pub world: World,
+    /// What holds acts back.
+    pub bounds: Bounds,
+    /// How many acts at a time; zero is as good as one.
+    pub concurrency: usize,
+}
+
+/// One act of a pass.
+#[derive(Debug)]
+pub struct Done {
+    /// What it was done to.
+    pub subject: Subject,
+    /// The verdict that asked for it.
+    pub verdict: Verdict<Action>,
+    /// How it went.
+    pub outcome: Result<(), Undone>,
+}
+
+/// What a pass did.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// Its acts, in the order in which they ended.
+    pub done: Vec<Done>,
+    /// Why the breaker opened, if it did.
+    pub opened: Option<Opened>,
+}
+
+/// Reads everything that matters, live. An error means that nothing is known, and nothing is done.
+pub async fn observe(client: &Client) -> Result<Vec<Subject>, kube::Error> {
+    let mut seen = Observation::default();
+    for source in &SOURCES {
+        source.list(client, None, |object: Manifest| seen.add(source.kind, &object)).await?;
+    }
+    Ok(seen.subjects())
+}
+
+impl Keep {
+    /// Makes one pass over those subjects that are `ours`.
+    pub async fn pass(
+        &self,
+        client: &Client,
+        ledger: &mut Ledger,
+        now: Timestamp,
+        ours: impl Fn(&Subject) -> bool,
+    ) -> Result<Pass, kube::Error> {
+        let subjects = observe(client).await?;
+        let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &self.world, now)).collect();
+        let opened = admit(&mut verdicts, subjects.len(), &self.bounds, ledger, now);
+        if opened.is_some() {
+            ledger.open.clone_from(&opened);
+        }
+        let mut due = Vec::new();
+        for (subject, verdict) in subjects.into_iter().zip(verdicts) {
+            let (Next::Act { action, .. } | Next::Refuse { record: Some(action) }) = verdict.next else { continue };
+            if ours(&subject) {
+                ledger.note(&action, &self.bounds, now);
+                due.push((subject, verdict, action));
+            }
+        }
+        let acts = due.into_iter().map(|(subject, verdict, action)| async move {
+            let outcome = carry_out(client, &subject, verdict.rule, &action, &self.world, now).await;
+            Done { subject, verdict, outcome }
+        });
+        let done = futures::stream::iter(acts).buffer_unordered(self.concurrency.max(1)).collect().await;
+        Ok(Pass { done, opened })
+    }
+}

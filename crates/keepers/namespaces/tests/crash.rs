@@ -1,0 +1,230 @@
+//! Killed after any API call and taken over by another, it ends in the same state as if it had
+//! never died, and no count is lost. On a real API server.
+
+use std::fmt::Debug;
+
+use caretaker_core::admit::Ledger;
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_namespaces::api;
+use caretaker_namespaces::keep::{Keep, observe};
+use caretaker_namespaces::subject::{Kind, Subject};
+use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
+use caretaker_testkit::make::{
+    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_stateful_set,
+};
+use caretaker_testkit::shared_without_controllers as shared;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::CronJob;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Config};
+use rstest::rstest;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+/// A pass makes 13 lists, a look and 8 writes; faults add a few more.
+const MOST: usize = 60;
+/// More passes than any history here needs to settle.
+const PASSES: usize = 12;
+
+fn start() -> Timestamp {
+    "2026-01-10T00:00:00Z".parse().unwrap()
+}
+
+fn hours(count: i64) -> Timestamp {
+    start() + SignedDuration::from_hours(count)
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn used_at(at: Timestamp) -> String {
+    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
+        .to_string()
+}
+
+/// A namespace that was used at the start and sleeps after an hour of silence.
+async fn furnish(client: &Client, name: &str) {
+    let post = PostParams::default();
+    let namespace = mk_namespace(name).label(api::SLEEP_AFTER, "1h").annotation(api::ACTIVITY, &used_at(start()));
+    Api::all(client.clone()).create(&post, &namespace).await.unwrap();
+    for (workload, replicas) in [("web", 3), ("api", 2)] {
+        let deployment = mk_deployment(name, workload).replicas(replicas);
+        Api::namespaced(client.clone(), name).create(&post, &deployment).await.unwrap();
+    }
+    Api::namespaced(client.clone(), name).create(&post, &mk_stateful_set(name, "db").replicas(2)).await.unwrap();
+    Api::namespaced(client.clone(), name).create(&post, &mk_replica_set(name, "old")).await.unwrap();
+    Api::namespaced(client.clone(), name).create(&post, &mk_daemon_set(name, "agent")).await.unwrap();
+    Api::namespaced(client.clone(), name).create(&post, &mk_cron_job(name, "nightly")).await.unwrap();
+}
+
+async fn touch(client: &Client, name: &str, at: Timestamp) {
+    let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(at) } } });
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+/// Without controllers a namespace does not empty itself, and what piles up slows every list.
+async fn clear(client: &Client, name: &str) {
+    async fn all<K>(client: &Client, name: &str)
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let objects: Api<K> = Api::namespaced(client.clone(), name);
+        objects.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    }
+    all::<Deployment>(client, name).await;
+    all::<StatefulSet>(client, name).await;
+    all::<ReplicaSet>(client, name).await;
+    all::<DaemonSet>(client, name).await;
+    all::<CronJob>(client, name).await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces.delete(name, &DeleteParams::default()).await.unwrap();
+    let mut namespace = namespaces.get(name).await.unwrap();
+    namespace.spec.get_or_insert_default().finalizers = None;
+    namespaces.replace_subresource("finalize", name, &PostParams::default(), &namespace).await.unwrap();
+}
+
+/// Passes until nothing is left to do; an error is a reason to try again, as it is for the operator.
+async fn settle(client: &Client, name: &str, now: Timestamp) {
+    let keep = Keep::default();
+    for _ in 0..PASSES {
+        let pass = keep.pass(client, &mut Ledger::default(), now, |s| s.home() == name).await;
+        if pass.is_ok_and(|p| p.done.is_empty()) {
+            return;
+        }
+    }
+    panic!("{name} does not come to rest");
+}
+
+async fn look(client: &Client, name: &str) -> Option<Subject> {
+    observe(client).await.unwrap().into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
+}
+
+/// A subject in words, without what differs between two runs.
+fn told(subject: Option<Subject>) -> Vec<String> {
+    let Some(subject) = subject else { return vec!["gone".to_owned()] };
+    if subject.inactive.is_some() {
+        return vec!["gone".to_owned()];
+    }
+    let mut words = vec![format!("{} since {:?}", subject.state(), subject.asleep_since.value())];
+    words.extend(subject.workloads.iter().map(ToString::to_string));
+    words
+}
+
+/// What is done to a namespace, by which time.
+#[derive(Debug, Clone, Copy)]
+enum Story {
+    Sleep,
+    Wake,
+    Delete,
+}
+
+impl Story {
+    /// Everything before the moment that is tested.
+    async fn prepare(self, client: &Client, name: &str) {
+        furnish(client, name).await;
+        match self {
+            Self::Sleep => {}
+            Self::Wake => {
+                settle(client, name, hours(2)).await;
+                touch(client, name, hours(3)).await;
+            }
+            Self::Delete => {
+                settle(client, name, hours(2)).await;
+                // Announced; the full notice is over an hour later.
+                settle(client, name, hours(4)).await;
+            }
+        }
+    }
+
+    fn now(self) -> Timestamp {
+        match self {
+            Self::Sleep => hours(2),
+            Self::Wake => hours(3),
+            Self::Delete => hours(6),
+        }
+    }
+}
+
+async fn undisturbed(story: Story, name: &str) -> Vec<String> {
+    let client = shared().client().await.unwrap();
+    story.prepare(&client, name).await;
+    settle(&client, name, story.now()).await;
+    told(look(&client, name).await)
+}
+
+fn name_of(story: Story, fault: Fault, n: usize) -> String {
+    let story = match story {
+        Story::Sleep => "sleep",
+        Story::Wake => "wake",
+        Story::Delete => "delete",
+    };
+    let fault: String = format!("{fault:?}").to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+    format!("{story}-{fault}-{n}")
+}
+
+/// The story with a fault at every call in turn: a first life under the fault, then another one.
+fn every_call(story: Story, fault: Fault, config: &Config) {
+    let runtime = runtime();
+    let expected = runtime.block_on(undisturbed(story, &name_of(story, fault, 0)));
+
+    let struck = for_every_call(fault, MOST, |n, faults: &Faults| {
+        let name = name_of(story, fault, n);
+        let client = runtime.block_on(async { shared().client().await.unwrap() });
+        runtime.block_on(story.prepare(&client, &name));
+
+        mortal(faults, config.clone(), async |client| {
+            let keep = Keep::default();
+            // Whether it ends well is not for this life to say.
+            let _ = keep.pass(&client, &mut Ledger::default(), story.now(), |s| s.home() == name).await;
+        });
+        runtime.block_on(settle(&client, &name, story.now()));
+
+        let ended = runtime.block_on(async { told(look(&client, &name).await) });
+        assert_eq!(ended, expected, "{fault:?} at call {n}");
+        runtime.block_on(clear(&client, &name));
+    });
+    assert!(struck >= 14, "only {struck} calls were struck: does it act at all?");
+}
+
+fn admin() -> Config {
+    runtime().block_on(shared().admin_config()).unwrap()
+}
+
+#[rstest]
+#[case::sleep(Story::Sleep)]
+#[case::wake(Story::Wake)]
+#[case::delete(Story::Delete)]
+fn died_after_any_call(#[case] story: Story) {
+    every_call(story, Fault::DieAfter, &admin());
+}
+
+#[rstest]
+fn lived_through_a_fault_at_any_call(
+    #[values(Story::Sleep, Story::Wake, Story::Delete)] story: Story,
+    #[values(Fault::CONFLICT, Fault::TOO_MANY, Fault::SERVER_ERROR, Fault::CutAfter)] fault: Fault,
+) {
+    every_call(story, fault, &admin());
+}
+
+#[test]
+fn a_wake_restores_every_count_that_was_there_before() {
+    let runtime = runtime();
+    let client = runtime.block_on(async { shared().client().await.unwrap() });
+    runtime.block_on(furnish(&client, "restored"));
+    let before = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+
+    runtime.block_on(settle(&client, "restored", hours(2)));
+    let asleep = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+    runtime.block_on(touch(&client, "restored", hours(3)));
+    runtime.block_on(settle(&client, "restored", hours(3)));
+    let after = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+
+    assert!(asleep.workloads.iter().all(|w| !w.runs()), "{:?}", told(Some(asleep)));
+    let rows = |s: Subject| s.workloads.into_iter().map(|w| w.to_string()).collect::<Vec<_>>();
+    assert_eq!(rows(after), rows(before));
+}
