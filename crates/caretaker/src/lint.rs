@@ -16,7 +16,7 @@ pub fn answer(args: &Lint, now: Timestamp) -> Result<Answer> {
     }
     let mut lines: Vec<(String, usize, String)> = Vec::new();
     for problem in &manifests.problems {
-        lines.push((problem.file.display().to_string(), problem.line, problem.what.clone()));
+        lines.push((problem.file.display().to_string(), problem.line.unwrap_or(1), problem.what()));
     }
     for found in &manifests.found {
         let meta = &found.object.metadata;

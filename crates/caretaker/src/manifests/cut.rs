@@ -6,8 +6,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use super::json;
 
 /// One object, or a document whose kind is not seen from outside.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,50 +23,13 @@ pub(super) struct Piece<'a> {
 impl Piece<'_> {
     /// What `metadata.name` seems to say, for messages about what cannot be parsed.
     pub(super) fn name(&self) -> Option<String> {
-        let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 4 } else { 2 };
-        value_of(&self.text, "name", margin).filter(|_| self.shape != Shape::Json).map(str::to_owned)
-    }
-}
-
-/// What a workload has most of and no judgement asks for, by how deep it stands in the object.
-const NEEDLESS: [(usize, &str); 4] = [(0, "status:"), (6, "containers:"), (6, "initContainers:"), (6, "volumes:")];
-/// Shorter pieces are not worth a second look.
-const LONG: usize = 512;
-
-impl Piece<'_> {
-    /// The text without what no judgement asks for; `None` if there is nothing to gain, or if the
-    /// text may be cut off, which only a full reading tells.
-    pub(super) fn in_short(&self) -> Option<String> {
-        let workload = !matches!(self.kind.as_deref(), Some("Namespace" | "CustomResourceDefinition") | None);
-        if !workload || self.last || self.text.len() < LONG {
-            return None;
-        }
-        let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 2 } else { 0 };
-        let mut short = String::with_capacity(self.text.len());
-        let mut skipping: Option<usize> = None;
-        let mut in_spec = false;
-        for line in self.text.split_inclusive('\n') {
-            let bare = line.trim_start_matches(' ');
-            let depth = line.len() - bare.len();
-            if let Some(at) = skipping {
-                if depth > at || bare.trim_end().is_empty() || (depth == at && bare.starts_with("- ")) {
-                    continue;
-                }
-                skipping = None;
-            }
-            if depth == margin {
-                in_spec = bare.starts_with("spec:");
-            }
-            let needless = NEEDLESS
-                .iter()
-                .any(|(deep, key)| depth == margin + deep && bare.trim_end() == *key && (*deep == 0 || in_spec));
-            if needless {
-                skipping = Some(depth);
-            } else {
-                short.push_str(line);
-            }
-        }
-        Some(short)
+        let margin = match self.shape {
+            Shape::Json => return json::name(&self.text),
+            Shape::Yaml => 2,
+            Shape::Item => self.text.find('-').unwrap_or(0) + 4,
+        };
+        // The text is broken, and perhaps its quotes are.
+        value_of(&self.text, "name", margin).map(|name| name.trim_matches(['"', '\'']).to_owned())
     }
 }
 
@@ -83,166 +45,138 @@ pub(super) enum Shape {
 /// Where cutting had to stop, and why.
 pub(super) type CutOff = Option<(usize, String)>;
 
-/// All pieces of a file.
-pub(super) fn pieces(text: &str) -> (Vec<Piece<'_>>, CutOff) {
-    if text.trim_start().starts_with('{') && !is_flow_yaml(text) {
-        return json(text);
-    }
+/// All pieces of a file, and where a document of it could not be cut to its end.
+pub(super) fn pieces(text: &str) -> (Vec<Piece<'_>>, Vec<(usize, String)>) {
     let mut pieces = Vec::new();
+    let mut cut_off = Vec::new();
     for (line, document) in documents(text) {
-        yaml(document, line, &mut pieces);
+        if json::is_json(document) {
+            cut_off.extend(json::pieces(document, line, &mut pieces));
+        } else {
+            yaml(document, line, &mut pieces);
+        }
     }
     if let Some(last) = pieces.last_mut() {
         last.last = true;
     }
-    (pieces, None)
+    (pieces, cut_off)
 }
 
-/// `{kind: x}` begins like JSON and is none.
-fn is_flow_yaml(text: &str) -> bool {
-    let inner = text.trim_start().trim_start_matches('{').trim_start();
-    !inner.starts_with('"') && !inner.starts_with('}')
-}
-
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(default)]
-    kind: Cow<'a, str>,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-fn json(text: &str) -> (Vec<Piece<'_>>, CutOff) {
-    let mut pieces = Vec::new();
-    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
-    let (mut line, mut counted) = (1, 0);
-    loop {
-        let rest = &text[stream.byte_offset()..];
-        let start = text.len() - rest.trim_start().len();
-        line += text.as_bytes()[counted..start].iter().filter(|b| **b == b'\n').count();
-        counted = start;
-        match stream.next() {
-            None => return (pieces, None),
-            Some(Err(e)) => return (pieces, Some((line, format!("not JSON to its end: {e}")))),
-            Some(Ok(document)) => json_document(document.get(), line, &mut pieces),
-        }
-    }
-}
-
-fn json_document<'a>(text: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) {
-    let mut push = |kind: Option<String>, text: &'a str| {
-        pieces.push(Piece { kind, text: Cow::Borrowed(text), line, shape: Shape::Json, last: false });
-    };
-    let kind_of = |head: &Head<'_>| Some(head.kind.to_string()).filter(|k| !k.is_empty());
-    match serde_json::from_str::<Head<'_>>(text) {
-        Ok(Head { kind, items: Some(items) }) if kind.ends_with("List") => {
-            let of = Some(kind.trim_end_matches("List").to_owned()).filter(|k| !k.is_empty());
-            for item in items {
-                let head = serde_json::from_str::<Head<'_>>(item.get());
-                push(head.ok().as_ref().and_then(kind_of).or_else(|| of.clone()), item.get());
-            }
-        }
-        Ok(head) => push(kind_of(&head), text),
-        Err(_) => push(None, text),
-    }
-}
-
-/// The documents of a YAML file, each with its first line. A separator at the margin cannot be part
-/// of anything else in a manifest: whatever is nested is indented.
+/// The documents of a file, each with its first line. A separator at the margin cannot be part of
+/// anything else in a manifest: whatever is nested is indented. What stands behind it on its line is
+/// already content.
 fn documents(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut offset) = (0, 1, 0);
     for (i, line) in text.split_inclusive('\n').enumerate() {
         let bare = line.trim_end();
-        if bare == "---" || bare.starts_with("--- ") || bare == "..." {
+        let behind = bare.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
+        if let Some(rest) = behind.or((bare == "...").then_some("")) {
             documents.push((start_line, &text[start..offset]));
-            start = offset + line.len();
-            start_line = i + 2;
+            let content = rest.trim_start();
+            let here = !content.is_empty() && !content.starts_with('#');
+            start = if here { offset + bare.len() - content.len() } else { offset + line.len() };
+            start_line = if here { i + 1 } else { i + 2 };
         }
         offset += line.len();
     }
     documents.push((start_line, &text[start..]));
-    documents.retain(|(_, d)| d.lines().any(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#')));
+    documents.retain(|(_, d)| d.lines().any(says_something));
     documents
 }
 
+/// Blank lines, remarks and directives (`%YAML 1.2`) do not make a document.
+fn says_something(line: &str) -> bool {
+    !is_remark(line) && !line.starts_with('%')
+}
+
+fn is_remark(line: &str) -> bool {
+    let bare = line.trim_start();
+    bare.is_empty() || bare.starts_with('#')
+}
+
 fn yaml<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) {
-    let kind = value_of(document, "kind", 0);
-    match kind {
-        Some(kind) if kind.ends_with("List") => {
-            let of = Some(kind.trim_end_matches("List")).filter(|k| !k.is_empty());
-            if let Some(items) = items(document) {
-                for (offset, item, indent) in items {
-                    let kind = value_of(item, "kind", indent + 2).or(of).map(str::to_owned);
-                    pieces.push(Piece {
-                        kind,
-                        text: Cow::Borrowed(item),
-                        line: line + offset,
-                        shape: Shape::Item,
-                        last: false,
-                    });
-                }
-                return;
-            }
-            pieces.push(Piece { kind: None, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
-        }
-        kind => {
-            let kind = kind.map(str::to_owned);
-            pieces.push(Piece { kind, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
-        }
+    let kind = value_of(document, "kind", 0).filter(|k| is_kind(k));
+    let is_list = kind.is_some_and(|k| k.ends_with("List"));
+    let of = kind.filter(|_| is_list).map(|k| k.trim_end_matches("List")).filter(|k| !k.is_empty());
+    let items = if is_list { items(document) } else { sequence(document) };
+    for (offset, item, indent) in items.iter().flatten() {
+        // A list in a list is parsed as a whole.
+        let kind = value_of(item, "kind", indent + 2).filter(|k| is_kind(k)).or(of).filter(|k| !k.ends_with("List"));
+        let kind = kind.map(str::to_owned);
+        pieces.push(Piece { kind, text: Cow::Borrowed(item), line: line + offset, shape: Shape::Item, last: false });
     }
+    if items.is_none() {
+        let kind = kind.filter(|_| !is_list).map(str::to_owned);
+        pieces.push(Piece { kind, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
+    }
+}
+
+/// Anything else (an anchor, a tag, a block scalar) only a parser understands.
+fn is_kind(value: &str) -> bool {
+    value.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 /// The value of a key at exactly this indentation, or behind a dash two columns before it.
 fn value_of<'a>(text: &'a str, key: &str, indent: usize) -> Option<&'a str> {
-    text.lines().find_map(|line| {
+    let value = text.lines().find_map(|line| {
         let rest = line.get(indent..)?;
         let before = &line[..indent];
         let dashed = before.ends_with("- ") && before[..indent - 2].bytes().all(|b| b == b' ');
         if !(dashed || before.bytes().all(|b| b == b' ')) {
             return None;
         }
-        let value = rest.strip_prefix(key)?.strip_prefix(':')?;
-        let value = value.split(" #").next().unwrap_or_default().trim().trim_matches(['"', '\'']);
-        (!value.is_empty()).then_some(value)
-    })
+        rest.strip_prefix(key)?.strip_prefix(':')
+    })?;
+    let value = value.split(" #").next().unwrap_or_default().trim();
+    let quoted = |quote| value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote));
+    Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(value)).filter(|v| !v.is_empty())
 }
 
-/// The items of a block list under `items:`, each with its first line and the indentation of its
-/// dash.
-fn items(document: &str) -> Option<Vec<(usize, &str, usize)>> {
-    let mut lines = document.split_inclusive('\n').enumerate();
+/// An item of a block list: its first line, its text, and the indentation of its dash.
+type Item<'a> = (usize, &'a str, usize);
+
+/// The items of a block list under `items:`.
+fn items(document: &str) -> Option<Vec<Item<'_>>> {
     let mut offset = 0;
-    loop {
-        let (_, line) = lines.next()?;
+    let above = document.split_inclusive('\n').position(|line| {
         offset += line.len();
-        if line.trim_end() == "items:" {
-            break;
-        }
-    }
+        line.split(" #").next().unwrap_or_default().trim_end() == "items:"
+    })?;
+    let (items, rest) = block_list(&document[offset..], above + 1)?;
+    // Behind the list another key follows, or nothing; else a parser shall say what is wrong.
+    (!rest.starts_with([' ', '\t'])).then_some(items)
+}
+
+/// The items of a document that is a block list itself.
+fn sequence(document: &str) -> Option<Vec<Item<'_>>> {
+    let (items, rest) = block_list(document, 0)?;
+    (!items.is_empty() && rest.is_empty()).then_some(items)
+}
+
+/// The items of a block list with which a text begins, and what follows it. Remarks say nothing
+/// about the list.
+fn block_list(text: &str, above: usize) -> Option<(Vec<Item<'_>>, &str)> {
     let mut items = Vec::new();
     let mut indent = None;
     let mut open: Option<(usize, usize)> = None;
-    let mut end = offset;
-    for (i, line) in lines {
+    let mut end = 0;
+    for (i, line) in text.split_inclusive('\n').enumerate() {
         let margin = line.len() - line.trim_start_matches(' ').len();
-        let blank = line.trim().is_empty() || line.trim_start().starts_with('#');
-        let dash = line[margin..].starts_with("- ") || line[margin..].trim_end() == "-";
-        let indent = *indent.get_or_insert(if blank { usize::MAX } else { margin });
-        if indent == usize::MAX {
-            // A remark before the first item says nothing about the list.
-            return None;
+        if !is_remark(line) {
+            let dash = line[margin..].starts_with("- ") || line[margin..].trim_end() == "-";
+            let indent = *indent.get_or_insert(margin);
+            if margin == indent && dash {
+                items.extend(open.take().map(|(line, start)| (line, start, end)));
+                open = Some((i, end));
+            } else if margin <= indent {
+                break;
+            }
         }
-        if !blank && margin == indent && dash {
-            items.extend(open.take().map(|(line, start)| (line, start, end)));
-            open = Some((i, offset));
-        } else if !blank && margin <= indent {
-            break;
-        }
-        offset += line.len();
-        end = offset;
+        end += line.len();
     }
     items.extend(open.map(|(line, start)| (line, start, end)));
     let indent = indent?;
-    Some(items.into_iter().map(|(line, start, end)| (line, &document[start..end], indent)).collect())
+    let items = items.into_iter().map(|(line, start, end)| (above + line, &text[start..end], indent)).collect();
+    Some((items, &text[end..]))
 }

@@ -1,6 +1,8 @@
 //! What the reader takes, and how it speaks of what it cannot take.
 
 use super::*;
+use caretaker_namespaces::observe;
+use proptest::prelude::*;
 use rstest::rstest;
 
 fn take(text: &str) -> Manifests {
@@ -35,6 +37,25 @@ const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n
 #[case::json_documents("{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"b\"}}", &["1:Namespace/a", "2:Namespace/b"])]
 #[case::json_list(r#"{"kind":"List","items":[{"kind":"Namespace","metadata":{"name":"a"}}]}"#, &["1:Namespace/a"])]
 #[case::json_typed_list(r#"{"items":[{"metadata":{"name":"a"}}],"kind":"NamespaceList"}"#, &["1:Namespace/a"])]
+#[case::content_behind_the_separator("--- {kind: Namespace, metadata: {name: a}}\n--- # a remark\n{kind: Namespace, metadata: {name: b}}\n", &["1:Namespace/a", "3:Namespace/b"])]
+#[case::anchored_kind("kind: &k Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
+#[case::tagged_kind("kind: !!str Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
+#[case::folded_kind("kind: >-\n  Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
+#[case::json_documents_parted_as_in_yaml(
+    "{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}\n---\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"b\"}}\n---\nkind: Namespace\nmetadata: {name: c}\n",
+    &["1:Namespace/a", "3:Namespace/b", "5:Namespace/c"]
+)]
+#[case::directives("%YAML 1.2\n---\nkind: Namespace\nmetadata: {name: a}\n...\n# b\n%YAML 1.2\n---\nkind: Namespace\nmetadata: {name: b}\n", &["3:Namespace/a", "9:Namespace/b"])]
+#[case::json_array("[\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}},\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"b\"}}]", &["2:Namespace/a", "3:Namespace/b"])]
+#[case::json_array_of_lists(r#"[{"kind":"List","items":[{"kind":"Namespace","metadata":{"name":"a"}}]}]"#, &["1:Namespace/a"])]
+#[case::sequence("# all\n- kind: Namespace\n  metadata: {name: a}\n\n- kind: Namespace\n  metadata: {name: b}\n", &["2:Namespace/a", "5:Namespace/b"])]
+#[case::flow_sequence("[{kind: Namespace, metadata: {name: a}}]", &["1:Namespace/a"])]
+#[case::list_in_a_list("kind: List\nitems:\n- kind: NamespaceList\n  items:\n  - metadata: {name: a}\n", &["3:Namespace/a"])]
+#[case::remark_before_the_items("kind: List\nitems:\n# first\n\n- kind: Namespace\n  metadata: {name: a}\n", &["5:Namespace/a"])]
+#[case::json_list_by_line(
+    "{\"kind\": \"List\",\n\"items\": [\n{\"kind\": \"Namespace\",\n\"metadata\": {\"name\": \"a\"}},\n{\"kind\": \"Service\",\n\"metadata\": {\"name\": \"s\"}}\n]}",
+    &["3:Namespace/a", "5:Service/s"]
+)]
 #[case::nothing_set("kind: Namespace\nmetadata:\n  name: a\n  labels:\n  annotations: null\nspec: null\nstatus:\n", &["1:Namespace/a"])]
 #[case::a_kind_inside_another("kind: Namespace\nmetadata:\n  name: a\n  annotations:\n    x: |\n      kind: Pod\n", &["1:Namespace/a"])]
 fn reads(#[case] text: &str, #[case] expected: &[&str]) {
@@ -67,6 +88,23 @@ fn other_kinds_are_skipped_and_counted_without_being_parsed() {
     "kind: Namespace\nmetadata:\n  name: a\n---\nkind: Deployment\nmetadata:\n  name: d\nspec:\n  replicas: three\n",
     "a.yaml:9: Deployment d: "
 )]
+#[case::bad_item_behind_a_remark(
+    "kind: List\nitems:\n# first\n- kind: Namespace\n  metadata: {name: a}\n- kind: Deployment\n  metadata:\n    name: d\n  spec:\n    replicas: three\n",
+    "a.yaml:10: Deployment d: "
+)]
+#[case::bad_item_of_a_flow_list(
+    "kind: List\nitems: [{kind: Namespace, metadata: {name: a}}, {kind: Deployment, metadata: {name: d}, spec: {replicas: three}}]\n",
+    "a.yaml:1: Deployment d: "
+)]
+#[case::wrong_type_in_a_json_list(
+    "{\"kind\":\"List\",\"items\":[\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}},\n{\"kind\":\"Deployment\",\n\"metadata\":{\"name\":\"d\"},\n\"spec\":{\"replicas\":\"three\"}}]}",
+    "a.yaml:5: Deployment d: "
+)]
+#[case::behind_a_broken_json_document(
+    "{\"kind\":\n}\n---\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}",
+    "a.yaml:2: not JSON to its end"
+)]
+#[case::items_that_are_no_list("kind: List\nitems:\n  a: b\n---\nkind: Namespace\nmetadata: {name: a}\n", "a.yaml:1: ")]
 #[case::no_kind("kind: Namespace\nmetadata:\n  name: a\n---\nmetadata:\n  name: x\n", "a.yaml:5: ")]
 fn what_cannot_be_read_is_named_and_the_rest_goes_on(#[case] text: &str, #[case] place: &str) {
     let all = take(text);
@@ -74,6 +112,7 @@ fn what_cannot_be_read_is_named_and_the_rest_goes_on(#[case] text: &str, #[case]
     assert_eq!(all.found.len(), 1, "{:?}", all.found);
     let problem = all.problems.first().expect("it is named").to_string();
     assert!(problem.starts_with(place), "{problem}");
+    assert!(!problem.contains(" at line "), "the file and the line are the only place: {problem}");
 }
 
 #[test]
@@ -92,6 +131,50 @@ fn our_own_config_maps_are_found_among_others() {
 
     assert_eq!(all.settings["caretaker-state"]["namespaces"], "{}");
     assert_eq!(all.skipped, 1);
+}
+
+#[rstest]
+#[case::in_a_list_with_a_remark(
+    "kind: List\nitems:\n# ours\n- kind: ConfigMap\n  metadata: {name: caretaker-config, namespace: caretaker-system}\n  data: {config.yaml: x}\n"
+)]
+#[case::in_a_flow_list(
+    "kind: List\nitems: [{kind: ConfigMap, metadata: {name: caretaker-config, namespace: caretaker-system}, data: {config.yaml: x}}]\n"
+)]
+#[case::in_a_typed_flow_list(
+    "kind: ConfigMapList\nitems: [{metadata: {name: caretaker-config, namespace: caretaker-system}, data: {config.yaml: x}}]\n"
+)]
+#[case::in_an_array(r#"[{"kind": "ConfigMap", "metadata": {"name": "caretaker-config", "namespace": "caretaker-system"}, "data": {"config.yaml": "x"}}]"#)]
+fn our_own_config_maps_are_found(#[case] text: &str) {
+    let all = take(text);
+
+    assert_eq!(all.settings["caretaker-config"]["config.yaml"], "x");
+    assert!(all.problems.is_empty(), "{:?}", all.problems);
+}
+
+#[test]
+fn files_are_found_by_their_endings_and_what_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.YAML", "b.Yml", "c.JSON", "d.txt"] {
+        std::fs::write(folder.path().join(name), "{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}").unwrap();
+    }
+    std::os::unix::fs::symlink("nowhere", folder.path().join("e.yaml")).unwrap();
+    std::os::unix::fs::symlink(".", folder.path().join("loop")).unwrap();
+
+    let all = Manifests::read(folder.path()).unwrap();
+
+    assert_eq!((all.files, all.found.len(), all.problems.len()), (3, 3, 1));
+    let problem = all.problems[0].to_string();
+    assert!(problem.contains("e.yaml: cannot be read"), "{problem}");
+    assert!(Manifests::read(&folder.path().join("nowhere")).is_err(), "what is named has to exist");
+}
+
+#[test]
+fn nesting_without_end_is_a_problem_and_no_crash() {
+    for (open, count) in [("[", 200_000), ("{\"a\":", 200_000), ("[{a: ", 100_000), ("- ", 100_000)] {
+        let all = take(&open.repeat(count));
+
+        assert!(all.found.is_empty() && !all.problems.is_empty(), "{open}");
+    }
 }
 
 /// A Deployment long enough to be read in short, with words of its own in all the wrong places.
@@ -127,8 +210,103 @@ fn what_fails_in_short_is_named_by_its_place_in_full() {
     assert!(all.problems[0].to_string().starts_with(&format!("a.yaml:{line}: Deployment d: ")), "{}", all.problems[0]);
 }
 
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
+#[test]
+fn a_remark_at_the_margin_does_not_make_the_status_part_of_the_spec() {
+    let text =
+        long_deployment("3").replace("  replicas: 3\nstatus:\n  replicas: 9", "status:\n# a remark\n  replicas: 0");
+
+    let all = take(&text);
+
+    assert!(format!("{:?}", all.found[0].object).contains("replicas: None"), "{:?}", all.found[0].object);
+}
+
+/// What people and tools put between the lines of a manifest.
+fn between() -> impl Strategy<Value = String> {
+    let indent = || proptest::sample::select(vec![0_usize, 2, 4, 6, 8]);
+    prop_oneof![
+        6 => Just(String::new()),
+        1 => Just("\n".to_owned()),
+        2 => indent().prop_map(|n| format!("{}# replicas: 0\n", " ".repeat(n))),
+        1 => indent().prop_map(|n| format!("{}# status:\n", " ".repeat(n))),
+    ]
+}
+
+/// The blocks of an object in any order, each line with something before it.
+fn shuffled(blocks: Vec<String>) -> impl Strategy<Value = String> {
+    Just(blocks).prop_shuffle().prop_flat_map(|blocks| {
+        let lines: Vec<String> = blocks.concat().lines().map(str::to_owned).collect();
+        let count = lines.len();
+        (Just(lines), proptest::collection::vec(between(), count)).prop_map(|(lines, between)| {
+            // Between the lines of a block scalar a remark would be text, or the end of it.
+            let quiet = |line: &str| line.contains("TEXT");
+            lines
+                .iter()
+                .zip(between)
+                .map(|(line, before)| if quiet(line) { format!("{line}\n") } else { format!("{before}{line}\n") })
+                .collect()
+        })
+    })
+}
+
+fn workload() -> impl Strategy<Value = String> {
+    let lists = |name: &str, dash: &str| {
+        format!("      {name}:\n{dash}- name: x\n{dash}  replicas: 0\n{dash}  nodeSelector:\n{dash}    y: z\n")
+    };
+    let pod = prop_oneof![Just("      "), Just("        ")].prop_flat_map(move |dash| {
+        shuffled(vec![
+            lists("containers", dash),
+            lists("initContainers", dash),
+            lists("volumes", dash),
+            "      nodeSelector:\n        caretaker.dev/asleep: \"true\"\n".to_owned(),
+            "      note: |\n        containers: TEXT\n         status: TEXT\n".to_owned(),
+        ])
+    });
+    let spec = (pod, any::<bool>()).prop_flat_map(|(pod, replicas)| {
+        let replicas = if replicas { "  replicas: 3\n" } else { "  paused: true\n" };
+        Just(vec![replicas.to_owned(), format!("  template:\n    spec:\n{pod}")]).prop_shuffle()
+    });
+    spec.prop_flat_map(|spec| {
+        shuffled(vec![
+            "kind: Deployment\n".to_owned(),
+            "metadata:\n  name: d\n  annotations:\n    note: |-\n      status: TEXT\n      spec: TEXT\n".to_owned(),
+            format!("spec:\n{}", spec.concat()),
+            "status:\n  replicas: 0\n  conditions:\n  - type: x\n    message: >\n      spec: TEXT\n  spec:\n    replicas: 0\n"
+                .to_owned(),
+        ])
+    })
+}
+
+/// As `kubectl get -o yaml` has it in its lists.
+fn as_item(text: &str) -> String {
+    let lines = text.lines().map(|l| if l.is_empty() || l.starts_with('#') { l.to_owned() } else { format!("  {l}") });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let first = text.find("  ").unwrap_or(0);
+    format!("kind: List\nitems:\n{}- {}\n", &text[..first], &text[first + 2..])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn read_in_short_or_in_full_an_object_is_the_same(object in workload(), as_an_item in any::<bool>()) {
+        let text = if as_an_item { as_item(&object) } else { object };
+        let (pieces, _) = cut::pieces(&text);
+        let [piece] = pieces.as_slice() else { panic!("{pieces:?}") };
+        let piece = Piece { last: false, kind: piece.kind.clone(), text: piece.text.clone(), ..*piece };
+
+        let short = piece.in_short();
+        let short = short.as_deref().unwrap_or(&piece.text);
+
+        prop_assert!(short.len() < piece.text.len(), "nothing was left out of\n{}", piece.text);
+        let read = |text: &str| if as_an_item {
+            parse::yaml::<Vec<Manifest>>(text).map(|m| format!("{m:?}")).map_err(|e| e.why)
+        } else {
+            parse::yaml::<Manifest>(text).map(|m| format!("{m:?}")).map_err(|e| e.why)
+        };
+        let full = read(&piece.text);
+        prop_assert!(full.is_ok(), "{full:?}\n{}", piece.text);
+        prop_assert_eq!(read(short), full, "{}\nbecame\n{}", &piece.text, short);
+    }
 
     #[test]
     fn no_text_makes_it_panic(text in "(kind: (Namespace|List|Deployment)\n|items:\n|- |  |metadata:\n|name: a\n|---\n|\\{|\\}|\"|[a-z\u{e9}:\\[ \n]){0,40}") {
@@ -136,7 +314,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn nor_any_other(text in proptest::prelude::any::<String>()) {
+    fn nor_any_other(text in any::<String>()) {
         take(&text);
     }
 }
