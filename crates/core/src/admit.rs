@@ -106,42 +106,69 @@ fn lately(then: Timestamp, span: SignedDuration, now: Timestamp) -> bool {
     time::between(then, now) < span
 }
 
+/// Those among whom shares are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// All subjects of the keeper: what the breaker's share is a share of.
+    pub subjects: usize,
+    /// Those whose number a pace is a share of.
+    pub paced: usize,
+    /// Guarded subjects that wait their turn, are not among the verdicts at hand, and fell due
+    /// within the breaker's time.
+    pub queued: usize,
+}
+
 /// Holds verdicts against the bounds, in place. What is due longest goes first.
 ///
 /// Returns why the breaker opens, if it does so now.
 pub fn admit<A: Action>(
     verdicts: &mut [Verdict<A>],
-    subjects: usize,
+    crowd: Crowd,
     bounds: &Bounds,
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Opened> {
-    let opens = if ledger.open.is_none() { opens(verdicts, subjects, bounds, ledger, now) } else { None };
+    let recent = recently_due(verdicts, bounds, now);
+    for (name, pace) in &bounds.pace {
+        hold_pace(verdicts, name, pace, crowd.paced, ledger, now);
+    }
+    let opens = if ledger.open.is_none() { opens(verdicts, &recent, crowd, bounds, ledger, now) } else { None };
     if let Some(opened) = opens.as_ref().or(ledger.open.as_ref()) {
         refuse_guarded(verdicts, opened);
-    }
-    for (name, pace) in &bounds.pace {
-        hold_pace(verdicts, name, pace, subjects, ledger, now);
     }
     opens
 }
 
+/// Which verdicts are guarded and fell due within the breaker's time.
+fn recently_due<A: Action>(verdicts: &[Verdict<A>], bounds: &Bounds, now: Timestamp) -> Vec<bool> {
+    let recent = |v: &Verdict<A>| match (&v.next, bounds.breaker) {
+        (Next::Act { action, due }, Some(breaker)) => action.guarded() && lately(*due, breaker.within, now),
+        _ => false,
+    };
+    verdicts.iter().map(recent).collect()
+}
+
+/// What counts is what would be done now, however long it has been due; what was done lately; and
+/// what fell due lately and waits its turn. A backlog that its pace holds back anyway does not.
 fn opens<A: Action>(
     verdicts: &[Verdict<A>],
-    subjects: usize,
+    recent: &[bool],
+    crowd: Crowd,
     bounds: &Bounds,
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Opened> {
     let breaker = bounds.breaker?;
-    let due = verdicts.iter().filter(|v| matches!(&v.next, Next::Act { action, .. } if action.guarded())).count();
+    let at_once = |v: &Verdict<A>| matches!(&v.next, Next::Act { action, .. } if action.guarded());
+    let due = verdicts.iter().zip(recent).filter(|(v, recent)| at_once(v) || **recent).count();
     let made = ledger.guarded.iter().filter(|t| lately(**t, breaker.within, now)).count();
-    let limit = of(breaker.at_least, breaker.share, subjects);
-    (due > 0 && due + made >= limit).then(|| Opened {
+    let limit = of(breaker.at_least, breaker.share, crowd.subjects);
+    let all = due + made + crowd.queued;
+    (due > 0 && all >= limit).then(|| Opened {
         since: now,
         because: format!(
-            "{} of {subjects} subjects fell due within {}, the limit is {limit}",
-            due + made,
+            "{all} of {} subjects would be put to sleep or destroyed within {}, the limit is {limit}",
+            crowd.subjects,
             duration::format(breaker.within)
         ),
     })
@@ -149,18 +176,21 @@ fn opens<A: Action>(
 
 fn refuse_guarded<A: Action>(verdicts: &mut [Verdict<A>], opened: &Opened) {
     for verdict in verdicts {
-        let Next::Act { action, .. } = &verdict.next else { continue };
-        if action.guarded() {
-            verdict.because = format!(
-                "{} is due ({}), but the breaker is open since {}: {}",
-                action.name(),
-                verdict.rule,
-                time::show(opened.since),
-                opened.because
-            );
-            verdict.rule = BREAKER_OPEN;
-            verdict.next = Next::Refuse { record: None };
-        }
+        let held = match &verdict.next {
+            Next::Act { action, .. } => Some(action),
+            Next::Wait { then, .. } if verdict.rule == PACED => Some(then),
+            _ => None,
+        };
+        let Some(action) = held.filter(|action| action.guarded()) else { continue };
+        verdict.because = format!(
+            "{} is due ({}), but the breaker is open since {}: {}",
+            action.name(),
+            verdict.rule,
+            time::show(opened.since),
+            opened.because
+        );
+        verdict.rule = BREAKER_OPEN;
+        verdict.next = Next::Refuse { record: None };
     }
 }
 
@@ -228,6 +258,10 @@ mod tests {
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
+    fn crowd(subjects: usize) -> Crowd {
+        Crowd { subjects, paced: subjects, queued: 0 }
+    }
+
     fn at(minutes: i64) -> Timestamp {
         Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
     }
@@ -262,7 +296,7 @@ mod tests {
     fn what_is_due_longest_goes_first_and_the_rest_waits_its_turn() {
         let mut verdicts = vec![due("delete", 30), due("delete", 10), due("delete", 20)];
 
-        admit(&mut verdicts, 3, &paced(2, 0.0), &Ledger::default(), at(60));
+        admit(&mut verdicts, crowd(3), &paced(2, 0.0), &Ledger::default(), at(60));
 
         assert!(matches!(verdicts[1].next, Next::Act { .. }));
         assert!(matches!(verdicts[2].next, Next::Act { .. }));
@@ -277,7 +311,7 @@ mod tests {
         ledger.note(&Named("delete"), &paced(1, 0.0), at(30));
         let mut verdicts = vec![due("delete", 0), due("delete", 1)];
 
-        admit(&mut verdicts, 2, &paced(1, 0.0), &ledger, at(60));
+        admit(&mut verdicts, crowd(2), &paced(1, 0.0), &ledger, at(60));
 
         assert_eq!(verdicts[0].next, Next::Wait { until: at(90), then: Named("delete") });
         assert_eq!(verdicts[1].next, Next::Wait { until: at(150), then: Named("delete") });
@@ -291,7 +325,7 @@ mod tests {
         }
         let mut verdicts = vec![due("delete", 0)];
 
-        admit(&mut verdicts, 2, &paced(1, 0.0), &ledger, at(40));
+        admit(&mut verdicts, crowd(2), &paced(1, 0.0), &ledger, at(40));
 
         assert_eq!(verdicts[0].next.at(), Some(at(90)), "an hour after the latest");
     }
@@ -300,7 +334,7 @@ mod tests {
     fn what_is_not_paced_goes_at_once() {
         let mut verdicts = vec![due("sleep", 0); 30];
 
-        assert_eq!(admit(&mut verdicts, 30, &paced(1, 0.0), &Ledger::default(), at(0)), None);
+        assert_eq!(admit(&mut verdicts, crowd(30), &paced(1, 0.0), &Ledger::default(), at(0)), None);
 
         assert!(verdicts.iter().all(|v| v.rule == "Due"));
     }
@@ -313,7 +347,7 @@ mod tests {
     fn the_breaker_opens_for_an_implausible_share(#[case] count: usize, #[case] subjects: usize, #[case] opens: bool) {
         let mut verdicts = vec![due("sleep", 0); count];
 
-        let opened = admit(&mut verdicts, subjects, &broken(20, 0.5), &Ledger::default(), at(0));
+        let opened = admit(&mut verdicts, crowd(subjects), &broken(20, 0.5), &Ledger::default(), at(0));
 
         assert_eq!(opened.is_some(), opens);
         assert!(verdicts.iter().all(|v| (v.rule == BREAKER_OPEN) == opens));
@@ -326,8 +360,8 @@ mod tests {
         ledger.note(&Named("sleep"), &bounds, at(0));
         ledger.note(&Named("sleep"), &bounds, at(5));
 
-        assert!(admit(&mut [due("sleep", 9)], 4, &bounds, &ledger, at(9)).is_some());
-        assert!(admit(&mut [due("sleep", 14)], 4, &bounds, &ledger, at(14)).is_none(), "the first is forgotten");
+        assert!(admit(&mut [due("sleep", 9)], crowd(4), &bounds, &ledger, at(9)).is_some());
+        assert!(admit(&mut [due("sleep", 14)], crowd(4), &bounds, &ledger, at(14)).is_none(), "the first is forgotten");
     }
 
     #[test]
@@ -336,11 +370,43 @@ mod tests {
         let ledger = Ledger { open: Some(opened), ..Ledger::default() };
         let mut verdicts = vec![due("delete", 500), due("wake", 500)];
 
-        assert_eq!(admit(&mut verdicts, 40, &broken(20, 0.5), &ledger, at(600)), None, "it does not open twice");
+        assert_eq!(admit(&mut verdicts, crowd(40), &broken(20, 0.5), &ledger, at(600)), None, "it does not open twice");
 
         assert_eq!((verdicts[0].rule, verdicts[0].next.name()), (BREAKER_OPEN, "refuse"));
         assert!(verdicts[0].because.contains("30 of 40"), "{}", verdicts[0].because);
         assert!(matches!(verdicts[1].next, Next::Act { .. }));
+    }
+
+    #[test]
+    fn a_pace_is_a_share_of_those_it_counts_and_not_of_all() {
+        let mut verdicts = vec![due("delete", 0); 30];
+        let many = Crowd { subjects: 530, paced: 30, queued: 0 };
+
+        admit(&mut verdicts, many, &paced(10, 0.1), &Ledger::default(), at(0));
+
+        assert_eq!(verdicts.iter().filter(|v| v.next.name() == "act").count(), 10);
+    }
+
+    #[test]
+    fn a_backlog_that_its_pace_holds_back_does_not_open_the_breaker() {
+        let bounds = Bounds { breaker: broken(20, 0.5).breaker, ..paced(10, 0.1) };
+        let mut verdicts = vec![due("delete", 0); 45];
+
+        assert_eq!(admit(&mut verdicts, crowd(90), &bounds, &Ledger::default(), at(600)), None);
+
+        let mut fresh = vec![due("delete", 595); 45];
+        assert!(
+            admit(&mut fresh, crowd(90), &bounds, &Ledger::default(), at(600)).is_some(),
+            "these fell due together"
+        );
+        assert!(fresh.iter().all(|v| v.rule == BREAKER_OPEN), "those that wait their turn, too");
+    }
+
+    #[test]
+    fn what_waits_elsewhere_counts_too() {
+        let one_more = Crowd { subjects: 40, paced: 40, queued: 19 };
+
+        assert!(admit(&mut [due("sleep", 0)], one_more, &broken(20, 0.5), &Ledger::default(), at(0)).is_some());
     }
 
     #[test]

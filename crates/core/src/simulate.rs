@@ -2,11 +2,11 @@
 //! subjects. It invents no outside events; those it is given, it plays at their time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::admit::{Bounds, Ledger, admit};
+use crate::admit::{Bounds, Crowd, Ledger, PACED, admit};
 use crate::{Action, Next, Verdict, time};
 
 /// What the simulator asks of a keeper.
@@ -24,6 +24,16 @@ pub trait Model {
 
     /// How a subject looks after somebody used it.
     fn used(&self, subject: Self::Subject, at: Timestamp) -> Self::Subject;
+
+    /// Whether a pace is a share of this subject and its like.
+    fn is_paced(&self, subject: &Self::Subject) -> bool;
+
+    /// What binds subjects together: those with the same word feel what is done to each other.
+    fn bond<'a>(&self, subject: &'a Self::Subject) -> Option<&'a str>;
+
+    /// How a subject looks after an action on another one that it is bound to; `None` if it is gone
+    /// with it.
+    fn beside(&self, subject: Self::Subject, other: &Self::Subject, action: &Self::Action) -> Option<Self::Subject>;
 }
 
 /// Somebody uses a subject, named by its place.
@@ -71,14 +81,37 @@ pub struct Simulation<M: Model> {
     /// overtaken by events.
     agenda: BinaryHeap<Reverse<(Timestamp, usize)>>,
     appointments: Vec<Option<Timestamp>>,
+    /// Guarded subjects that wait their turn, and since when they are due.
+    queued: BTreeMap<usize, Timestamp>,
+    /// Places of subjects that are bound together.
+    groups: Vec<Vec<usize>>,
+    group_of: Vec<Option<usize>>,
     alive: usize,
+    paced: usize,
 }
 
 impl<M: Model> Simulation<M> {
     /// Starts at a moment, with everything as it is.
     pub fn new(model: M, subjects: Vec<M::Subject>, bounds: Bounds, ledger: Ledger, start: Timestamp) -> Self {
         let agenda = (0..subjects.len()).map(|i| Reverse((start, i))).collect();
+        let mut words: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (i, subject) in subjects.iter().enumerate() {
+            if let Some(word) = model.bond(subject) {
+                words.entry(word.to_owned()).or_default().push(i);
+            }
+        }
+        let groups: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
+        let mut group_of = vec![None; subjects.len()];
+        for (group, places) in groups.iter().enumerate() {
+            for place in places {
+                group_of[*place] = Some(group);
+            }
+        }
         Self {
+            queued: BTreeMap::new(),
+            groups,
+            group_of,
+            paced: subjects.iter().filter(|s| model.is_paced(s)).count(),
             model,
             bounds,
             ledger,
@@ -134,7 +167,11 @@ impl<M: Model> Simulation<M> {
             }
             let mut verdicts: Vec<_> =
                 touched.iter().filter_map(|i| self.subjects[*i].as_ref()).map(|s| self.model.judge(s, now)).collect();
-            if let Some(opened) = admit(&mut verdicts, self.alive, &self.bounds, &self.ledger, self.now) {
+            for i in &touched {
+                self.queued.remove(i);
+            }
+            let dues: Vec<_> = verdicts.iter().map(|v| v.next.at()).collect();
+            if let Some(opened) = admit(&mut verdicts, self.crowd(), &self.bounds, &self.ledger, self.now) {
                 happened.push(Happening {
                     at: self.now,
                     subject: None,
@@ -145,37 +182,80 @@ impl<M: Model> Simulation<M> {
                 self.ledger.open = Some(opened);
             }
             let mut again = Vec::new();
-            for (i, verdict) in std::mem::take(&mut touched).into_iter().zip(verdicts) {
-                if self.carry_out(i, verdict, happened) {
-                    again.push(i);
+            for ((i, verdict), due) in std::mem::take(&mut touched).into_iter().zip(verdicts).zip(dues) {
+                if let (Next::Wait { then, .. }, Some(due)) = (&verdict.next, due)
+                    && verdict.rule == PACED
+                    && then.guarded()
+                {
+                    self.queued.insert(i, due);
                 }
+                self.carry_out(i, verdict, happened, &mut again);
             }
             touched = again;
         }
     }
 
-    /// Does what a verdict says; true if the subject is to be judged again at once.
-    fn carry_out(&mut self, i: usize, verdict: Verdict<M::Action>, happened: &mut Vec<Happening<M::Action>>) -> bool {
+    fn crowd(&self) -> Crowd {
+        let within = self.bounds.breaker.map(|b| b.within);
+        let lately = |due: &&Timestamp| within.is_some_and(|within| time::between(**due, self.now) < within);
+        Crowd { subjects: self.alive, paced: self.paced, queued: self.queued.values().filter(lately).count() }
+    }
+
+    /// Does what a verdict says, and names whom to judge again at once.
+    fn carry_out(
+        &mut self,
+        i: usize,
+        verdict: Verdict<M::Action>,
+        happened: &mut Vec<Happening<M::Action>>,
+        again: &mut Vec<usize>,
+    ) {
         let Verdict { rule, next, because } = verdict;
         let action = match next {
-            Next::Rest | Next::Refuse { record: None } => return false,
+            Next::Rest | Next::Refuse { record: None } => return,
             Next::Wait { until, .. } => {
                 let until = until.max(self.now);
                 if self.appointments[i] != Some(until) {
                     self.appointments[i] = Some(until);
                     self.agenda.push(Reverse((until, i)));
                 }
-                return false;
+                return;
             }
             Next::Act { action, .. } | Next::Refuse { record: Some(action) } => action,
         };
+        // Gone with another one at this very moment.
+        let Some(subject) = self.subjects[i].take() else { return };
         self.ledger.note(&action, &self.bounds, self.now);
-        if let Some(subject) = self.subjects[i].take() {
-            self.subjects[i] = self.model.after(subject, &action, self.now);
-            self.alive -= usize::from(self.subjects[i].is_none());
+        self.tell_those_beside(i, &subject, &action, again);
+        let paced = self.model.is_paced(&subject);
+        self.subjects[i] = self.model.after(subject, &action, self.now);
+        if self.subjects[i].is_none() {
+            self.gone(i, paced);
         }
         happened.push(Happening { at: self.now, subject: Some(i), action: Some(action), rule, because });
-        true
+        again.push(i);
+    }
+
+    fn tell_those_beside(&mut self, i: usize, acted: &M::Subject, action: &M::Action, again: &mut Vec<usize>) {
+        let Some(group) = self.group_of[i] else { return };
+        for place in self.groups[group].clone() {
+            if place == i {
+                continue;
+            }
+            let Some(subject) = self.subjects[place].take() else { continue };
+            let paced = self.model.is_paced(&subject);
+            self.subjects[place] = self.model.beside(subject, acted, action);
+            if self.subjects[place].is_none() {
+                self.gone(place, paced);
+            } else {
+                again.push(place);
+            }
+        }
+    }
+
+    fn gone(&mut self, i: usize, paced: bool) {
+        self.alive -= 1;
+        self.paced -= usize::from(paced);
+        self.queued.remove(&i);
     }
 }
 
@@ -226,6 +306,15 @@ mod tests {
         }
         fn used(&self, _: Candle, at: Timestamp) -> Candle {
             Candle(at)
+        }
+        fn is_paced(&self, _: &Candle) -> bool {
+            true
+        }
+        fn bond<'a>(&self, _: &'a Candle) -> Option<&'a str> {
+            None
+        }
+        fn beside(&self, subject: Candle, _: &Candle, _: &Take) -> Option<Candle> {
+            Some(subject)
         }
     }
 

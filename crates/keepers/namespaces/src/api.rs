@@ -252,7 +252,20 @@ pub fn read_activity(text: Option<&str>) -> Setting<Activity> {
             .to_owned(),
         _ => String::new(),
     };
-    Setting::Is(Activity { at, by, user })
+    Setting::Is(Activity { at, by: plain(&by), user: plain(&user) })
+}
+
+/// A name is a word for people: short, and without anything that would move a cursor.
+fn plain(text: &str) -> String {
+    const MOST: usize = 80;
+    text.chars().filter(|c| !c.is_control()).take(MOST).collect()
+}
+
+/// Whether a workload, or a subject, is to be left alone. Only a clear `false` is no: whoever wrote
+/// anything else meant to be left alone.
+#[must_use]
+pub fn read_exclude(text: Option<&str>) -> bool {
+    text.is_some_and(|t| !t.eq_ignore_ascii_case("false"))
 }
 
 fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {

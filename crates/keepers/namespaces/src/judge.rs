@@ -9,9 +9,9 @@ use caretaker_core::rules::RuleTable;
 use caretaker_core::setting::Broken;
 use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
 
-use crate::act::{Action, Note};
+use crate::act::{Action, Note, Sleep};
 use crate::api::State;
-use crate::subject::{Subject, World, ago};
+use crate::subject::{Fallback, Kind, Subject, World, ago};
 
 pub use clock::Clock;
 
@@ -26,6 +26,8 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     NotActive => not_active,
     /// `kube-*`, `default`, `caretaker-system`, what the configuration protects, and whatever serves an admission webhook, an APIService or a conversion: never touched.
     Protected => protected,
+    /// Its owner wants it left alone.
+    Excluded => excluded,
     /// No label, no trace of ours, and no fallback: not our business.
     Unmanaged => unmanaged,
     /// A duration that is malformed or negative: reported, and everything stays as it is.
@@ -36,22 +38,30 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     BrokenAnnotation => broken_annotation,
     /// A person put it to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
     HandSleep => hand_sleep,
-    /// The time a person gave it to sleep is over: it wakes, and its clock starts anew.
+    /// The time a person gave it to sleep is over: it wakes, and its clock starts anew; or it is awake already, and the note is removed.
     HandSleepOver => hand_sleep_over,
+    /// There is a record of its sleep, and its state says that it is awake: somebody took the state away. It wakes, and its clock starts anew.
+    StateLost => state_lost,
     /// Asleep, and `sleep-after` is gone: it wakes, and its clock starts anew.
     LabelRemoved => label_removed,
     /// Asleep or on its way there, and used since: it wakes with what it had.
     WokenByActivity => woken_by_activity,
+    /// Its label is the fallback's, and the fallback is off: it is left as it is.
+    FallbackOff => fallback_off,
     /// The fallback is on and it carries no label: it gets one, and its clock starts.
     FallbackLabel => fallback_label,
     /// A label without activity: its clock starts at first sight.
     FirstSeen => first_seen,
     /// Found asleep without a record of since when: since now.
     AsleepSinceUnknown => asleep_since_unknown,
+    /// An announcement that cannot be read: reported, and everything stays as it is.
+    BrokenAnnouncement => broken_announcement,
     /// Asleep by the fallback with PersistentVolumeClaims: not deleted, unless the configuration says so.
     KeptForClaims => kept_for_claims,
     /// Deletion is due, but something in it runs again or is excluded: refused, and its clock starts anew.
     RunningAgain => running_again,
+    /// Awake, its deletion is near, and something in it is excluded: refused.
+    HoldsExcluded => holds_excluded,
     /// Silent for longer than `delete-after`, asleep as long as that asks for, and announced: deleted.
     DeleteAfterElapsed => delete_after_elapsed,
     /// Only `sleep-after`, asleep for longer than that again, and announced: deleted.
@@ -87,11 +97,28 @@ fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
     ns.serves.as_ref().map(|what| Finding::rest(format!("the control plane depends on it: {what}")))
 }
 
+fn excluded(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    ns.excluded.then(|| Finding::rest("its label exclude asks for it to be left alone"))
+}
+
 fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
-    let labelled = ns.sleep_after.is_set() || ns.delete_after.is_set();
-    let traces = ns.state() != State::Normal || ns.hand_sleep_until.is_set() || ns.announced_at.is_set();
-    let fallback = world.policy.fallback.is_some() && ns.kind == crate::subject::Kind::Namespace;
-    (!labelled && !traces && !fallback).then(|| Finding::rest("it carries neither sleep-after nor delete-after"))
+    let managed = ns.sleep_after.is_set() || ns.delete_after.is_set();
+    let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ns.hand_sleep_until.is_set();
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
+    let fallback = fallback(ns, world).is_some();
+    (!managed && !sleeps && !announced && !fallback).then(|| {
+        Finding::rest(if ns.labelled {
+            "its labels say zero"
+        } else {
+            "it carries neither sleep-after nor delete-after"
+        })
+    })
+}
+
+/// The fallback, where it applies: to a namespace on which neither label stands, not even a zero.
+fn fallback<'a>(ns: &Subject, world: &'a World) -> Option<&'a Fallback> {
+    let fallback = world.policy.fallback.as_ref().filter(|f| !f.sleep_after.is_zero())?;
+    (ns.kind == Kind::Namespace && !ns.labelled).then_some(fallback)
 }
 
 fn broken_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
@@ -123,21 +150,33 @@ fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
 }
 
 fn hand_sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    let until = ns.hand_sleep_until.value().filter(|until| *until >= now)?;
+    let until = ns.hand_sleep_until.value().filter(|until| *until >= now && ns.can_sleep())?;
     let because = format!("a person put it to sleep until {}", time::show(until));
-    Some(if ns.is_asleep() {
-        Finding::wait(until, Action::Wake { restart: Some("HandSleepOver") }, because)
+    let leads_on = ns.asleep_since.is_set() || ns.announced_at.is_set() || ns.delete_at.is_set();
+    Some(if !ns.is_asleep() {
+        Finding::act(Action::Sleep(Sleep::ByHand), now, because)
+    } else if leads_on || ns.state() == State::Deleting {
+        Finding::act(Action::Label(Note::ByHand), now, format!("{because}: nothing leads to its deletion meanwhile"))
     } else {
-        Finding::act(Action::Sleep { finish: ns.state() == State::Sleeping }, now, because)
+        Finding::wait(until, Action::Wake { restart: Some("HandSleepOver") }, because)
     })
 }
 
 fn hand_sleep_over(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let until = ns.hand_sleep_until.value().filter(|until| *until < now)?;
-    asleep_in_part(ns).then(|| {
-        let because = format!("a person put it to sleep until {}, {}", time::show(until), ago(until, now));
-        Finding::act(Action::Wake { restart: Some("HandSleepOver") }, until, because)
-    })
+    let because = format!("a person put it to sleep until {}, {}", time::show(until), ago(until, now));
+    let action = if asleep_in_part(ns) {
+        Action::Wake { restart: Some("HandSleepOver") }
+    } else {
+        Action::Label(Note::HandOver)
+    };
+    Some(Finding::act(action, until, because))
+}
+
+fn state_lost(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let since = ns.asleep_since.value().filter(|_| ns.state() == State::Normal)?;
+    let because = format!("asleep since {}, but its label state says normal", time::show(since));
+    Some(Finding::act(Action::Wake { restart: Some("StateLost") }, now, because))
 }
 
 fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -174,13 +213,21 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
     }
 }
 
+fn fallback_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let off = ns.by_fallback && !ns.delete_after.is_set() && world.policy.fallback.is_none();
+    off.then(|| left_as_it_is(ns, now, "its sleep-after is the fallback's, and the fallback is off".to_owned()))
+}
+
+/// Nothing more, except that what was announced is called off.
+fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> Finding<Action> {
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
+    if announced { Finding::act(Action::Label(Note::Withdraw), now, because) } else { Finding::rest(because) }
+}
+
 fn fallback_label(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let fallback = world.policy.fallback.as_ref().filter(|_| ns.kind == crate::subject::Kind::Namespace)?;
-    (!ns.sleep_after.is_set() && !ns.delete_after.is_set()).then(|| {
-        let value = duration::format(fallback.sleep_after);
-        let because = format!("it carries no label, and the fallback is {value}");
-        Finding::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because)
-    })
+    let fallback = fallback(ns, world)?;
+    let because = format!("it carries no label, and the fallback is {}", duration::go(fallback.sleep_after));
+    Some(Finding::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because))
 }
 
 fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -200,6 +247,10 @@ fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
     })
 }
 
+fn broken_announcement(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    refuse(ns.broken_announcement())
+}
+
 fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let may = world.policy.fallback.as_ref().is_some_and(|f| f.delete_claims);
     let fallback_only = ns.by_fallback && !ns.delete_after.is_set();
@@ -209,9 +260,7 @@ fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
         } else {
             format!("{} PersistentVolumeClaims", ns.claims)
         };
-        let because = format!("asleep by the fallback, and it has {claims}: it is not deleted");
-        let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
-        if announced { Finding::act(Action::Label(Note::Withdraw), now, because) } else { Finding::rest(because) }
+        left_as_it_is(ns, now, format!("asleep by the fallback, and it has {claims}: it is not deleted"))
     })
 }
 
@@ -229,6 +278,15 @@ fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
     })
 }
 
+fn holds_excluded(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let clock = Clock::new(ns, world, now);
+    let near = !ns.is_asleep() && clock.sleep().is_none() && (clock.deletion_is_due() || clock.deletion_is_near());
+    let held: Vec<String> =
+        ns.workloads.iter().filter(|w| near && w.excluded).map(|w| format!("{}/{}", w.kind, w.name)).collect();
+    (!held.is_empty())
+        .then(|| Finding::refuse(None, format!("its deletion is near, but this is excluded: {}", held.join(", "))))
+}
+
 fn delete_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     ns.delete_after.value().and_then(|_| delete(&Clock::new(ns, world, now)))
 }
@@ -240,7 +298,7 @@ fn asleep_too_long(ns: &Subject, world: &World, now: Timestamp) -> Found {
 fn delete(clock: &Clock<'_>) -> Found {
     clock
         .deletion_is_due()
-        .then(|| Finding::act(Action::Delete, clock.deletion().unwrap_or(clock.now), clock.why_deleted()))
+        .then(|| Finding::act(Action::Delete, clock.announced_deletion().unwrap_or(clock.now), clock.why_deleted()))
 }
 
 fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -250,14 +308,15 @@ fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
 }
 
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    (ns.state() == State::Sleeping)
-        .then(|| Finding::act(Action::Sleep { finish: true }, now, "it was being put to sleep when that was cut short"))
+    (ns.state() == State::Sleeping).then(|| {
+        Finding::act(Action::Sleep(Sleep::Unfinished), now, "it was being put to sleep when that was cut short")
+    })
 }
 
 fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     let due = clock.sleep().filter(|due| now > *due)?;
-    Some(Finding::act(Action::Sleep { finish: false }, due, clock.why_idle()))
+    Some(Finding::act(Action::Sleep(Sleep::Idle), due, clock.why_idle()))
 }
 
 fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found {
@@ -296,7 +355,7 @@ fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let next_sleep = clock.sleep().filter(|sleep| *sleep < at);
     let because = format!("{}; its deletion was announced {}", clock.why_idle(), ago(announced, now));
     Some(match next_sleep {
-        Some(sleep) => Finding::wait(sleep, Action::Sleep { finish: false }, because),
+        Some(sleep) => Finding::wait(sleep, Action::Sleep(Sleep::Idle), because),
         None => Finding::wait(at, Action::Delete, because),
     })
 }

@@ -3,7 +3,7 @@
 //! This is the scan that closes the loop; everything else is only faster. It keeps nothing: all it
 //! knows it reads from the cluster, so that any process can make the next pass.
 
-use caretaker_core::admit::{Bounds, Ledger, Opened, admit};
+use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened, admit};
 use caretaker_core::{Next, Timestamp, Verdict};
 use futures::StreamExt;
 use kube::Client;
@@ -12,7 +12,7 @@ use crate::act::Action;
 use crate::act::carry_out::{Undone, carry_out};
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation, SOURCES};
-use crate::subject::{Subject, World};
+use crate::subject::{Kind, Subject, World};
 
 /// Eight writes at a time are what an API server on two cores takes; more only wait there.
 pub const CONCURRENCY: usize = 8;
@@ -57,6 +57,13 @@ pub async fn observe(client: &Client) -> Result<Vec<Subject>, kube::Error> {
     Ok(seen.subjects())
 }
 
+/// Those among whom shares are counted: a pace is a share of the namespaces.
+#[must_use]
+pub fn crowd(subjects: &[Subject]) -> Crowd {
+    let paced = subjects.iter().filter(|s| s.kind == Kind::Namespace).count();
+    Crowd { subjects: subjects.len(), paced, queued: 0 }
+}
+
 impl Keep {
     /// Makes one pass over those subjects that are `ours`.
     pub async fn pass(
@@ -68,7 +75,7 @@ impl Keep {
     ) -> Result<Pass, kube::Error> {
         let subjects = observe(client).await?;
         let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &self.world, now)).collect();
-        let opened = admit(&mut verdicts, subjects.len(), &self.bounds, ledger, now);
+        let opened = admit(&mut verdicts, crowd(&subjects), &self.bounds, ledger, now);
         if opened.is_some() {
             ledger.open.clone_from(&opened);
         }

@@ -38,7 +38,7 @@ use caretaker_core::{Setting, Timestamp, Verdict};
 
 use act::Action;
 use api::Activity;
-use subject::{Subject, World};
+use subject::{Kind, Subject, World};
 
 /// The keeper's name.
 pub const NAME: &str = "namespaces";
@@ -66,5 +66,26 @@ impl Model for Simulated {
             subject.activity = Setting::Is(Activity { at, by, user: String::new() });
         }
         subject
+    }
+
+    fn is_paced(&self, subject: &Subject) -> bool {
+        subject.kind == Kind::Namespace
+    }
+
+    fn bond<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
+        Some(subject.home())
+    }
+
+    fn beside(&self, mut subject: Subject, other: &Subject, action: &Action) -> Option<Subject> {
+        if other.kind != Kind::Namespace {
+            return Some(subject);
+        }
+        match action {
+            Action::Delete => return None,
+            Action::Sleep(_) => subject.home_asleep = true,
+            Action::Wake { .. } => subject.home_asleep = false,
+            Action::Label(_) | Action::Announce => {}
+        }
+        Some(subject)
     }
 }

@@ -85,15 +85,15 @@ fn misplaced(kind: &str, object: &Manifest) -> Vec<Broken> {
         }
     }
     if let Some(text) = object.metadata.label(api::EXCLUDE) {
-        if !WORKLOADS.contains(&kind) {
+        if !WORKLOADS.contains(&kind) && !SUBJECTS.contains(&kind) {
             wrong(
                 api::EXCLUDE,
                 text,
                 &format!("it has no effect on a {kind}"),
                 "put it on the workload that is to be left alone",
             );
-        } else if text != "true" {
-            wrong(api::EXCLUDE, text, "only \"true\" leaves a workload alone", "write \"true\", or remove it");
+        } else if text != "true" && text != "false" {
+            wrong(api::EXCLUDE, text, "neither true nor false, and counts as true", "write one of them, or remove it");
         }
     }
     found
@@ -117,6 +117,15 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
             });
         }
         found.extend(fault(activity));
+        let since = api::read_time(Place::Annotation(api::ASLEEP_SINCE), meta.annotation(api::ASLEEP_SINCE));
+        if let Some(ahead) = since.value().filter(|t| *t > time::after(now, SKEW)) {
+            found.push(Broken {
+                field: Place::Annotation(api::ASLEEP_SINCE).to_string(),
+                text: time::show(ahead),
+                why: "it lies in the future".to_owned(),
+                remedy: "remove it, and it counts from first sight".to_owned(),
+            });
+        }
         for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::HAND_SLEEP_UNTIL] {
             found.extend(fault(api::read_time(Place::Annotation(key), meta.annotation(key))));
         }

@@ -3,14 +3,18 @@
 //! [`Manifest`] reads only the fields that judging needs, of any kind that matters here; whatever
 //! else an object holds is skipped while it is parsed and never kept.
 
+mod manifest;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_engine::api::Resource;
-use serde::{Deserialize, Deserializer};
 
 use crate::api::{self, Place, State};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Form, Workload, WorkloadKind};
+
+use manifest::Term;
+pub use manifest::{Manifest, Meta};
 
 /// Everything that is read of a cluster.
 pub const SOURCES: [Resource; 13] = [
@@ -41,202 +45,19 @@ pub fn resource(kind: &str) -> &'static Resource {
     ALL.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
 }
 
+/// Whether an object is of the API group that its kind has here: other groups have Services and
+/// Deployments of their own. The items of a list may not say.
+fn is_of_our_group(kind: &str, api_version: &str) -> bool {
+    let group =
+        |path: &'static str| path.strip_prefix("/apis/").map_or("", |p| p.split('/').next().unwrap_or_default());
+    let theirs = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    api_version.is_empty() || SOURCES.iter().any(|s| s.kind == kind && group(s.group) == theirs)
+}
+
 /// Whether objects of this kind matter here.
 #[must_use]
 pub fn wants(kind: &str) -> bool {
     SOURCES.iter().any(|s| s.kind == kind)
-}
-
-/// The fields of an API object that matter, whatever its kind.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Manifest {
-    /// Its kind; may be missing in the items of a list.
-    pub kind: String,
-    /// Its metadata.
-    pub metadata: Meta,
-    #[serde(deserialize_with = "or_default")]
-    spec: Spec,
-    #[serde(deserialize_with = "or_default")]
-    status: Status,
-    #[serde(deserialize_with = "or_default")]
-    webhooks: Vec<Webhook>,
-}
-
-/// Names, labels and annotations.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Meta {
-    /// Its name.
-    pub name: String,
-    /// Its namespace, if it is in one.
-    #[serde(deserialize_with = "or_default")]
-    pub namespace: String,
-    /// Its identity.
-    pub uid: String,
-    /// Its version.
-    pub resource_version: String,
-    #[serde(deserialize_with = "or_default")]
-    deletion_timestamp: Option<Text>,
-    #[serde(deserialize_with = "or_default")]
-    labels: BTreeMap<String, Text>,
-    #[serde(deserialize_with = "or_default")]
-    annotations: BTreeMap<String, Text>,
-    #[serde(deserialize_with = "or_default")]
-    owner_references: Vec<Owner>,
-}
-
-impl Meta {
-    /// A label.
-    #[must_use]
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.get(key).map(|t| t.0.as_str())
-    }
-
-    /// An annotation.
-    #[must_use]
-    pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.annotations.get(key).map(|t| t.0.as_str())
-    }
-
-    /// The keys of all labels, and then of all annotations; true for a label.
-    pub fn keys(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.labels.keys().map(|k| (k.as_str(), true)).chain(self.annotations.keys().map(|k| (k.as_str(), false)))
-    }
-}
-
-/// A scalar: people forget the quotes around a number or a `true`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Text(String);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Scalar {
-            Text(String),
-            Bool(bool),
-            Int(i64),
-            Float(f64),
-            Null(()),
-        }
-        Ok(Self(match Scalar::deserialize(deserializer)? {
-            Scalar::Text(text) => text,
-            Scalar::Bool(value) => value.to_string(),
-            Scalar::Int(value) => value.to_string(),
-            Scalar::Float(value) => value.to_string(),
-            Scalar::Null(()) => String::new(),
-        }))
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Owner {
-    controller: bool,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Spec {
-    replicas: Option<i32>,
-    suspend: Option<bool>,
-    #[serde(deserialize_with = "or_default")]
-    template: Template,
-    #[serde(deserialize_with = "or_default")]
-    service: Option<ServiceRef>,
-    #[serde(deserialize_with = "or_default")]
-    conversion: Conversion,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Template {
-    #[serde(deserialize_with = "or_default")]
-    spec: PodSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    #[serde(deserialize_with = "or_default")]
-    node_selector: BTreeMap<String, Text>,
-    #[serde(deserialize_with = "or_default")]
-    affinity: Affinity,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Affinity {
-    #[serde(deserialize_with = "or_default")]
-    node_affinity: NodeAffinity,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct NodeAffinity {
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "or_default")]
-    required: Required,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Required {
-    #[serde(deserialize_with = "or_default")]
-    node_selector_terms: Vec<Term>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Term {
-    #[serde(deserialize_with = "or_default")]
-    match_expressions: Vec<Expression>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Expression {
-    key: String,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    #[serde(deserialize_with = "or_default")]
-    phase: String,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Conversion {
-    #[serde(deserialize_with = "or_default")]
-    webhook: Webhook,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Webhook {
-    #[serde(deserialize_with = "or_default")]
-    client_config: ClientConfig,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct ClientConfig {
-    #[serde(deserialize_with = "or_default")]
-    service: Option<ServiceRef>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct ServiceRef {
-    #[serde(deserialize_with = "or_default")]
-    namespace: String,
-}
-
-/// `labels: null` is what some tools write for none.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// What has been seen of a cluster so far.
@@ -253,6 +74,9 @@ impl Observation {
     /// Takes in an object of a kind that [`wants`] names; another one is passed over. An object that
     /// comes twice counts once, the later one.
     pub fn add(&mut self, kind: &str, object: &Manifest) {
+        if !is_of_our_group(kind, &object.api_version) {
+            return;
+        }
         let meta = &object.metadata;
         let workload = match kind {
             "Namespace" => {
@@ -260,7 +84,7 @@ impl Observation {
                 return;
             }
             "PersistentVolumeClaim" => {
-                self.claims.entry(meta.namespace.clone()).or_default().insert(meta.name.clone());
+                self.claims.entry(home(meta)).or_default().insert(meta.name.clone());
                 return;
             }
             "Service" => {
@@ -284,7 +108,7 @@ impl Observation {
             self.add_single(Kind::Deployment, object, Some(row.clone()));
             row.own_sleep = is_single(meta) && meta.label(api::STATE) == Some(State::Sleep.name());
         }
-        let rows = self.workloads.entry(meta.namespace.clone()).or_default();
+        let rows = self.workloads.entry(home(meta)).or_default();
         rows.insert((workload, meta.name.clone()), row);
     }
 
@@ -293,7 +117,7 @@ impl Observation {
         if is_single(&object.metadata) {
             let mut subject = subject(kind, object);
             subject.workloads = row.into_iter().collect();
-            let key = (kind, object.metadata.namespace.clone(), object.metadata.name.clone());
+            let key = (kind, home(&object.metadata), object.metadata.name.clone());
             self.singles.insert(key, subject);
         }
     }
@@ -325,6 +149,11 @@ impl Observation {
     }
 }
 
+/// Where a file says nothing, kubectl takes the namespace `default`.
+fn home(meta: &Meta) -> String {
+    if meta.namespace.is_empty() { "default".to_owned() } else { meta.namespace.clone() }
+}
+
 fn is_single(meta: &Meta) -> bool {
     [api::SLEEP_AFTER, api::DELETE_AFTER, api::STATE].iter().any(|key| meta.label(key).is_some())
 }
@@ -340,11 +169,14 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
     let by_fallback = meta.annotation(api::FALLBACK).is_some_and(|value| Some(value) == meta.label(api::SLEEP_AFTER));
     Subject {
         kind,
-        namespace: (kind != Kind::Namespace).then(|| meta.namespace.clone()),
+        namespace: (kind != Kind::Namespace).then(|| home(meta)),
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         resource_version: meta.resource_version.clone(),
         inactive,
+        created: meta.creation_timestamp.as_ref().and_then(|t| caretaker_core::time::parse(&t.0)),
+        labelled: [api::SLEEP_AFTER, api::DELETE_AFTER].iter().any(|key| meta.label(key).is_some()),
+        excluded: api::read_exclude(meta.label(api::EXCLUDE)),
         sleep_after: duration(api::SLEEP_AFTER),
         delete_after: duration(api::DELETE_AFTER),
         state: api::read_state(meta.label(api::STATE)),
@@ -371,11 +203,12 @@ pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
         }
         WorkloadKind::DaemonSet => {
             let pod = &spec.template.spec;
-            let mut expressions =
-                pod.affinity.node_affinity.required.node_selector_terms.iter().flat_map(|t| &t.match_expressions);
+            // Terms are alternatives: kubefree's parks only where there is no other.
+            let terms = &pod.affinity.node_affinity.required.node_selector_terms;
+            let is_kubefrees = |t: &Term| t.match_expressions.iter().any(|e| e.key == api::KUBEFREE_PARKED);
             Form::Placed {
                 parked: pod.node_selector.contains_key(api::PARKED),
-                kubefree: expressions.any(|e| e.key == api::KUBEFREE_PARKED),
+                kubefree: !terms.is_empty() && terms.iter().all(is_kubefrees),
             }
         }
         WorkloadKind::CronJob => {
@@ -387,7 +220,7 @@ pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
             record: meta.annotation(api::LEGACY_PAUSED_REPLICAS).is_some(),
         },
     };
-    let excluded = meta.label(api::EXCLUDE) == Some("true");
+    let excluded = api::read_exclude(meta.label(api::EXCLUDE));
     let own_sleep = false;
     let (name, uid, resource_version) = (meta.name.clone(), meta.uid.clone(), meta.resource_version.clone());
     Workload { kind, name, uid, resource_version, excluded, own_sleep, form }

@@ -47,6 +47,12 @@ pub struct Subject {
     pub resource_version: String,
     /// A phase other than Active, or `Terminating` for what is being deleted.
     pub inactive: Option<String>,
+    /// When it was made: nothing that is said about an earlier time is about this one.
+    pub created: Option<Timestamp>,
+    /// Whether either label stands on it, even one that says zero.
+    pub labelled: bool,
+    /// Its owner wants it left alone.
+    pub excluded: bool,
     /// The label `sleep-after`.
     pub sleep_after: Setting<SignedDuration>,
     /// The label `delete-after`.
@@ -87,9 +93,15 @@ impl Subject {
     pub fn is_asleep(&self) -> bool {
         match self.state() {
             State::Sleep => true,
-            State::Deleting => self.asleep_since.is_set(),
+            State::Deleting => self.asleep_since.is_set() || self.workloads.iter().any(Workload::lies_down),
             State::Normal | State::Sleeping => false,
         }
+    }
+
+    /// Whether this kind can be put to sleep.
+    #[must_use]
+    pub fn can_sleep(&self) -> bool {
+        self.kind != Kind::Service
     }
 
     /// The namespace that it is, or is in.
@@ -101,7 +113,7 @@ impl Subject {
     /// The label that puts it to sleep, where it can sleep at all.
     #[must_use]
     pub fn sleep_after(&self) -> Option<SignedDuration> {
-        self.sleep_after.value().filter(|_| self.kind != Kind::Service)
+        self.sleep_after.value().filter(|_| self.can_sleep())
     }
 
     /// What can be said to be wrong with its own labels.
@@ -112,6 +124,11 @@ impl Subject {
     /// What can be said to be wrong with its own annotations, as far as the words go.
     pub fn broken_annotations(&self) -> impl Iterator<Item = &Broken> {
         [self.activity.broken(), self.asleep_since.broken(), self.hand_sleep_until.broken()].into_iter().flatten()
+    }
+
+    /// The same of its announcement, which hinders a deletion and not a wake.
+    pub fn broken_announcement(&self) -> impl Iterator<Item = &Broken> {
+        [self.announced_at.broken(), self.delete_at.broken()].into_iter().flatten()
     }
 
     /// Everything that judging looks at, for people.
@@ -144,6 +161,9 @@ impl Subject {
         }
         if let Some(what) = &self.serves {
             facts.push(("serves", what.clone()));
+        }
+        if self.excluded {
+            facts.push(("excluded", "by its label".to_owned()));
         }
         if self.by_fallback {
             facts.push(("labelled by", "the fallback".to_owned()));

@@ -94,6 +94,12 @@ impl Workload {
         }
     }
 
+    /// Whether it was laid down and still lies: it does not run, and there is a record of how it was.
+    #[must_use]
+    pub fn lies_down(&self) -> bool {
+        !self.runs() && self.raised().is_some()
+    }
+
     /// How it lies down; `None` if there is nothing to do.
     ///
     /// A count of zero is left as it is, with whatever record it has: the record may be the only

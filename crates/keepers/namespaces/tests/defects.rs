@@ -16,7 +16,7 @@ fn acted(ns: Subject) -> Subject {
 }
 
 fn sleep(ns: Subject) -> Subject {
-    after_all(ns, &act::Action::Sleep { finish: false }, &world(), now()).unwrap()
+    after_all(ns, &act::Action::Sleep(act::Sleep::Idle), &world(), now()).unwrap()
 }
 
 #[test]

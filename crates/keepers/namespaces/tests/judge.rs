@@ -150,6 +150,62 @@ fn announcements_can_be_off() {
 }
 
 #[rstest]
+#[case::a_restored_backup(asleep("120d").sleep_after("24h").announced("115d", past("114d")), "DeletionNear: act announce @-119d2h24m")]
+#[case::on_its_date_and_a_little_later(asleep("25h").sleep_after("24h").announced("3h24m", past("1h")), "AsleepTooLong: act delete @-1h")]
+#[case::a_lead_after_its_date_it_is_stale(asleep("27h").sleep_after("24h").announced("5h24m", past("3h")), "DeletionNear: act announce @-5h24m")]
+#[case::of_an_earlier_namespace(asleep("25h").sleep_after("24h").announced("3h", past("1h")).created("2h"), "AnnouncementWithdrawn: act label @+0s")]
+#[case::what_cannot_be_read(
+    asleep("25h").sleep_after("24h").change(|s| s.announced_at = api::read_time(api::Place::Annotation(api::ANNOUNCED_AT), Some("soon"))),
+    "BrokenAnnouncement: refuse"
+)]
+#[case::what_cannot_be_read_does_not_hinder_a_wake(
+    asleep("25h").sleep_after("24h").idle("1m").change(|s| s.announced_at = api::read_time(api::Place::Annotation(api::ANNOUNCED_AT), Some("soon"))),
+    "WokenByActivity: act wake @-1m"
+)]
+#[case::a_moments_period_has_some_notice(awake().delete_after("4ns").idle("1h"), "DeletionNear: act announce @-1h")]
+#[case::the_deadline_is_the_announced_one(
+    awake().delete_after("1h").idle("3d").announced("10m", past("4m")), "DeleteAfterElapsed: act delete @-4m"
+)]
+fn an_announcement_is_good_for_its_date_and_its_namespace(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::idle_only_since_it_was_made(awake().sleep_after("2h").idle("99d").created("1h"), "CountingDown: wait sleep @+1h")]
+#[case::asleep_only_since_it_was_made(asleep("99d").sleep_after("10h").created("1h"), "Asleep: wait announce @+8h")]
+fn nothing_is_older_than_the_namespace_itself(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::its_labels_were_replaced(awake().idle("1m").asleep_since(past("9h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
+#[case::its_state_was_removed(awake().sleep_after("2h").idle("9h").asleep_since(past("6h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
+#[case::deleting_without_a_record_but_lying_down(
+    awake().in_state(State::Deleting).sleep_after("2h").idle("1m").with(scaled(0, Some(3))), "WokenByActivity: act wake @-1m"
+)]
+fn a_sleeper_without_its_state_is_not_stranded(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::a_namespace(awake().sleep_after("1h").idle("9d").change(|s| s.excluded = true), "Excluded: rest")]
+#[case::a_single_deployment(
+    awake().kind(Kind::Deployment).delete_after("1h").idle("9d").announced("1h", now()).change(|s| s.excluded = true), "Excluded: rest"
+)]
+#[case::inside_one_that_never_sleeps(
+    awake().delete_after("10h").idle("11h").announced("2h", past("1h")).with(excluded(scaled(1, None))), "HoldsExcluded: refuse"
+)]
+#[case::not_before_its_deletion_is_near(
+    awake().delete_after("10h").idle("1h").with(excluded(scaled(1, None))), "CountingDown: wait announce @+8h"
+)]
+#[case::and_it_does_not_keep_its_namespace_awake(
+    awake().sleep_after("1h").delete_after("10h").idle("2h").with(excluded(scaled(1, None))), "SleepAfterElapsed: act sleep @-1h"
+)]
+fn what_is_excluded_is_left_alone(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
 #[case::running_again(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(scaled(2, Some(2))))]
 #[case::already_when_it_is_near(asleep("9h30m").sleep_after("10h").with(scaled(1, None)))]
 #[case::excluded(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))))]
@@ -217,20 +273,89 @@ fn what_is_not_active_is_never_touched() {
 #[case::unless_configured(asleep("30d").sleep_after("168h").by_fallback().claims(1), true, "DeletionNear: act announce @-23d16h48m")]
 #[case::not_where_the_owner_chose(asleep("30d").sleep_after("168h").claims(1), false, "DeletionNear: act announce @-23d16h48m")]
 #[case::only_namespaces(awake().kind(Kind::Deployment), false, "Unmanaged: rest")]
+#[case::a_zero_is_an_answer(awake().sleep_after("0"), false, "Unmanaged: rest")]
 fn the_fallback(#[case] ns: Subject, #[case] delete_claims: bool, #[case] expected: &str) {
     assert_eq!(short(&judge(&ns, &with_fallback(delete_claims))), expected);
 }
 
+/// Asleep, and nobody noted since when.
+fn by_hand_asleep() -> Subject {
+    asleep("1h").change(|s| s.asleep_since = Setting::Unset)
+}
+
 #[rstest]
 #[case::sleeps_whatever_its_labels(awake().by_hand_until(future("1h")), "HandSleep: act sleep @+0s")]
-#[case::sleeps_though_it_is_used(asleep("1h").idle("1m").by_hand_until(future("1h")), "HandSleep: wait wake @+1h")]
-#[case::is_not_deleted(asleep("99d").sleep_after("1h").announced("9d", past("8d")).by_hand_until(future("1h")), "HandSleep: wait wake @+1h")]
+#[case::sleeps_though_it_is_used(by_hand_asleep().idle("1m").by_hand_until(future("1h")), "HandSleep: wait wake @+1h")]
+#[case::is_not_deleted(asleep("99d").sleep_after("1h").announced("9d", past("8d")).by_hand_until(future("1h")), "HandSleep: act label @+0s")]
 #[case::wakes_when_it_is_over(asleep("99d").sleep_after("1h").by_hand_until(past("1m")), "HandSleepOver: act wake @-1m")]
-#[case::over_and_awake_is_nothing(awake().sleep_after("2h").idle("1h").by_hand_until(past("1m")), "CountingDown: wait sleep @+1h")]
+#[case::over_and_awake_the_note_goes(awake().sleep_after("2h").idle("1h").by_hand_until(past("1m")), "HandSleepOver: act label @-1m")]
+#[case::a_service_cannot_sleep(awake().kind(Kind::Service).delete_after("10h").idle("1h").by_hand_until(future("1h")), "CountingDown: wait announce @+8h")]
 #[case::finishes_what_was_begun(awake().in_state(State::Sleeping).by_hand_until(future("1h")), "HandSleep: act sleep @+0s")]
 #[case::a_removed_label_wakes(asleep("1h"), "LabelRemoved: act wake @+0s")]
 fn by_hand(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::awake(awake().sleep_after("168h").by_fallback().idle("999h"), "FallbackOff: rest")]
+#[case::announced(asleep("160h").sleep_after("168h").by_fallback().announced("1h", future("8h")), "FallbackOff: act label @+0s")]
+#[case::activity_still_wakes(asleep("1h").sleep_after("168h").by_fallback().idle("1m"), "WokenByActivity: act wake @-1m")]
+fn a_fallback_that_is_switched_off_leads_nowhere(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[test]
+fn the_fallback_starts_the_clock_whatever_was_noted_before() {
+    let world = with_fallback(false);
+    let old = awake().idle("999d");
+    let action = *judge(&old, &world).next.action().unwrap();
+
+    let labelled = caretaker_namespaces::act::after_all(old, &action, &world, now()).unwrap();
+
+    assert_eq!(short(&judge(&labelled, &world)), "CountingDown: wait sleep @+7d");
+}
+
+#[test]
+fn a_fallback_of_zero_is_off() {
+    let mut world = with_fallback(false);
+    world.policy.fallback.as_mut().unwrap().sleep_after = span("0s");
+
+    assert_eq!(short(&judge(&awake(), &world)), "Unmanaged: rest");
+}
+
+#[test]
+fn time_asleep_by_hand_leads_to_no_deletion() {
+    let ordered = awake().sleep_after("24h").idle("1h").by_hand_until(future("30d")).with(scaled(2, None));
+    let action = *judge(&ordered, &world()).next.action().unwrap();
+    let asleep = caretaker_namespaces::act::after_all(ordered, &action, &world(), past("29d")).unwrap();
+    assert_eq!((asleep.state(), &asleep.asleep_since), (State::Sleep, &Setting::Unset));
+
+    let taken_away = asleep.idle("30d").change(|s| s.hand_sleep_until = Setting::Unset);
+
+    assert_eq!(verdict(&taken_away), "AsleepSinceUnknown: act label @+0s", "it counts from now");
+}
+
+#[test]
+fn a_sleeper_taken_over_by_hand_loses_what_led_to_its_deletion() {
+    let ns = asleep("9h30m").sleep_after("10h").announced("30m", future("30m")).by_hand_until(future("9d"));
+    assert_eq!(verdict(&ns), "HandSleep: act label @+0s");
+    let action = *judge(&ns, &world()).next.action().unwrap();
+
+    let held = caretaker_namespaces::act::after_all(ns, &action, &world(), now()).unwrap();
+
+    assert_eq!(
+        (&held.asleep_since, &held.announced_at, &held.delete_at),
+        (&Setting::Unset, &Setting::Unset, &Setting::Unset)
+    );
+    assert_eq!(verdict(&held), "HandSleep: wait wake @+9d");
+}
+
+#[test]
+fn what_a_person_orders_does_not_open_the_breaker() {
+    use caretaker_core::Action as _;
+    let ordered = awake().by_hand_until(future("1h"));
+
+    assert!(!judge(&ordered, &world()).next.action().unwrap().guarded());
 }
 
 #[test]

@@ -47,6 +47,17 @@ fn merge(into: &mut Value, from: Value) {
     json!({"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "sleep.kubefree.com/not-existing-key", "operator": "In", "values": ["sleep"]}]}]}}}}}}}),
     "DaemonSet/w: parked by kubefree"
 )]
+#[case::kubefree_failed_to_park(
+    "DaemonSet",
+    json!({"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
+        {"matchExpressions": [{"key": "sleep.kubefree.com/not-existing-key", "operator": "In", "values": ["sleep"]}]},
+    ]}}}}}}}),
+    "DaemonSet/w: on its nodes"
+)]
+#[case::excluded_by_any_word("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "True"}}}), "Deployment/w: 1 replica, excluded")]
+#[case::excluded_without_quotes("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": true}}}), "Deployment/w: 1 replica, excluded")]
+#[case::clearly_not_excluded("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "false"}}}), "Deployment/w: 1 replica")]
 #[case::cron_job("CronJob", json!({"spec": {"suspend": false}}), "CronJob/w: scheduled")]
 #[case::cron_job_suspended_by_us("CronJob", json!({"metadata": {"annotations": {"caretaker.dev/legacy-suspend": "false"}}, "spec": {"suspend": true}}), "CronJob/w: suspended, recorded scheduled")]
 #[case::scaled_object("ScaledObject", json!({}), "ScaledObject/w: scaling")]
@@ -192,4 +203,42 @@ fn claims_are_counted_once() {
     let claim = |name| in_shop("PersistentVolumeClaim", name, json!({}));
 
     assert_eq!(observe(&[namespace("shop"), claim("a"), claim("b"), claim("a")])[0].claims, 2);
+}
+
+#[test]
+fn kinds_of_other_groups_are_not_ours() {
+    let labelled = json!({
+        "apiVersion": "serving.knative.dev/v1",
+        "metadata": {"labels": {"sleepmode.kubefree.com/delete-after": "1h"}},
+    });
+
+    assert_eq!(observe(&[namespace("shop"), in_shop("Service", "kn", labelled)]).len(), 1);
+}
+
+#[test]
+fn where_a_file_names_no_namespace_it_is_default() {
+    let labelled =
+        json!({"apiVersion": "v1", "metadata": {"name": "s", "labels": {"sleepmode.kubefree.com/delete-after": "1h"}}});
+
+    assert_eq!(observe(&[("Service", labelled)])[0].home(), "default");
+}
+
+#[test]
+fn names_in_an_activity_cannot_move_a_cursor() {
+    let long = "x".repeat(3_000);
+    let text = json!({"LastActivityTime": "2021-05-24T12:47:59Z", "ActionBy": "a\u{1b}[2J\nNamespace prod", "UserInfo": {"name": long}});
+
+    let Setting::Is(activity) = api::read_activity(Some(&text.to_string())) else { panic!() };
+
+    assert_eq!((activity.by.as_str(), activity.user.len()), ("a[2JNamespace prod", 80));
+}
+
+#[test]
+fn it_is_known_since_when_an_object_exists() {
+    let object = json!({"metadata": {"name": "shop", "creationTimestamp": "2026-01-01T00:00:00Z"}});
+
+    assert_eq!(
+        observe(&[("Namespace", object)])[0].created.map(|t| t.to_string()).as_deref(),
+        Some("2026-01-01T00:00:00Z")
+    );
 }

@@ -2,13 +2,14 @@
 
 mod table;
 
-use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace, admit};
 use caretaker_core::simulate::{Happening, Simulation, Use};
-use caretaker_core::{Next, Setting, SignedDuration, Timestamp, time};
+use caretaker_core::{Action as _, Next, Setting, SignedDuration, Timestamp, time};
 use caretaker_namespaces::Simulated;
-use caretaker_namespaces::act::{Action, Note, after, after_all, steps};
+use caretaker_namespaces::act::{Action, Note, Sleep, after, after_all, steps};
 use caretaker_namespaces::api::{self, Place, State};
 use caretaker_namespaces::judge::RULES;
+use caretaker_namespaces::keep::crowd;
 use caretaker_namespaces::observe::{Manifest, Observation};
 use caretaker_namespaces::subject::{Fallback, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
@@ -52,7 +53,7 @@ fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
 
 /// Mostly sane, sometimes not.
 fn any_subject() -> impl Strategy<Value = Subject> {
-    let name = prop_oneof![8 => "[a-z]{3}", 1 => Just("kube-system".to_owned()), 1 => Just("prod-a".to_owned())];
+    let name = prop_oneof![8 => "[a-c]", 1 => Just("kube-system".to_owned()), 1 => Just("prod-a".to_owned())];
     let kind = prop_oneof![8 => Just(Kind::Namespace), 1 => Just(Kind::Deployment), 1 => Just(Kind::Service)];
     let state = prop_oneof![
         4 => Just(State::Normal), 1 => Just(State::Sleeping), 3 => Just(State::Sleep), 1 => Just(State::Deleting)
@@ -65,8 +66,9 @@ fn any_subject() -> impl Strategy<Value = Subject> {
         option::weighted(0.2, moment(-100..100)),
         option::weighted(0.15, moment(-100..100)),
     );
+    let rare = || prop::bool::weighted(0.1);
     let rest =
-        (any_workloads(), prop::bool::weighted(0.1), prop::bool::weighted(0.05), 0_usize..2, prop::bool::weighted(0.1));
+        (any_workloads(), (rare(), rare(), rare(), rare(), rare()), 0_usize..2, option::weighted(0.3, moment(0..300)));
     (name, kind, state, labels, times, rest).prop_map(
         |(
             name,
@@ -74,7 +76,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             state,
             (sleep, delete),
             (used, since, announced, delete_at, hand),
-            (workloads, fallback, gone, claims, home),
+            (workloads, (fallback, gone, home, serves, excluded), claims, created),
         )| {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
             subject.sleep_after = sleep.into();
@@ -92,6 +94,10 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             subject.inactive = gone.then(|| "Terminating".to_owned());
             subject.claims = claims;
             subject.home_asleep = home && kind != Kind::Namespace;
+            subject.serves = serves.then(|| "APIService/v1".to_owned());
+            subject.excluded = excluded;
+            subject.created = created;
+            subject.labelled = sleep.is_some() || delete.is_some();
             subject
         },
     )
@@ -110,6 +116,13 @@ fn any_world() -> impl Strategy<Value = World> {
 fn any_uses() -> impl Strategy<Value = Vec<Use>> {
     let at = (0..HORIZON * 60).prop_map(|m| now() + SignedDuration::from_mins(m));
     prop::collection::vec(at.prop_map(|at| Use { at, subject: 0 }), 0..6)
+}
+
+/// Two deletions an hour, and a breaker that four at once open.
+fn bounds() -> Bounds {
+    let pace = Pace { at_least: 2, share: 0.0, per: SignedDuration::from_hours(1) };
+    let breaker = Breaker { at_least: 4, ..Breaker::default() };
+    Bounds { pace: [("delete".to_owned(), pace)].into(), breaker: Some(breaker) }
 }
 
 fn run(subject: &Subject, world: &World, uses: &[Use], stops: &[i64]) -> Vec<Happening<Action>> {
@@ -141,8 +154,7 @@ impl Witness {
         match happening.action {
             Some(Action::Label(Note::FirstSeen)) => self.used = Some(happening.at),
             Some(Action::Label(Note::Fallback(after))) => {
-                self.sleep_after = Some(after);
-                self.used = self.used.or(Some(happening.at));
+                (self.sleep_after, self.used) = (Some(after), Some(happening.at));
             }
             Some(Action::Label(Note::Restart)) => {
                 (self.used, self.asleep, self.announced) = (Some(happening.at), Some(happening.at), None);
@@ -150,14 +162,20 @@ impl Witness {
             Some(Action::Label(Note::Withdraw)) => self.announced = None,
             // A date that moves is announced again; the notice counts from the first time.
             Some(Action::Announce) => self.announced = Some(self.announced.unwrap_or(happening.at)),
-            Some(Action::Sleep { .. } | Action::Label(Note::AsleepSince)) => self.asleep = Some(happening.at),
+            Some(Action::Sleep(Sleep::Idle | Sleep::Unfinished) | Action::Label(Note::AsleepSince)) => {
+                self.asleep = Some(happening.at);
+            }
+            // A sleep by hand leads nowhere.
+            Some(Action::Sleep(Sleep::ByHand) | Action::Label(Note::ByHand)) => {
+                (self.asleep, self.announced) = (None, None);
+            }
             Some(Action::Wake { restart }) => {
                 (self.asleep, self.announced) = (None, None);
                 if restart.is_some() {
                     self.used = Some(happening.at);
                 }
             }
-            Some(Action::Delete) | None => {}
+            Some(Action::Delete | Action::Label(Note::HandOver)) | None => {}
         }
     }
 }
@@ -178,8 +196,10 @@ proptest! {
             }
             let sleep = witness.sleep_after.filter(|_| subject.kind != Kind::Service);
             // Without any record of use, silence is vouched for only by the record of the sleep.
-            let silent = witness.used.or(witness.asleep).map(|used| time::between(used, happening.at));
-            let slept = witness.asleep.map(|since| time::between(since, happening.at));
+            let since = |t: Timestamp| [world.last_gap, subject.created].into_iter().flatten().fold(t, Timestamp::max);
+            let lasts = |t: Timestamp| time::between(since(t), happening.at);
+            let silent = witness.used.or(witness.asleep).map(lasts);
+            let slept = witness.asleep.map(lasts);
             match (sleep, delete) {
                 (None, None) => prop_assert!(false, "deleted without a label"),
                 (None, Some(d)) => prop_assert!(silent >= Some(d), "{silent:?} < {d:?}"),
@@ -209,7 +229,8 @@ proptest! {
     #[test]
     fn never_touches_what_is_protected(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let home = subject.namespace.clone().unwrap_or(subject.name.clone());
-        let protected = home.starts_with("kube-") || home.starts_with("prod-") || subject.inactive.is_some();
+        let named = home.starts_with("kube-") || home.starts_with("prod-");
+        let protected = named || subject.serves.is_some() || subject.inactive.is_some() || subject.excluded;
         let happened = run(&subject, &world, &uses, &[]);
         prop_assert!(!protected || happened.is_empty(), "{happened:?}");
     }
@@ -237,7 +258,7 @@ proptest! {
         subject.workloads = workloads.into_iter().map(clean).collect();
         let before = subject.workloads.clone();
 
-        let asleep = after_all(subject, &Action::Sleep { finish: false }, &World::default(), now()).unwrap();
+        let asleep = after_all(subject, &Action::Sleep(Sleep::Idle), &World::default(), now()).unwrap();
         prop_assert!(asleep.workloads.iter().all(|w| w.excluded || !w.runs()));
         let woken = after_all(asleep, &Action::Wake { restart: None }, &World::default(), now()).unwrap();
 
@@ -248,9 +269,9 @@ proptest! {
     fn cut_short_anywhere_a_sleep_loses_no_count(workloads in any_workloads(), cut in 0_usize..8) {
         let mut subject = awake().sleep_after("1h").idle("2h");
         subject.workloads = workloads;
-        let whole = after_all(subject.clone(), &Action::Sleep { finish: false }, &World::default(), now()).unwrap();
+        let whole = after_all(subject.clone(), &Action::Sleep(Sleep::Idle), &World::default(), now()).unwrap();
 
-        let begun = steps(&Action::Sleep { finish: false }, &subject, &World::default(), now());
+        let begun = steps(&Action::Sleep(Sleep::Idle), &subject, &World::default(), now());
         let half = begun.iter().take(cut).try_fold(subject, after).unwrap();
         let finished = match RULES.judge(&half, &World::default(), now()).next {
             Next::Act { action, .. } => after_all(half, &action, &World::default(), now()).unwrap(),
@@ -292,6 +313,55 @@ proptest! {
     ) {
         let stops: Vec<i64> = stops.into_iter().collect();
         prop_assert_eq!(run(&subject, &world, &uses, &[]), run(&subject, &world, &uses, &stops));
+    }
+
+    #[test]
+    fn many_subjects_under_bounds_in_one_leap_equal_many(
+        subjects in prop::collection::vec(any_subject(), 1..8), world in any_world(), uses in any_uses(),
+        stops in prop::collection::btree_set(1..HORIZON * 60, 0..5),
+    ) {
+        let run = |stops: &[i64]| {
+            let mut simulation = Simulation::new(Simulated(world.clone()), subjects.clone(), bounds(), Ledger::default(), now());
+            let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
+            ends.flat_map(|end| simulation.run(end, &uses)).collect::<Vec<_>>()
+        };
+        let stops: Vec<i64> = stops.into_iter().collect();
+        let happened = run(&[]);
+        prop_assert_eq!(&happened, &run(&stops));
+
+        let deletions: Vec<Timestamp> = happened.iter().filter(|h| h.action == Some(Action::Delete)).map(|h| h.at).collect();
+        for window in deletions.windows(3) {
+            prop_assert!(time::between(window[0], window[2]) >= SignedDuration::from_hours(1), "three within an hour: {window:?}");
+        }
+        let opened = happened.iter().position(|h| h.subject.is_none());
+        let after = happened.iter().skip(opened.unwrap_or(happened.len()));
+        prop_assert!(after.filter_map(|h| h.action).all(|a| !a.guarded()), "an open breaker let something pass");
+    }
+
+    #[test]
+    fn what_is_planned_is_what_is_simulated(subjects in prop::collection::vec(any_subject(), 1..8), world in any_world()) {
+        let just_after = now() + SignedDuration::from_nanos(1);
+        let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &world, just_after)).collect();
+        admit(&mut verdicts, crowd(&subjects), &bounds(), &Ledger::default(), now());
+        let planned: Vec<(usize, &str)> = verdicts
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| matches!(v.next, Next::Act { .. } | Next::Refuse { record: Some(_) }))
+            .map(|(i, v)| (i, v.rule))
+            .collect();
+
+        let mut simulation = Simulation::new(Simulated(world), subjects.clone(), bounds(), Ledger::default(), now());
+        let happened = simulation.run(now() + SignedDuration::from_nanos(1), &[]);
+
+        // The first thing that happens to each; what goes with its namespace does not act itself.
+        let first = |i: usize| happened.iter().find(|h| h.subject == Some(i)).map(|h| h.rule);
+        let gone_with = |i: usize| subjects.iter().enumerate().any(|(j, s)| {
+            j != i && s.kind == Kind::Namespace && s.name == subjects[i].home()
+                && happened.iter().any(|h| h.subject == Some(j) && h.action == Some(Action::Delete))
+        });
+        for (i, rule) in planned {
+            prop_assert!(first(i) == Some(rule) || gone_with(i), "{i}: planned {rule}, simulated {:?}", first(i));
+        }
     }
 
     #[test]

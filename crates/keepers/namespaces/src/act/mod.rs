@@ -22,11 +22,8 @@ pub enum Action {
     Label(Note),
     /// Say that it will be deleted.
     Announce,
-    /// Lay its workloads down; or finish doing so.
-    Sleep {
-        /// It was begun before.
-        finish: bool,
-    },
+    /// Lay its workloads down.
+    Sleep(Sleep),
     /// Raise its workloads.
     Wake {
         /// The clock starts anew, under this name: nobody's activity woke it.
@@ -34,6 +31,17 @@ pub enum Action {
     },
     /// Delete it.
     Delete,
+}
+
+/// What puts it to sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sleep {
+    /// Its silence.
+    Idle,
+    /// Its silence did, and the sleep was cut short.
+    Unfinished,
+    /// A person. Such a sleep leads to no deletion, so nobody notes since when it lasts.
+    ByHand,
 }
 
 /// What is written down.
@@ -49,6 +57,10 @@ pub enum Note {
     Withdraw,
     /// Its deletion is called off, and its silence and its sleep count from now.
     Restart,
+    /// It sleeps by hand: what would lead to its deletion is taken off.
+    ByHand,
+    /// A sleep by hand is over, and it is awake already: that is taken off.
+    HandOver,
 }
 
 impl caretaker_core::Action for Action {
@@ -63,8 +75,9 @@ impl caretaker_core::Action for Action {
     }
 
     fn guarded(&self) -> bool {
-        // What was begun was admitted before; to leave it half done helps nobody.
-        matches!(self, Self::Sleep { finish: false } | Self::Delete)
+        // What was begun was admitted before, and to leave it half done helps nobody; what a person
+        // orders is no accident.
+        matches!(self, Self::Sleep(Sleep::Idle) | Self::Delete)
     }
 }
 
@@ -104,6 +117,7 @@ pub struct Mark {
 }
 
 const ANNOUNCEMENT: [&str; 2] = [api::ANNOUNCED_AT, api::DELETE_AT];
+const SLEPT: [&str; 3] = [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT];
 
 /// The steps of an action on a subject at a time.
 #[must_use]
@@ -111,21 +125,23 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
     match action {
         Action::Label(note) => vec![Step::Mark(note_down(*note, subject, now))],
         Action::Announce => vec![Step::Mark(announcement(subject, world, now))],
-        Action::Sleep { .. } => {
+        Action::Sleep(sleep) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if subject.state() != State::Sleeping {
                 steps.push(Step::Mark(Mark { state: Some(State::Sleeping), ..Mark::default() }));
             }
             steps.extend(turns(subject, Workload::laid_down));
-            let set = vec![(api::ASLEEP_SINCE, now)];
-            steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, ..Mark::default() }));
+            let noted = *sleep != Sleep::ByHand;
+            let set = if noted { vec![(api::ASLEEP_SINCE, now)] } else { Vec::new() };
+            let clear = if noted { Vec::new() } else { present(subject, &SLEPT) };
+            steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, clear, ..Mark::default() }));
             steps
         }
         Action::Wake { restart } => {
             let mut steps = turns(subject, Workload::raised);
             let activity = restart.map(|by| Activity::noted(now, by));
-            let mut clear = present(subject, &[api::ASLEEP_SINCE, api::HAND_SLEEP_UNTIL]);
-            clear.extend(present(subject, &ANNOUNCEMENT));
+            let mut clear = present(subject, &SLEPT);
+            clear.extend(present(subject, &[api::HAND_SLEEP_UNTIL]));
             steps.push(Step::Mark(Mark { state: Some(State::Normal), activity, clear, ..Mark::default() }));
             steps
         }
@@ -163,17 +179,19 @@ fn note_down(note: Note, subject: &Subject, now: Timestamp) -> Mark {
     let seen = || Some(Activity::noted(now, Activity::FIRST_SEEN));
     match note {
         Note::FirstSeen => Mark { activity: seen(), ..Mark::default() },
-        Note::Fallback(sleep_after) => Mark {
-            sleep_after: Some(sleep_after),
-            activity: if subject.activity.is_set() { None } else { seen() },
-            ..Mark::default()
-        },
+        Note::Fallback(sleep_after) => Mark { sleep_after: Some(sleep_after), activity: seen(), ..Mark::default() },
         Note::AsleepSince => Mark { set: vec![(api::ASLEEP_SINCE, now)], ..Mark::default() },
         Note::Withdraw => {
             let before = if subject.is_asleep() { State::Sleep } else { State::Normal };
             let state = (subject.state() == State::Deleting).then_some(before);
             Mark { state, clear: present(subject, &ANNOUNCEMENT), ..Mark::default() }
         }
+        Note::ByHand => Mark {
+            state: (subject.state() == State::Deleting).then_some(State::Sleep),
+            clear: present(subject, &SLEPT),
+            ..Mark::default()
+        },
+        Note::HandOver => Mark { clear: present(subject, &[api::HAND_SLEEP_UNTIL]), ..Mark::default() },
         // Both clocks from the same moment: activity that is not newer than the sleep wakes nothing.
         Note::Restart => Mark {
             activity: Some(Activity::noted(now, "RunningAgain")),
@@ -204,6 +222,7 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(sleep_after) = mark.sleep_after {
                 subject.sleep_after = Setting::Is(sleep_after);
                 subject.by_fallback = true;
+                subject.labelled = true;
             }
             if let Some(activity) = &mark.activity {
                 subject.activity = Setting::Is(activity.clone());
@@ -253,7 +272,7 @@ impl fmt::Display for Mark {
         let short = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
         let mut words = Vec::new();
         words.extend(self.state.map(|s| format!("state={s}")));
-        words.extend(self.sleep_after.map(|d| format!("sleep-after={}", duration::format(d))));
+        words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, fallback={0}", duration::go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::show(a.at), a.by)));
         words.extend(self.set.iter().map(|(key, t)| format!("{}={}", short(key), time::show(*t))));
         words.extend(self.clear.iter().map(|key| format!("no {}", short(key))));

@@ -2,7 +2,7 @@
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
-use crate::act::Action;
+use crate::act::{Action, Sleep};
 use crate::subject::{Kind, Subject, World, ago};
 
 /// A subject and the time, and what is due when.
@@ -61,8 +61,9 @@ impl<'a> Clock<'a> {
         Some(self.not_before_gap(since))
     }
 
+    /// Neither a time before the last gap nor one before it was made says anything about it.
     fn not_before_gap(&self, t: Timestamp) -> Timestamp {
-        self.world.last_gap.map_or(t, |gap| gap.max(t))
+        [self.world.last_gap, self.subject.created].into_iter().flatten().fold(t, Timestamp::max)
     }
 
     /// When it is to be put to sleep; `None` if it never is, or is asleep.
@@ -101,33 +102,44 @@ impl<'a> Clock<'a> {
         matches!(self.way, Way::Asleep(_) | Way::Both { .. })
     }
 
-    /// How long before its deletion it is announced.
-    fn lead(&self) -> SignedDuration {
+    /// How long before its deletion it is announced; `None` if announcements are off. However short
+    /// the period, there is some notice.
+    fn lead(&self) -> Option<SignedDuration> {
+        const SOME: SignedDuration = SignedDuration::from_secs(1);
+        let share = self.world.policy.announce.clamp(0.0, 1.0);
         let period = match self.way {
-            Way::None => SignedDuration::ZERO,
+            Way::None => return None,
             Way::Idle(period) | Way::Asleep(period) | Way::Both { delete: period, .. } => period,
         };
-        period.mul_f64(self.world.policy.announce.clamp(0.0, 1.0))
+        (share > 0.0).then(|| period.mul_f64(share).max(SOME))
     }
 
-    /// When the deletion was announced, if it was. An announcement from the future is none.
+    /// When the deletion was announced, if it was. An announcement from the future is none, nor is
+    /// one of an earlier object of this name, nor one whose date is long over: a restored backup or
+    /// an operator that was away must not delete what people were told about weeks ago.
     #[must_use]
     pub fn announced(&self) -> Option<Timestamp> {
-        self.subject.announced_at.value().filter(|at| *at <= time::after(self.now, super::SKEW))
+        let lead = self.lead()?;
+        let at = self.subject.announced_at.value()?;
+        let date = self.subject.delete_at.value().unwrap_or(at).max(time::after(at, lead));
+        let future = at > time::after(self.now, super::SKEW);
+        let another = self.subject.created.is_some_and(|created| at < created);
+        let stale = self.now > time::after(date.max(self.deletion()?), lead);
+        (!future && !another && !stale).then_some(at)
     }
 
     /// When the deletion is to be announced.
     #[must_use]
     pub fn announcement(&self) -> Option<Timestamp> {
-        let at = self.deletion().filter(|_| !self.lead().is_zero())?;
-        Some(at.checked_sub(self.lead()).unwrap_or(Timestamp::MIN))
+        let (at, lead) = (self.deletion()?, self.lead()?);
+        Some(at.checked_sub(lead).unwrap_or(Timestamp::MIN))
     }
 
     /// When it is deleted if it was announced then: never without the full lead, and never before
     /// the date that was given.
     #[must_use]
     pub fn deletion_if_announced(&self, announced: Timestamp) -> Option<Timestamp> {
-        let at = self.deletion()?.max(time::after(announced, self.lead()));
+        let at = self.deletion()?.max(time::after(announced, self.lead()?));
         let promised = self.subject.delete_at.value().filter(|_| self.announced().is_some());
         Some(promised.map_or(at, |promised| promised.max(at)))
     }
@@ -140,21 +152,24 @@ impl<'a> Clock<'a> {
             return false;
         };
         let told = self.subject.delete_at.value();
-        told.is_none_or(|told| time::between(told, at) > self.lead() / 10)
+        let little = self.lead().unwrap_or_default() / 10;
+        told.is_none_or(|told| time::between(told, at) > little)
+    }
+
+    /// When it is deleted, announced as far as it has to be; `None` if it is not announced yet.
+    #[must_use]
+    pub fn announced_deletion(&self) -> Option<Timestamp> {
+        match self.lead() {
+            None => self.deletion(),
+            Some(_) => self.deletion_if_announced(self.announced()?),
+        }
     }
 
     /// Whether it is to be deleted now.
     #[must_use]
     pub fn deletion_is_due(&self) -> bool {
-        if self.must_be_asleep() && !self.subject.is_asleep() {
-            return false;
-        }
-        let at = if self.lead().is_zero() {
-            self.deletion()
-        } else {
-            self.announced().and_then(|announced| self.deletion_if_announced(announced))
-        };
-        at.is_some_and(|at| self.now > at)
+        let slept = !self.must_be_asleep() || self.subject.is_asleep();
+        slept && self.announced_deletion().is_some_and(|at| self.now > at)
     }
 
     /// Whether its deletion is to be announced now.
@@ -172,7 +187,7 @@ impl<'a> Clock<'a> {
     /// What comes next by itself, for one whose deletion is not announced.
     #[must_use]
     pub fn next(&self) -> Option<(Timestamp, Action)> {
-        let sleep = self.sleep().map(|at| (at, Action::Sleep { finish: false }));
+        let sleep = self.sleep().map(|at| (at, Action::Sleep(Sleep::Idle)));
         let asleep_enough = !self.must_be_asleep() || self.subject.is_asleep();
         let delete = match self.announcement() {
             Some(at) => Some((at, Action::Announce)),

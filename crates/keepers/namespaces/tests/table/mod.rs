@@ -50,10 +50,16 @@ pub trait Told: Sized {
     fn change(self, change: impl FnOnce(&mut Subject)) -> Self;
 
     fn sleep_after(self, text: &str) -> Self {
-        self.change(|s| s.sleep_after = api::read_duration(Place::Label(api::SLEEP_AFTER), Some(text)))
+        self.change(|s| {
+            s.sleep_after = api::read_duration(Place::Label(api::SLEEP_AFTER), Some(text));
+            s.labelled = true;
+        })
     }
     fn delete_after(self, text: &str) -> Self {
-        self.change(|s| s.delete_after = api::read_duration(Place::Label(api::DELETE_AFTER), Some(text)))
+        self.change(|s| {
+            s.delete_after = api::read_duration(Place::Label(api::DELETE_AFTER), Some(text));
+            s.labelled = true;
+        })
     }
     fn idle(self, text: &str) -> Self {
         self.used_at(past(text))
@@ -82,6 +88,9 @@ pub trait Told: Sized {
     }
     fn by_hand_until(self, at: Timestamp) -> Self {
         self.change(|s| s.hand_sleep_until = Setting::Is(at))
+    }
+    fn created(self, ago: &str) -> Self {
+        self.change(|s| s.created = Some(past(ago)))
     }
     fn by_fallback(self) -> Self {
         self.change(|s| s.by_fallback = true)
