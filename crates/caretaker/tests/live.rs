@@ -17,7 +17,8 @@ use tokio::sync::OnceCell;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-const AT: &str = "2026-03-02T09:00:00Z";
+/// Later than any namespace that is made here: nothing counts that is said about an earlier time.
+const AT: &str = "2036-03-02T09:00:00Z";
 const SLEEP_AFTER: &str = "sleepmode.kubefree.com/sleep-after";
 const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 
@@ -43,7 +44,7 @@ async fn populate() -> Outcome {
     let client = shared().client().await?;
     let post = PostParams::default();
     let used =
-        r#"{"LastActivityTime":"2026-03-01T07:00:00Z","ActionBy":"ListPods","UserInfo":{"name":"ann","uid":""}}"#;
+        r#"{"LastActivityTime":"2036-03-01T07:00:00Z","ActionBy":"ListPods","UserInfo":{"name":"ann","uid":""}}"#;
     for name in ["shop", "policy", "quiet"] {
         let namespace = mk_namespace(name).label(SLEEP_AFTER, "24h").annotation(ACTIVITY, used);
         Api::all(client.clone()).create(&post, &namespace).await?;
