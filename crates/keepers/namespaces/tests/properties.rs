@@ -180,8 +180,14 @@ impl Witness {
     }
 }
 
+/// Some thousand cases; more where `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig { cases: asked.cases.max(3_000), failure_persistence: None, ..asked }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn never_deletes_before_the_period(subject in any_subject(), world in any_world(), uses in any_uses()) {
