@@ -27,9 +27,9 @@ pub(super) fn is_json(document: &str) -> bool {
 
 /// The pieces of a document that begins on this line; what follows a mistake cannot be cut.
 pub(super) fn pieces<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) -> CutOff {
-    let mut stream = serde_json::Deserializer::from_str(document).into_iter::<&RawValue>();
+    let stream = serde_json::Deserializer::from_str(document).into_iter::<&RawValue>();
     let mut lines = Lines { text: document, at: 0, line };
-    while let Some(value) = stream.next() {
+    for value in stream {
         match value {
             Ok(value) => values(value.get(), None, &mut lines, pieces, NESTED),
             Err(e) => {
@@ -44,16 +44,21 @@ pub(super) fn pieces<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<
 
 fn values<'a>(text: &'a str, of: Option<&str>, lines: &mut Lines<'a>, pieces: &mut Vec<Piece<'a>>, nested: usize) {
     let line = lines.of(text);
-    if nested > 0 && text.starts_with('[') {
-        if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(text) {
-            items.into_iter().for_each(|item| values(item.get(), of, lines, pieces, nested - 1));
-            return;
+    if nested > 0
+        && text.starts_with('[')
+        && let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(text)
+    {
+        for item in items {
+            values(item.get(), of, lines, pieces, nested - 1);
         }
+        return;
     }
     let kind = match serde_json::from_str::<Head<'_>>(text) {
         Ok(Head { kind, items: Some(items) }) if nested > 0 && kind.ends_with("List") => {
             let of = Some(kind.trim_end_matches("List")).filter(|k| !k.is_empty());
-            items.into_iter().for_each(|item| values(item.get(), of, lines, pieces, nested - 1));
+            for item in items {
+                values(item.get(), of, lines, pieces, nested - 1);
+            }
             return;
         }
         Ok(Head { kind, .. }) if kind.is_empty() => of.map(str::to_owned),

@@ -96,14 +96,16 @@ impl Manifests {
             self.take(Path::new("standard input"), &bytes);
             return Ok(());
         }
-        let (files, unread) = files_below(path).with_context(|| format!("reading {}", path.display()))?;
+        let Below { files, unread, .. } = Below::of(path).with_context(|| format!("reading {}", path.display()))?;
         for file in files {
             match std::fs::read(&file) {
                 Ok(bytes) => self.take(&file, &bytes),
                 Err(e) => self.unread(file, &e),
             }
         }
-        unread.into_iter().for_each(|(folder, e)| self.unread(folder, &e));
+        for (folder, e) in unread {
+            self.unread(folder, &e);
+        }
         Ok(())
     }
 
@@ -164,42 +166,45 @@ impl Manifests {
     }
 }
 
-/// The files below a folder, and what stands in the way of finding them. A file that is named is
-/// read, whatever it is called.
-fn files_below(path: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<(PathBuf, std::io::Error)>)> {
-    let (mut files, mut unread) = (Vec::new(), Vec::new());
-    if std::fs::metadata(path)?.is_dir() {
-        let mut seen = BTreeSet::new();
-        walk(path, &mut seen, &mut files, &mut unread)?;
-    } else {
-        files.push(path.to_owned());
-    }
-    Ok((files, unread))
+/// The files below a folder, and what stood in the way of finding them.
+#[derive(Default)]
+struct Below {
+    files: Vec<PathBuf>,
+    unread: Vec<(PathBuf, std::io::Error)>,
+    /// Folders that were gone through: a link may lead back up.
+    seen: BTreeSet<PathBuf>,
 }
 
-fn walk(
-    folder: &Path,
-    seen: &mut BTreeSet<PathBuf>,
-    files: &mut Vec<PathBuf>,
-    unread: &mut Vec<(PathBuf, std::io::Error)>,
-) -> std::io::Result<()> {
-    // A link may lead back up.
-    if !seen.insert(folder.canonicalize()?) {
-        return Ok(());
-    }
-    let entries = std::fs::read_dir(folder)?;
-    let mut entries: Vec<PathBuf> = entries.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
-    entries.sort_unstable();
-    for entry in entries {
-        if entry.is_dir() {
-            if let Err(e) = walk(&entry, seen, files, unread) {
-                unread.push((entry, e));
-            }
-        } else if is_manifest(&entry) {
-            files.push(entry);
+impl Below {
+    /// A file that is named is read, whatever it is called.
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let mut below = Self::default();
+        if std::fs::metadata(path)?.is_dir() {
+            below.walk(path)?;
+        } else {
+            below.files.push(path.to_owned());
         }
+        Ok(below)
     }
-    Ok(())
+
+    fn walk(&mut self, folder: &Path) -> std::io::Result<()> {
+        if !self.seen.insert(folder.canonicalize()?) {
+            return Ok(());
+        }
+        let entries = std::fs::read_dir(folder)?;
+        let mut entries: Vec<PathBuf> = entries.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
+        entries.sort_unstable();
+        for entry in entries {
+            if entry.is_dir() {
+                if let Err(e) = self.walk(&entry) {
+                    self.unread.push((entry, e));
+                }
+            } else if is_manifest(&entry) {
+                self.files.push(entry);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn is_manifest(file: &Path) -> bool {
