@@ -10,13 +10,13 @@ use clap_complete::Shell;
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  it could not be done, or `lint` found something
+  1  it could not be done, there is no such namespace, or `lint` found something wrong or nothing at all
   2  the command line is wrong
   3  done, but part of the input could not be read; standard error names it";
 
 /// Keeps a Kubernetes cluster free of what nobody uses, what leaked and what was left behind
 #[derive(Debug, Parser)]
-#[command(name = "caretaker", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "caretaker", version, after_help = EXIT_CODES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -99,9 +99,9 @@ pub enum PlanOutput {
 /// `caretaker explain`
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The subject: namespace/NAME, deployment/NAME, service/NAME, or their short forms ns, deploy, svc
-    #[arg(value_name = "KIND/NAME")]
-    pub subject: String,
+    /// The subject: namespace/NAME, deployment/NAME, service/NAME, or their short forms ns, deploy, svc; also as two words
+    #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
+    pub subject: Vec<String>,
     /// The namespace it is in
     #[arg(short, long, value_name = "NS")]
     pub namespace: Option<String>,
@@ -111,6 +111,18 @@ pub struct Explain {
     /// Where from.
     #[command(flatten)]
     pub source: Source,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
+    pub output: TextOutput,
+}
+
+/// How something is shown that is not a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TextOutput {
+    /// For people
+    Text,
+    /// For programs
+    Json,
 }
 
 /// `caretaker simulate`
@@ -120,15 +132,18 @@ pub struct Simulate {
     #[command(flatten)]
     pub source: Source,
     /// Only this namespace, and what is in it; bounds still count the others
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
     pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
     /// Begin at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = moment)]
     pub start: Option<Timestamp>,
     /// How long to run, such as 48h, 30d or 4w
     #[arg(long = "for", value_name = "DURATION", value_parser = span)]
     pub length: SignedDuration,
-    /// Future activity: JSON lines {"at": "…", "namespace": "…"}
+    /// Activity to come: JSON lines {"at": "…", "namespace": "…"}, of a file or of standard input (-)
     #[arg(long, value_name = "FILE")]
     pub activity: Option<PathBuf>,
     /// How to show it
@@ -151,6 +166,9 @@ pub struct Lint {
     /// Manifests: files, folders, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
+    pub output: TextOutput,
 }
 
 fn moment(text: &str) -> Result<Timestamp, String> {

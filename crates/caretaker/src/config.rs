@@ -264,10 +264,44 @@ fn with_suggestion(message: &str) -> String {
 const CLOSE: f64 = 0.5;
 
 pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
+    nearest(word, known.iter().copied())
+        .map_or_else(|| format!(" (known: {})", known.join(", ")), |k| format!("; did you mean {k}?"))
+}
+
+/// What was meant, if anything is close to it.
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
-        .iter()
         .map(|k| (strsim::normalized_levenshtein(word, k), k))
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .filter(|(closeness, _)| *closeness >= CLOSE)
-        .map_or_else(|| format!(" (known: {})", known.join(", ")), |(_, k)| format!("; did you mean {k}?"))
+        .map(|(_, k)| k)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn no_text_of_settings_makes_it_panic(
+            text in "(keepers|namespaces|pace|delete|breaker|none|share|per|announce|fallback|sleepAfter|protected|[-:{}\\[\\],&*#|\"' \n.0-9a-z\u{e9}]|: |\n  |1e999|-1|\\.nan){0,30}",
+            other in any::<String>(),
+        ) {
+            for text in [text, other] {
+                if let Ok(config) = Config::parse(&text, "x") {
+                    let _ = (config.policy().protects("shop"), config.bounds());
+                }
+            }
+        }
+
+        #[test]
+        fn nor_does_any_figure(share in any::<f64>(), count in any::<usize>(), per in any::<String>()) {
+            let per = serde_json::to_string(&per).unwrap_or_default();
+            let pace = format!("{{atLeast: {count}, share: {share}, per: {per}}}");
+            let _ = Config::parse(&format!("keepers: {{namespaces: {{announce: {share}, pace: {{delete: {pace}}}}}}}"), "x");
+        }
+    }
 }

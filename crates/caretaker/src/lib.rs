@@ -42,7 +42,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match answer(&cli, now()) {
         Ok(answer) => answer.give(),
         Err(e) => {
-            eprintln!("caretaker: {e:#}");
+            eprintln!("caretaker: {}", output::line(&format!("{e:#}")));
             ExitCode::from(1)
         }
     }

@@ -41,6 +41,9 @@ pub struct Then {
 pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
     let at = args.at.unwrap_or(now);
     let scene = Scene::read(&args.source)?;
+    if let Some(why) = scene.is_missing(args.namespace.as_deref()) {
+        return Ok(scene.refused(why));
+    }
     let verdicts = scene.verdicts(at);
     let mut rows: Vec<Row<'_>> = scene
         .subjects
@@ -118,7 +121,7 @@ fn table(rows: &[Row<'_>], wide: bool, now: Timestamp) -> String {
         };
         columns(
             ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"],
-            &rows.iter().map(line).collect::<Vec<_>>(),
+            rows.iter().map(line).collect(),
         )
     } else {
         let line = |r: &Row<'_>| {
@@ -126,7 +129,7 @@ fn table(rows: &[Row<'_>], wide: bool, now: Timestamp) -> String {
             let because = format!("{}{}", r.because, then.unwrap_or_default());
             [r.kind.clone(), name(r), next(r), when(r), r.rule.to_owned(), because]
         };
-        columns(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], &rows.iter().map(line).collect::<Vec<_>>())
+        columns(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], rows.iter().map(line).collect())
     };
     let count = |next: &str| rows.iter().filter(|r| r.next == next).count();
     text.push_str(&format!(

@@ -1,9 +1,10 @@
 //! `caretaker simulate`: the clock run forward.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use caretaker_core::simulate::{Happening, Simulation, Use};
+use anyhow::{Context, Result, bail};
+use caretaker_core::simulate::{Happening, Model as _, Simulation, Use};
 use caretaker_core::{Action as _, Timestamp, time};
 use caretaker_namespaces::Simulated;
 use caretaker_namespaces::act::Action;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::{Simulate, SimulateOutput};
 use crate::output::{Answer, json};
-use crate::scene::Scene;
+use crate::scene::{Scene, missing};
 use crate::timeline;
 
 /// One thing that happens.
@@ -32,13 +33,26 @@ struct Row<'a> {
 pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
     let start = args.start.unwrap_or(now);
     let end = time::after(start, args.length);
+    let stdin = Some(Path::new("-"));
+    if args.activity.as_deref() == stdin && args.source.from.as_deref() == stdin {
+        bail!("--from and --activity cannot both be standard input; put one of them in a file");
+    }
     let mut scene = Scene::read(&args.source)?;
+    if let Some(why) = scene.is_missing(args.namespace.as_deref()) {
+        return Ok(scene.refused(why));
+    }
     let uses = match &args.activity {
-        Some(path) => read_uses(path, &scene.subjects, &mut scene.notes, &mut scene.incomplete)?,
+        Some(path) => {
+            let (uses, wrong) = read_uses(&path.display().to_string(), &text_of(path)?, &scene.subjects);
+            scene.incomplete |= !wrong.is_empty();
+            scene.notes.extend(wrong);
+            uses
+        }
         None => Vec::new(),
     };
-    let subjects = scene.subjects.clone();
     let model = Simulated(scene.world.clone());
+    use_before(start, &uses, &model, &mut scene.subjects);
+    let subjects = scene.subjects.clone();
     let mut simulation = Simulation::new(model, subjects, scene.bounds.clone(), scene.ledger.clone(), start);
     let mut happened = simulation.run(end, &uses);
     let shown = |subject: Option<usize>| {
@@ -73,33 +87,73 @@ struct Line {
     namespace: String,
 }
 
+fn text_of(path: &Path) -> Result<String> {
+    if path == Path::new("-") {
+        return std::io::read_to_string(std::io::stdin().lock()).context("reading standard input");
+    }
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// What was used before the start has that behind it: the same file serves for any start.
+fn use_before(start: Timestamp, uses: &[Use], model: &Simulated, subjects: &mut [Subject]) {
+    let mut latest: BTreeMap<usize, Timestamp> = BTreeMap::new();
+    for u in uses.iter().filter(|u| u.at < start) {
+        let at = latest.entry(u.subject).or_insert(u.at);
+        *at = u.at.max(*at);
+    }
+    for (i, at) in latest {
+        subjects[i] = model.used(std::mem::take(&mut subjects[i]), at);
+    }
+}
+
 /// A line that cannot be used is named; the others count.
-fn read_uses(path: &Path, subjects: &[Subject], notes: &mut Vec<String>, incomplete: &mut bool) -> Result<Vec<Use>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let mut uses = Vec::new();
+fn read_uses(origin: &str, text: &str, subjects: &[Subject]) -> (Vec<Use>, Vec<String>) {
+    let mut inside: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (i, subject) in subjects.iter().enumerate() {
+        inside.entry(subject.home()).or_default().push(i);
+    }
+    let (mut uses, mut wrong) = (Vec::new(), Vec::new());
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        let mut wrong = |why: String| {
-            notes.push(format!("{}:{}: {why}", path.display(), i + 1));
-            *incomplete = true;
-        };
-        let line: Line = match serde_json::from_str(line) {
-            Ok(line) => line,
-            Err(e) => {
-                wrong(format!(r#"not a line such as {{"at":"2026-01-31T12:00:00Z","namespace":"shop"}}: {e}"#));
-                continue;
-            }
-        };
-        let Some(at) = time::parse(&line.at) else {
-            wrong(format!("{:?} is not a time; write one such as 2026-01-31T12:00:00Z", line.at));
-            continue;
-        };
-        // What happens in a namespace is activity of all that is in it.
-        let before = uses.len();
-        let inside = subjects.iter().enumerate().filter(|(_, s)| s.home() == line.namespace);
-        uses.extend(inside.map(|(subject, _)| Use { at, subject }));
-        if uses.len() == before {
-            wrong(format!("there is no namespace {:?}", line.namespace));
+        match read_line(line, &inside) {
+            // What happens in a namespace is activity of all that is in it.
+            Ok((at, places)) => uses.extend(places.iter().map(|subject| Use { at, subject: *subject })),
+            Err(why) => wrong.push(format!("{origin}:{}: {why}", i + 1)),
         }
     }
-    Ok(uses)
+    (uses, wrong)
+}
+
+fn read_line<'a>(line: &str, inside: &'a BTreeMap<&str, Vec<usize>>) -> Result<(Timestamp, &'a [usize]), String> {
+    let line: Line = serde_json::from_str(line)
+        .map_err(|e| format!(r#"not a line such as {{"at":"2026-01-31T12:00:00Z","namespace":"shop"}}: {e}"#))?;
+    let at = time::parse(&line.at)
+        .ok_or_else(|| format!("{:?} is not a time; write one such as 2026-01-31T12:00:00Z", line.at))?;
+    let places = inside.get(line.namespace.as_str());
+    let places = places.ok_or_else(|| missing(&line.namespace, inside.keys().copied()))?;
+    Ok((at, places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn no_text_of_activity_makes_it_panic(
+            text in "([\\[\\]{},:\"a-z0-9 \n\\\\-]|\"at\":|\"namespace\":|\"shop\"|\"[+-]?[0-9]{4,6}-[0-9]{2}-[0-9]{2}\"|\\{|\\}){0,40}",
+            other in any::<String>(),
+            start in any::<i32>(),
+        ) {
+            let mut subjects = [Subject { name: "shop".to_owned(), ..Subject::default() }];
+            let start = Timestamp::from_second(start.into()).unwrap_or_default();
+            for text in [text, other] {
+                let (uses, wrong) = read_uses("-", &text, &subjects);
+                use_before(start, &uses, &Simulated::default(), &mut subjects);
+                prop_assert_eq!(uses.len() + wrong.len(), text.lines().filter(|l| !l.trim().is_empty()).count());
+            }
+        }
+    }
 }

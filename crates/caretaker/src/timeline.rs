@@ -7,6 +7,8 @@ use caretaker_core::{Action as _, Timestamp, duration, time};
 use caretaker_namespaces::act::Action;
 use caretaker_namespaces::subject::Subject;
 
+use crate::output::cell;
+
 /// Columns of a lane.
 const WIDTH: usize = 60;
 /// More lanes than this are no picture any more.
@@ -26,7 +28,12 @@ pub(crate) fn draw(subjects: &[Subject], happened: &[Happening<Action>], start: 
         return text;
     }
     let moved: BTreeSet<usize> = happened.iter().filter_map(|h| h.subject).collect();
-    if !moved.is_empty() && moved.len() <= LANES {
+    if moved.len() > LANES {
+        text.push_str(&format!(
+            "The lanes of {} subjects are left out: more than {LANES} are no picture. Choose a namespace with -n to see them.\n\n",
+            moved.len()
+        ));
+    } else if !moved.is_empty() {
         lanes(&mut text, subjects, happened, &moved, (start, end));
     }
     events(&mut text, subjects, happened);
@@ -35,10 +42,11 @@ pub(crate) fn draw(subjects: &[Subject], happened: &[Happening<Action>], start: 
 }
 
 fn name(subject: &Subject) -> String {
-    subject
+    let name = subject
         .namespace
         .as_ref()
-        .map_or_else(|| subject.name.clone(), |ns| format!("{} {ns}/{}", subject.kind, subject.name))
+        .map_or_else(|| subject.name.clone(), |ns| format!("{} {ns}/{}", subject.kind, subject.name));
+    cell(&name)
 }
 
 fn lanes(
@@ -66,7 +74,7 @@ fn lanes(
         for happening in happened.iter().filter(|h| h.subject == Some(*i)) {
             let from = column(happening.at);
             match happening.action {
-                Some(Action::Sleep { .. }) => lane[from..].fill(ASLEEP),
+                Some(Action::Sleep(_)) => lane[from..].fill(ASLEEP),
                 Some(Action::Wake { .. }) => lane[from..].fill(AWAKE),
                 Some(Action::Announce) => _ = marks.insert(from, ANNOUNCED),
                 Some(Action::Delete) => {
@@ -104,7 +112,12 @@ fn events(text: &mut String, subjects: &[Subject], happened: &[Happening<Action>
         }
         let action = h.action.as_ref().map_or("stop", Action::name);
         let clock = h.at.strftime("%H:%M:%S");
-        text.push_str(&format!("  {clock}  {action:8}  {:names$}  {:rules$}  {}\n", title(h), h.rule, h.because));
+        text.push_str(&format!(
+            "  {clock}  {action:8}  {:names$}  {:rules$}  {}\n",
+            title(h),
+            h.rule,
+            cell(&h.because)
+        ));
     }
 }
 

@@ -1,55 +1,13 @@
 //! The commands as a person types them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod console;
+
+use std::process::Command;
 
 use rstest::rstest;
 use serde_json::Value;
 
-const AT: &str = "2026-03-02T09:00:00Z";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
-}
-
-fn caretaker(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_caretaker"))
-        .args(args)
-        .current_dir(root())
-        .env_remove("CARETAKER_CONFIG")
-        .env("KUBECONFIG", "/nonexistent/kubeconfig")
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-fn json(args: &[&str]) -> Vec<Value> {
-    let output = caretaker(args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("standard output is JSON and nothing else")
-}
-
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, text) in files {
-        fs::write(folder.path().join(name), text).unwrap();
-    }
-    folder
-}
-
-fn namespaces(count: usize, used: &str) -> String {
-    let one = |i| {
-        format!(
-            "kind: Namespace\nmetadata:\n  name: ns-{i:03}\n  labels:\n    sleepmode.kubefree.com/delete-after: 1h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{{\"LastActivityTime\":\"{used}\"}}'\n    caretaker.dev/announced-at: \"{used}\"\n---\n"
-        )
-    };
-    (0..count).map(one).collect::<Vec<_>>().concat()
-}
+use console::{AT, caretaker, folder, json, namespaces, root, text};
 
 #[test]
 fn plan_as_json_has_the_documented_fields() {
@@ -284,7 +242,10 @@ fn json_is_never_mixed_with_other_text() {
 
 #[test]
 fn a_closed_pipe_is_met_with_silence() {
-    let many = folder(&[("a.yaml", &namespaces(5_000, "2026-03-02T07:00:00Z"))]);
+    let many = folder(&[
+        ("a.yaml", &namespaces(5_000, "2026-03-02T07:00:00Z")),
+        ("b.yaml", "kind: APIService\nmetadata:\n  name: v1.apps\n"),
+    ]);
     let command = format!("{} plan --from {} | head -n 1", env!("CARGO_BIN_EXE_caretaker"), many.path().display());
 
     let output = Command::new("sh").args(["-c", &command]).output().unwrap();

@@ -116,7 +116,9 @@ async fn a_live_cluster_is_read_and_never_written() -> Outcome {
 async fn a_dump_of_the_cluster_gives_the_same_plan() -> Outcome {
     let cluster = populated().await?;
     let live = rows(&caretaker(&["plan", "--at", AT, "-o", "json"], &cluster.kubeconfig())?);
-    let kinds = "ns,deploy,sts,rs,ds,cronjob,svc,pvc,validatingwebhookconfiguration,apiservice";
+    // As the README has it.
+    let kinds = "ns,deploy,sts,rs,ds,cronjob,svc,pvc,\
+                 validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,crd";
 
     for format in ["yaml", "json"] {
         let dump = tempfile::tempdir()?;

@@ -1,0 +1,243 @@
+//! What is asked for and not there, what is written by others, and what is asked in other words.
+
+mod console;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use rstest::rstest;
+use serde_json::Value;
+
+use console::{AT, caretaker, folder, json, namespaces, root, text};
+
+const SLEEPY: &str = "kind: Namespace\nmetadata:\n  name: shop\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{\"LastActivityTime\":\"2026-03-02T08:00:00Z\"}'\n";
+
+#[rstest]
+#[case::plan(&["plan", "-n", "shop-previw"])]
+#[case::simulate(&["simulate", "--for", "1d", "-n", "shop-previw"])]
+#[case::explain(&["explain", "ns/shop-previw"])]
+fn a_namespace_that_is_not_there_is_an_error_with_a_suggestion(#[case] args: &[&str]) {
+    let output = caretaker(&[args, &["--from", "examples/cluster"]].concat());
+
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert!(said.contains("there is no namespace \"shop-previw\"; did you mean shop-preview?"), "{said}");
+}
+
+#[test]
+fn all_namespaces_is_what_is_shown_without_a_choice() {
+    let args = ["simulate", "--from", "examples/cluster", "--start", AT, "--for", "7d", "-o", "json"];
+
+    assert_eq!(json(&args), json(&[args.as_slice(), &["-A"]].concat()));
+    assert_eq!(caretaker(&[args.as_slice(), &["-A", "-n", "shop-preview"]].concat()).status.code(), Some(2));
+}
+
+#[test]
+fn a_subject_may_be_named_by_two_words() {
+    let ask = |subject: &[&str]| {
+        text(&caretaker(&[&["explain"], subject, &["--from", "examples/cluster", "--at", AT]].concat()).stdout)
+    };
+
+    let one = ask(&["namespace/shop-preview"]);
+
+    assert!(one.starts_with("Namespace shop-preview"), "{one}");
+    assert_eq!(ask(&["namespace", "shop-preview"]), one);
+}
+
+#[test]
+fn explain_as_json_has_the_documented_fields() {
+    let output = caretaker(&["explain", "ns/shop-preview", "--from", "examples/cluster", "--at", AT, "-o", "json"]);
+
+    let story: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&story["kind"], &story["name"]), (&"Namespace".into(), &"shop-preview".into()));
+    assert!(story["facts"].as_array().unwrap().iter().any(|f| f["name"] == "sleep-after" && f["value"] == "1d"));
+    let tried = story["rules"].as_array().unwrap();
+    assert_eq!(tried.iter().filter(|r| r["fits"] == true).count(), 1, "the last one asked is the one that fits");
+    assert_eq!(
+        (&story["verdict"]["rule"], &story["verdict"]["action"]),
+        (&tried.last().unwrap()["rule"], &"sleep".into())
+    );
+    assert!(!story["steps"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn lint_as_json_has_the_documented_fields() {
+    let output = caretaker(&["lint", "examples/broken", "-o", "json"]);
+
+    assert_eq!(output.status.code(), Some(1));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+    for row in &rows {
+        for field in ["file", "line", "kind", "namespace", "name", "field", "text", "why", "remedy"] {
+            assert!(row.get(field).is_some(), "{field} is missing in {row}");
+        }
+    }
+    let web = rows.iter().find(|r| r["kind"] == "Service").unwrap();
+    assert_eq!((&web["namespace"], &web["name"], &web["text"]), (&"shop".into(), &"web".into(), &"24h".into()));
+    let cut = rows.iter().find(|r| r["name"] == "cut-in-the-middle").unwrap();
+    assert_eq!((&cut["field"], &cut["line"]), (&Value::Null, &46.into()));
+}
+
+#[rstest]
+#[case::no_file(&[], 1, "no object in 0 files")]
+#[case::an_empty_file(&[("a.yaml", "# nothing\n")], 1, "no object in 1 files")]
+#[case::only_other_kinds(&[("a.yaml", "kind: Ingress\n")], 0, "nothing to check: 1 objects in 1 files")]
+#[case::upper_case(&[("a.YAML", SLEEPY)], 0, "1 objects in 1 files, nothing wrong")]
+fn lint_does_not_call_nothing_fine(#[case] files: &[(&str, &str)], #[case] code: i32, #[case] expected: &str) {
+    let folder = folder(files);
+
+    let output = caretaker(&["lint", folder.path().to_str().unwrap()]);
+
+    assert_eq!(output.status.code(), Some(code));
+    assert!(text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+}
+
+#[rstest]
+#[case(&["help"], "Usage: caretaker")]
+#[case(&["help", "simulate"], "Usage: caretaker simulate")]
+fn help_is_a_command_too(#[case] args: &[&str], #[case] expected: &str) {
+    let output = caretaker(args);
+
+    assert!(output.status.success() && text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_and_the_others_count() {
+    let cluster = folder(&[("a.yaml", SLEEPY)]);
+    std::os::unix::fs::symlink("nowhere", cluster.path().join("b.yaml")).unwrap();
+
+    let output = caretaker(&["plan", "--from", cluster.path().to_str().unwrap(), "--at", AT]);
+
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("b.yaml: cannot be read"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("shop"));
+}
+
+#[test]
+fn what_a_dump_lacks_is_said() {
+    let namespaces = folder(&[("a.yaml", SLEEPY)]);
+    let workloads = folder(&[("a.yaml", "kind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n")]);
+    let notes =
+        |folder: &tempfile::TempDir| text(&caretaker(&["plan", "--from", folder.path().to_str().unwrap()]).stderr);
+
+    assert!(notes(&namespaces).contains("no APIService"), "{}", notes(&namespaces));
+    assert!(notes(&workloads).contains("no Namespace"), "{}", notes(&workloads));
+    let complete = text(&caretaker(&["plan", "--from", "examples/cluster"]).stderr);
+    assert!(!complete.contains("there "), "{complete}");
+}
+
+#[test]
+fn activity_before_the_start_counts_as_what_was_last() {
+    let cluster = folder(&[("a.yaml", SLEEPY)]);
+    let uses = "{\"at\":\"2026-03-02T08:45:00Z\",\"namespace\":\"shop\"}\n{\"at\":\"2026-03-02T08:30:00Z\",\"namespace\":\"shop\"}\n{\"at\":\"2026-03-02T07:00:00Z\",\"namespace\":\"shop\"}\n";
+    let from = cluster.path().to_str().unwrap();
+    let args = ["simulate", "--from", from, "--start", AT, "--for", "4h", "-o", "json"];
+    assert_eq!(json(&args)[0]["at"], "2026-03-02T10:00:00Z", "two hours after what the annotation says");
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_caretaker"))
+        .args([args.as_slice(), &["--activity", "-"]].concat())
+        .current_dir(root())
+        .env_remove("CARETAKER_CONFIG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(uses.as_bytes()).unwrap();
+
+    let rows: Vec<Value> = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!((&rows[0]["action"], &rows[0]["at"]), (&"sleep".into(), &"2026-03-02T10:45:00Z".into()));
+}
+
+#[test]
+fn standard_input_cannot_be_two_things() {
+    let output = caretaker(&["simulate", "--from", "-", "--activity", "-", "--for", "1d"]);
+
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot both be standard input"), "{}", text(&output.stderr));
+}
+
+#[rstest]
+#[case::plan(&["plan"])]
+#[case::wide(&["plan", "-o", "wide"])]
+#[case::explain(&["explain", "ns/shop"])]
+#[case::simulate(&["simulate", "--for", "30d"])]
+#[case::lint(&["lint"])]
+fn what_others_wrote_cannot_steer_the_terminal(#[case] args: &[&str]) {
+    let forged = r#"kind: Namespace
+metadata:
+  name: shop
+  labels:
+    sleepmode.kubefree.com/sleep-after: 2h
+    sleepmode.kubefree.com/state: sleep
+  annotations:
+    caretaker.dev/asleep-since: "2026-03-01T00:00:00Z"
+    sleepmode.kubefree.com/activity-status: '{"LastActivityTime":"2026-03-02T08:00:00Z","ActionBy":"\u001b[2J\nForged  row"}'
+---
+kind: Service
+metadata:
+  name: "a\e[31m\nForged row"
+  namespace: shop
+  labels: {sleepmode.kubefree.com/sleep-after: "\e[31m\nForged row"}
+---
+kind: Service
+metadata: {name: "c\e\nForged row", namespace: shop, labels: {sleepmode.kubefree.com/delete-after: 1d}}
+---
+kind: Deployment
+metadata: {name: "d\e\nForged row", namespace: shop}
+---
+kind: Deployment
+metadata: {name: "b\e\nForged row"}
+spec: {replicas: "\e\nForged row"}
+"#;
+    let cluster = folder(&[("a.yaml", forged)]);
+    let from = cluster.path().to_str().unwrap();
+    let args: Vec<&str> = match args {
+        ["lint"] => vec!["lint", from],
+        ["simulate", ..] => [args, &["--start", AT, "--from", from]].concat(),
+        _ => [args, &["--at", AT, "--from", from]].concat(),
+    };
+
+    let output = caretaker(&args);
+
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(said.contains("shop"), "{said}");
+    assert!(said.lines().all(|l| !l.starts_with("Forged") && !l.contains('\u{1b}')), "{said:?}");
+}
+
+#[rstest]
+#[case::breaker(40, "but the breaker is open since")]
+#[case::pace(15, "is the pace and")]
+fn explain_says_why_the_bounds_hold_back(#[case] count: usize, #[case] expected: &str) {
+    let due = folder(&[("a.yaml", &namespaces(count, "2026-03-02T07:00:00Z"))]);
+
+    let name = format!("ns/ns-{:03}", count - 1);
+    let output = caretaker(&["explain", &name, "--from", due.path().to_str().unwrap(), "--at", AT]);
+
+    let said = text(&output.stdout);
+    let verdict = said.split("Verdict").nth(1).unwrap_or_default();
+    assert!(verdict.contains(expected), "{said}");
+}
+
+#[test]
+fn a_crowd_has_no_lanes_and_the_timeline_says_so() {
+    let bare: String = (0..41).map(|i| SLEEPY.replace("name: shop", &format!("name: shop-{i}")) + "---\n").collect();
+    let cluster = folder(&[("a.yaml", &bare), ("c.yaml", "keepers: {namespaces: {breaker: none}}\n")]);
+    let (from, config) = (cluster.path().join("a.yaml"), cluster.path().join("c.yaml"));
+    let args = [
+        "simulate",
+        "--from",
+        from.to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+        "--start",
+        AT,
+        "--for",
+        "2h",
+    ];
+
+    let all = text(&caretaker(&args).stdout);
+    let one = text(&caretaker(&[args.as_slice(), &["-n", "shop-7"]].concat()).stdout);
+
+    assert!(all.contains("The lanes of 41 subjects are left out") && all.contains("-n"), "{all}");
+    assert!(one.contains("░") && !one.contains("left out"), "{one}");
+}
