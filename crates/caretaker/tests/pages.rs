@@ -4,6 +4,7 @@
 //! repository, and its output compared with what stands below it; so is the table of rules. With
 //! `UPDATE_PAGES=1` the pages are rewritten instead.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,10 +22,10 @@ fn output(command: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The page as it should be.
-fn refreshed(page: &str) -> (String, usize) {
+/// The page as it should be, and the verbs that were run for it.
+fn refreshed(page: &str) -> (String, BTreeSet<String>) {
     let mut fresh = String::new();
-    let mut commands = 0;
+    let mut verbs = BTreeSet::new();
     let mut lines = page.lines().peekable();
     while let Some(line) = lines.next() {
         fresh.push_str(line);
@@ -32,7 +33,7 @@ fn refreshed(page: &str) -> (String, usize) {
         if line == "<!-- caretaker rules -->" {
             while lines.next_if(|l| *l != "<!-- end -->").is_some() {}
             fresh.push_str(&output("caretaker rules"));
-            commands += 1;
+            verbs.insert("rules".to_owned());
         } else if line == "```console" {
             while let Some(line) = lines.next_if(|l| *l != "```") {
                 fresh.push_str(line);
@@ -40,11 +41,11 @@ fn refreshed(page: &str) -> (String, usize) {
                 let Some(command) = line.strip_prefix("$ ").filter(|c| c.starts_with("caretaker ")) else { continue };
                 while lines.next_if(|l| *l != "```" && !l.starts_with("$ ")).is_some() {}
                 fresh.push_str(&output(command));
-                commands += 1;
+                verbs.extend(command.split_whitespace().nth(1).map(str::to_owned));
             }
         }
     }
-    (fresh, commands)
+    (fresh, verbs)
 }
 
 #[test]
@@ -55,11 +56,11 @@ fn every_page_shows_what_the_commands_print() {
         .filter(|p| p.extension().is_some_and(|e| e == "md"))
         .collect();
     pages.push(root().join("README.md"));
-    let mut commands = 0;
+    let mut verbs = BTreeSet::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();
         let (fresh, here) = refreshed(&text);
-        commands += here;
+        verbs.extend(here);
         if std::env::var_os("UPDATE_PAGES").is_some() {
             fs::write(&page, fresh).unwrap();
         } else {
@@ -72,11 +73,8 @@ fn every_page_shows_what_the_commands_print() {
         }
     }
     for verb in ["plan", "explain", "simulate", "lint", "rules"] {
-        let shown = fs::read_to_string(root().join("README.md")).unwrap()
-            + &fs::read_to_string(root().join("docs/namespaces.md")).unwrap();
-        assert!(shown.contains(&format!("caretaker {verb}")), "no page shows {verb}");
+        assert!(verbs.contains(verb), "no page shows what {verb} prints");
     }
-    assert!(commands >= 5, "only {commands} commands were found");
 }
 
 fn difference(old: &str, new: &str) -> String {
