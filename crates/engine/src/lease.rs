@@ -1,0 +1,175 @@
+//! Leadership: one Lease a keeper, held by one process at a time.
+//!
+//! As client-go does it. A holder renews by a replace with the resourceVersion it has seen. Whether
+//! another holder is still there is judged by the renewals that are seen, on this machine's own
+//! steady clock: clocks of different machines need not agree. A holder that cannot renew stops
+//! being one well before anybody else may take over, so that there are never two.
+
+use std::time::Duration;
+
+use caretaker_core::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// How long leadership lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// A Lease that nobody was seen to renew for so long may be taken.
+    pub lease: Duration,
+    /// Without a renewal for so long, a holder stops: shorter than `lease` by more than a request
+    /// may last.
+    pub renew: Duration,
+    /// How often the Lease is looked at.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    /// client-go's.
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(15), renew: Duration::from_secs(10), retry: Duration::from_secs(2) }
+    }
+}
+
+/// Somebody who wants to lead.
+pub struct Candidate {
+    /// A client without retries: a call that is repeated unseen could be made after the lead is
+    /// lost.
+    pub client: Client,
+    /// Where the Lease is.
+    pub namespace: String,
+    /// What it is called.
+    pub name: String,
+    /// Who this is; different for every process.
+    pub identity: String,
+    /// How long leadership lasts.
+    pub timing: Timing,
+    /// The time of day, which the Lease shows to people.
+    pub clock: fn() -> Timestamp,
+}
+
+/// Whether this process leads.
+#[derive(Debug, Clone)]
+pub struct Lead(watch::Receiver<Option<Instant>>);
+
+impl Lead {
+    /// True while nobody else can be leading. Ask right before each write.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        self.0.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Returns when the lead was won, renewed or lost.
+    pub async fn changed(&mut self) {
+        // An error means that the candidate has stopped; nothing changes any more.
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The holder that was seen last, and since when nothing has changed.
+struct Seen {
+    version: String,
+    at: Instant,
+}
+
+impl Candidate {
+    /// Starts to campaign until `stop` rings; then hands the Lease back and returns.
+    pub fn campaign(
+        self,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> (Lead, impl Future<Output = ()> + Send + 'static) {
+        let (until, lead) = watch::channel(None);
+        let campaign = async move {
+            let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+            let mut seen: Option<Seen> = None;
+            let mut ticks = tokio::time::interval(self.timing.retry);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut stop = std::pin::pin!(stop);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => break,
+                    _ = ticks.tick() => {}
+                }
+                let asked = Instant::now();
+                let answer = tokio::time::timeout(self.timing.retry, self.seek(&leases, &mut seen)).await;
+                match answer {
+                    Ok(Ok(true)) => _ = until.send(Some(asked + self.timing.renew)),
+                    Ok(Ok(false)) => _ = until.send(None),
+                    // Nobody knows; what was held runs out by itself.
+                    Ok(Err(_)) | Err(_) => {}
+                }
+            }
+            let held = until.borrow().is_some();
+            let _ = until.send(None);
+            if held {
+                // If it cannot be handed back it runs out.
+                let _ = tokio::time::timeout(self.timing.retry, self.hand_back(&leases)).await;
+            }
+        };
+        (Lead(lead), campaign)
+    }
+
+    /// Looks at the Lease once; true if it is ours now.
+    async fn seek(&self, leases: &Api<Lease>, seen: &mut Option<Seen>) -> Result<bool, kube::Error> {
+        let Some(lease) = leases.get_opt(&self.name).await? else {
+            let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.spec(LeaseSpec::default(), true)) };
+            return won(leases.create(&PostParams::default(), &lease).await);
+        };
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if seen.as_ref().is_none_or(|s| s.version != version) {
+            *seen = Some(Seen { version, at: Instant::now() });
+        }
+        let ours = holder == self.identity;
+        let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        let silent = seen.as_ref().is_some_and(|s| s.at.elapsed() > Duration::from_secs(lasts));
+        if !ours && !holder.is_empty() && !silent {
+            return Ok(false);
+        }
+        let next = Lease { metadata: lease.metadata, spec: Some(self.spec(spec, !ours)) };
+        won(leases.replace(&self.name, &PostParams::default(), &next).await)
+    }
+
+    /// The spec with us as the holder; `anew` if we were not before.
+    fn spec(&self, before: LeaseSpec, anew: bool) -> LeaseSpec {
+        let now = MicroTime((self.clock)());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.timing.lease.as_secs()).ok(),
+            acquire_time: if anew { Some(now.clone()) } else { before.acquire_time.clone() },
+            lease_transitions: Some(
+                before.lease_transitions.unwrap_or(0) + i32::from(anew && before.holder_identity.is_some()),
+            ),
+            renew_time: Some(now),
+            ..before
+        }
+    }
+
+    async fn hand_back(&self, leases: &Api<Lease>) -> Result<(), kube::Error> {
+        let lease = leases.get(&self.name).await?;
+        let spec = lease.spec.unwrap_or_default();
+        if spec.holder_identity.as_deref() == Some(&self.identity) {
+            let spec = LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..spec };
+            let free = Lease { metadata: lease.metadata, spec: Some(spec) };
+            leases.replace(&self.name, &PostParams::default(), &free).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A write that came second was somebody else's win.
+fn won<T>(written: Result<T, kube::Error>) -> Result<bool, kube::Error> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(e) if crate::api::is_conflict(&e) => Ok(false),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,129 @@
+//! One leader at a time, on a real API server.
+
+use std::time::Duration;
+
+use caretaker_engine::lease::{Candidate, Lead, Timing};
+use caretaker_testkit::faults::{Fault, Faults};
+use caretaker_testkit::{shared_without_controllers as shared, until};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// As in production, only shorter; the proportions are the same.
+const TIMING: Timing =
+    Timing { lease: Duration::from_secs(8), renew: Duration::from_secs(5), retry: Duration::from_millis(500) };
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Running {
+    lead: Lead,
+    stop: Option<oneshot::Sender<()>>,
+    campaign: JoinHandle<()>,
+}
+
+fn start(client: Client, name: &str, identity: &str) -> Running {
+    let candidate = Candidate {
+        client,
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        identity: identity.to_owned(),
+        timing: TIMING,
+        clock: || "2026-01-10T00:00:00Z".parse().unwrap(),
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (lead, campaign) = candidate.campaign(async {
+        // Dropped is as good as rung.
+        let _ = stopped.await;
+    });
+    Running { lead, stop: Some(stop), campaign: tokio::spawn(campaign) }
+}
+
+async fn client() -> Client {
+    shared().client().await.unwrap()
+}
+
+async fn leads(who: &Running) {
+    until("it to lead", LIMIT, async || Ok(if who.lead.held() { Ok(()) } else { Err("not yet".to_owned()) }))
+        .await
+        .unwrap();
+}
+
+async fn holder(name: &str) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(client().await, "default");
+    leases.get(name).await.unwrap().spec.and_then(|s| s.holder_identity)
+}
+
+#[tokio::test]
+async fn of_two_one_leads() {
+    let first = start(client().await, "two", "first");
+    leads(&first).await;
+
+    let mut second = start(client().await, "two", "second");
+    second.lead.changed().await;
+
+    assert!(first.lead.held() && !second.lead.held());
+    assert_eq!(holder("two").await.as_deref(), Some("first"));
+}
+
+#[tokio::test]
+async fn who_stops_hands_the_lease_over_at_once() {
+    let mut first = start(client().await, "handed", "first");
+    leads(&first).await;
+    let second = start(client().await, "handed", "second");
+
+    first.stop.take().unwrap().send(()).unwrap();
+    first.campaign.await.unwrap();
+    assert!(!first.lead.held());
+    assert_eq!(holder("handed").await.as_deref(), Some(""), "it did not have to run out");
+
+    leads(&second).await;
+    let leases: Api<Lease> = Api::namespaced(client().await, "default");
+    assert_eq!(leases.get("handed").await.unwrap().spec.and_then(|s| s.lease_transitions), Some(1));
+}
+
+#[tokio::test]
+async fn who_is_killed_is_followed_when_the_lease_has_run_out() {
+    let first = start(client().await, "killed", "first");
+    leads(&first).await;
+    first.campaign.abort();
+    let lead = first.lead.clone();
+
+    let second = start(client().await, "killed", "second");
+    until("the second to lead", LIMIT, async || {
+        assert!(!(lead.held() && second.lead.held()), "never two at once");
+        Ok(if second.lead.held() { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn who_cannot_renew_stops_before_another_may_start() {
+    let faults = (3..2_000).fold(Faults::none(), |faults, n| faults.at(n, Fault::CutBefore));
+    let cut_off = faults.client(shared().admin_config().await.unwrap()).unwrap();
+    let first = start(cut_off, "cut-off", "first");
+    leads(&first).await;
+
+    let second = start(client().await, "cut-off", "second");
+    until("the second to lead", LIMIT, async || {
+        assert!(!(first.lead.held() && second.lead.held()), "never two at once");
+        Ok(if second.lead.held() { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+
+    assert!(!first.lead.held());
+}
+
+#[tokio::test]
+async fn a_renewal_keeps_the_lead_beyond_its_first_term() {
+    let mut first = start(client().await, "renewed", "first");
+    leads(&first).await;
+    let began = tokio::time::Instant::now();
+
+    // Each change is a renewal that the server has taken.
+    while began.elapsed() < TIMING.lease + TIMING.retry {
+        first.lead.changed().await;
+        assert!(first.lead.held());
+    }
+}
