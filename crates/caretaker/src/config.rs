@@ -166,6 +166,12 @@ impl Config {
             }
         };
         share("announce", keeper.announce)?;
+        if keeper.fallback.as_ref().is_some_and(|f| f.sleep_after.is_zero()) {
+            return Err(
+                "keepers.namespaces.fallback.sleepAfter is zero: write a time such as 168h, or remove fallback"
+                    .to_owned(),
+            );
+        }
         for (action, pace) in keeper.pace.0.iter().flatten() {
             if !PACED.contains(&action.as_str()) {
                 return Err(format!("keepers.namespaces.pace.{action}: no such action{}", suggest(action, &PACED)));

@@ -162,6 +162,7 @@ fn what_the_running_operator_recorded_counts() {
 #[case::unknown_key("keepers:\n  namespaces:\n    protcted: []\n", "did you mean protected?")]
 #[case::unknown_keeper("keepers:\n  adresses: {}\n", "adresses")]
 #[case::bad_duration("keepers: {namespaces: {fallback: {sleepAfter: week}}}\n", "\"week\" is not a duration")]
+#[case::no_fallback_at_once("keepers: {namespaces: {fallback: {sleepAfter: 0s}}}\n", "sleepAfter is zero")]
 #[case::bad_share(
     "keepers: {namespaces: {announce: 10}}\n",
     "keepers.namespaces.announce is 10: a share is between 0 and 1"

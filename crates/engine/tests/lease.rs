@@ -69,13 +69,13 @@ async fn of_two_one_leads() {
 async fn who_stops_hands_the_lease_over_at_once() {
     let mut first = start(client().await, "handed", "first");
     leads(&first).await;
-    let second = start(client().await, "handed", "second");
 
     first.stop.take().unwrap().send(()).unwrap();
     first.campaign.await.unwrap();
     assert!(!first.lead.held());
-    assert_eq!(holder("handed").await.as_deref(), Some(""), "it did not have to run out");
+    assert_eq!(holder("handed").await.as_deref(), Some(""), "nobody has to wait for it to run out");
 
+    let second = start(client().await, "handed", "second");
     leads(&second).await;
     let leases: Api<Lease> = Api::namespaced(client().await, "default");
     assert_eq!(leases.get("handed").await.unwrap().spec.and_then(|s| s.lease_transitions), Some(1));
