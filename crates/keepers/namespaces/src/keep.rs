@@ -5,7 +5,8 @@
 
 use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened, admit};
 use caretaker_core::{Next, Timestamp, Verdict};
-use futures::StreamExt;
+use caretaker_engine::api::Resource;
+use futures::{StreamExt, TryStreamExt};
 use kube::Client;
 
 use crate::act::Action;
@@ -48,11 +49,22 @@ pub struct Pass {
     pub opened: Option<Opened>,
 }
 
+/// Lists under way at once: enough to hide the way there and back, few enough to be held.
+const LISTS: usize = 4;
+
 /// Reads everything that matters, live. An error means that nothing is known, and nothing is done.
 pub async fn observe(client: &Client) -> Result<Vec<Subject>, kube::Error> {
+    let list = async |source: &'static Resource| {
+        let mut objects: Vec<Manifest> = Vec::new();
+        source.list(client, None, |object| objects.push(object)).await?;
+        Ok::<_, kube::Error>((source.kind, objects))
+    };
+    let mut lists = futures::stream::iter(&SOURCES).map(list).buffered(LISTS);
     let mut seen = Observation::default();
-    for source in &SOURCES {
-        source.list(client, None, |object: Manifest| seen.add(source.kind, &object)).await?;
+    while let Some((kind, objects)) = lists.try_next().await? {
+        for object in &objects {
+            seen.add(kind, object);
+        }
     }
     Ok(seen.subjects())
 }

@@ -17,7 +17,7 @@ use manifest::Term;
 pub use manifest::{Manifest, Meta};
 
 /// Everything that is read of a cluster.
-pub const SOURCES: [Resource; 13] = [
+pub static SOURCES: [Resource; 13] = [
     Resource::new("/api/v1", "namespaces", "Namespace"),
     Resource::new("/apis/apps/v1", "deployments", "Deployment"),
     Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
@@ -41,8 +41,7 @@ const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 /// If the kind is not one of [`SOURCES`].
 #[must_use]
 pub fn resource(kind: &str) -> &'static Resource {
-    static ALL: [Resource; 13] = SOURCES;
-    ALL.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
+    SOURCES.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
 }
 
 /// Whether an object is of the API group that its kind has here: other groups have Services and
