@@ -29,7 +29,8 @@ pub fn between(from: Timestamp, to: Timestamp) -> SignedDuration {
 /// RFC 3339 in UTC to the second, which is what people read.
 #[must_use]
 pub fn show(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    // Its own form is many times faster than a pattern, and a plan has thousands of them.
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
 #[cfg(test)]
