@@ -166,6 +166,9 @@ impl Config {
             }
         };
         share("announce", keeper.announce)?;
+        if keeper.announce > Policy::MOST_ANNOUNCE {
+            return Err(format!("keepers.namespaces.announce is {}: at most half of a period", keeper.announce));
+        }
         if keeper.fallback.as_ref().is_some_and(|f| f.sleep_after.is_zero()) {
             return Err(
                 "keepers.namespaces.fallback.sleepAfter is zero: write a time such as 168h, or remove fallback"

@@ -33,7 +33,13 @@ pub trait Model {
 
     /// How a subject looks after an action on another one that it is bound to; `None` if it is gone
     /// with it.
-    fn beside(&self, subject: Self::Subject, other: &Self::Subject, action: &Self::Action) -> Option<Self::Subject>;
+    fn beside(
+        &self,
+        subject: Self::Subject,
+        other: &Self::Subject,
+        action: &Self::Action,
+        now: Timestamp,
+    ) -> Option<Self::Subject>;
 }
 
 /// Somebody uses a subject, named by its place.
@@ -67,6 +73,8 @@ const JUST_AFTER: SignedDuration = SignedDuration::from_nanos(1);
 /// One action can make the next one due at the same moment, a few times over. More than this is a
 /// pair of rules that undo each other; the simulator moves on rather than hang.
 const AT_ONCE: usize = 16;
+
+const A_LITTLE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Subjects on their way through time.
 pub struct Simulation<M: Model> {
@@ -193,6 +201,12 @@ impl<M: Model> Simulation<M> {
             }
             touched = again;
         }
+        // Rules that undo each other are looked at again a little later, and not forgotten.
+        for i in touched {
+            let later = time::after(self.now, A_LITTLE);
+            self.appointments[i] = Some(later);
+            self.agenda.push(Reverse((later, i)));
+        }
     }
 
     fn crowd(&self) -> Crowd {
@@ -243,7 +257,7 @@ impl<M: Model> Simulation<M> {
             }
             let Some(subject) = self.subjects[place].take() else { continue };
             let paced = self.model.is_paced(&subject);
-            self.subjects[place] = self.model.beside(subject, acted, action);
+            self.subjects[place] = self.model.beside(subject, acted, action, self.now);
             if self.subjects[place].is_none() {
                 self.gone(place, paced);
             } else {
@@ -313,7 +327,7 @@ mod tests {
         fn bond<'a>(&self, _: &'a Candle) -> Option<&'a str> {
             None
         }
-        fn beside(&self, subject: Candle, _: &Candle, _: &Take) -> Option<Candle> {
+        fn beside(&self, subject: Candle, _: &Candle, _: &Take, _: Timestamp) -> Option<Candle> {
             Some(subject)
         }
     }

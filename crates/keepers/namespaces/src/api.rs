@@ -35,6 +35,8 @@ pub const ANNOUNCED_AT: &str = "caretaker.dev/announced-at";
 pub const DELETE_AT: &str = "caretaker.dev/delete-at";
 /// Annotation: put to sleep by hand until then.
 pub const HAND_SLEEP_UNTIL: &str = "caretaker.dev/hand-sleep-until";
+/// Annotation: its sleep was ordered by a person, and leads to no deletion.
+pub const SLEPT_BY_HAND: &str = "caretaker.dev/slept-by-hand";
 /// Annotation: the value that the fallback gave to `sleep-after`.
 pub const FALLBACK: &str = "caretaker.dev/fallback";
 /// Annotation on a CronJob: whether it was suspended.
@@ -49,7 +51,7 @@ pub const KUBEFREE_PARKED: &str = "sleep.kubefree.com/not-existing-key";
 pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 
 /// Every label and annotation that is ours to read, with its place: true for a label.
-pub const KNOWN: [(&str, bool); 13] = [
+pub const KNOWN: [(&str, bool); 14] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -60,6 +62,7 @@ pub const KNOWN: [(&str, bool); 13] = [
     (ANNOUNCED_AT, false),
     (DELETE_AT, false),
     (HAND_SLEEP_UNTIL, false),
+    (SLEPT_BY_HAND, false),
     (FALLBACK, false),
     (LEGACY_SUSPEND, false),
     (LEGACY_PAUSED_REPLICAS, false),

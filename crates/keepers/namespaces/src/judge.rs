@@ -7,7 +7,7 @@ mod clock;
 
 use caretaker_core::rules::RuleTable;
 use caretaker_core::setting::Broken;
-use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
+use caretaker_core::{Finding, Setting, SignedDuration, Timestamp, duration, rules, time};
 
 use crate::act::{Action, Note, Sleep};
 use crate::api::State;
@@ -26,7 +26,7 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     NotActive => not_active,
     /// `kube-*`, `default`, `caretaker-system`, what the configuration protects, and whatever serves an admission webhook, an APIService or a conversion: never touched.
     Protected => protected,
-    /// Its owner wants it left alone.
+    /// Its owner wants it left alone: it wakes if it sleeps, and that is all.
     Excluded => excluded,
     /// No label, no trace of ours, and no fallback: not our business.
     Unmanaged => unmanaged,
@@ -36,7 +36,7 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     UnknownState => unknown_state,
     /// Activity that is no JSON or lies in the future, or another time that is none: reported, and everything stays as it is.
     BrokenAnnotation => broken_annotation,
-    /// A person put it to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
+    /// A person put it, or the namespace around it, to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
     HandSleep => hand_sleep,
     /// The time a person gave it to sleep is over: it wakes, and its clock starts anew; or it is awake already, and the note is removed.
     HandSleepOver => hand_sleep_over,
@@ -60,7 +60,7 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     KeptForClaims => kept_for_claims,
     /// Deletion is due, but something in it runs again or is excluded: refused, and its clock starts anew.
     RunningAgain => running_again,
-    /// Awake, its deletion is near, and something in it is excluded: refused.
+    /// Awake, its deletion is near, and something in it is excluded: not announced, and refused.
     HoldsExcluded => holds_excluded,
     /// Silent for longer than `delete-after`, asleep as long as that asks for, and announced: deleted.
     DeleteAfterElapsed => delete_after_elapsed,
@@ -91,19 +91,28 @@ fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
+    let asleep = if asleep_in_part(ns) { "; it is asleep, and only a person will wake it" } else { "" };
     if let Some(pattern) = world.policy.protects(ns.home()) {
-        return Some(Finding::rest(format!("namespace {} is protected by the pattern {pattern}", ns.home())));
+        return Some(Finding::rest(format!("namespace {} is protected by the pattern {pattern}{asleep}", ns.home())));
     }
-    ns.serves.as_ref().map(|what| Finding::rest(format!("the control plane depends on it: {what}")))
+    ns.serves.as_ref().map(|what| Finding::rest(format!("the control plane depends on it: {what}{asleep}")))
 }
 
-fn excluded(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    ns.excluded.then(|| Finding::rest("its label exclude asks for it to be left alone"))
+fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let because = "its label exclude asks for it to be left alone".to_owned();
+    ns.excluded.then(|| {
+        if asleep_in_part(ns) || ns.asleep_since.is_set() || ns.slept_by_hand {
+            Finding::act(Action::Wake { restart: Some("Excluded") }, now, because)
+        } else {
+            left_as_it_is(ns, now, because)
+        }
+    })
 }
 
 fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let managed = ns.sleep_after.is_set() || ns.delete_after.is_set();
-    let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ns.hand_sleep_until.is_set();
+    let by_hand = ns.hand_sleep_until.is_set() || ns.slept_by_hand;
+    let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || by_hand;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let fallback = fallback(ns, world).is_some();
     (!managed && !sleeps && !announced && !fallback).then(|| {
@@ -150,9 +159,12 @@ fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
 }
 
 fn hand_sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    if let Some(until) = ns.home_hand_until.filter(|until| *until >= now) {
+        return Some(Finding::rest(format!("a person put its namespace to sleep until {}", time::show(until))));
+    }
     let until = ns.hand_sleep_until.value().filter(|until| *until >= now && ns.can_sleep())?;
     let because = format!("a person put it to sleep until {}", time::show(until));
-    let leads_on = ns.asleep_since.is_set() || ns.announced_at.is_set() || ns.delete_at.is_set();
+    let leads_on = !ns.slept_by_hand || ns.asleep_since.is_set() || ns.announced_at.is_set() || ns.delete_at.is_set();
     Some(if !ns.is_asleep() {
         Finding::act(Action::Sleep(Sleep::ByHand), now, because)
     } else if leads_on || ns.state() == State::Deleting {
@@ -163,9 +175,13 @@ fn hand_sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
 }
 
 fn hand_sleep_over(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    if ns.hand_sleep_until == Setting::Unset && ns.slept_by_hand {
+        let because = "a person had put it to sleep, and took that back";
+        return Some(Finding::act(Action::Wake { restart: Some("HandSleepOver") }, now, because));
+    }
     let until = ns.hand_sleep_until.value().filter(|until| *until < now)?;
     let because = format!("a person put it to sleep until {}, {}", time::show(until), ago(until, now));
-    let action = if asleep_in_part(ns) {
+    let action = if asleep_in_part(ns) || ns.slept_by_hand {
         Action::Wake { restart: Some("HandSleepOver") }
     } else {
         Action::Label(Note::HandOver)
@@ -268,7 +284,8 @@ fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     let due = ns.is_asleep() && (clock.deletion_is_due() || clock.announcement_is_due());
     let awake: Vec<String> = if due {
-        ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name)).collect()
+        let rows = ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
+        rows.chain(ns.kept.iter().cloned()).collect()
     } else {
         return None;
     };
@@ -280,11 +297,22 @@ fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
 
 fn holds_excluded(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
-    let near = !ns.is_asleep() && clock.sleep().is_none() && (clock.deletion_is_due() || clock.deletion_is_near());
-    let held: Vec<String> =
-        ns.workloads.iter().filter(|w| near && w.excluded).map(|w| format!("{}/{}", w.kind, w.name)).collect();
-    (!held.is_empty())
-        .then(|| Finding::refuse(None, format!("its deletion is near, but this is excluded: {}", held.join(", "))))
+    if ns.is_asleep() || ns.state() == State::Sleeping || !(clock.deletion_is_due() || clock.deletion_is_near()) {
+        return None;
+    }
+    let rows = ns.workloads.iter().filter(|w| w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
+    let held: Vec<String> = rows.chain(ns.kept.iter().cloned()).collect();
+    if held.is_empty() {
+        return None;
+    }
+    let because = format!("its deletion is near, but this is excluded: {}", held.join(", "));
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
+    match clock.sleep() {
+        _ if announced => Some(Finding::refuse(Some(Action::Label(Note::Withdraw)), because)),
+        Some(due) if now > due => None,
+        Some(due) => Some(Finding::wait(due, Action::Sleep(Sleep::Idle), because)),
+        None => Some(Finding::refuse(None, because)),
+    }
 }
 
 fn delete_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {

@@ -76,14 +76,19 @@ impl Model for Simulated {
         Some(subject.home())
     }
 
-    fn beside(&self, mut subject: Subject, other: &Subject, action: &Action) -> Option<Subject> {
+    fn beside(&self, mut subject: Subject, other: &Subject, action: &Action, now: Timestamp) -> Option<Subject> {
         if other.kind != Kind::Namespace {
             return Some(subject);
         }
         match action {
             Action::Delete => return None,
             Action::Sleep(_) => subject.home_asleep = true,
-            Action::Wake { .. } => subject.home_asleep = false,
+            Action::Wake { restart } => {
+                subject.home_asleep = false;
+                if *restart == Some("HandSleepOver") {
+                    (subject.home_hand_until, subject.home_woken) = (None, Some(now));
+                }
+            }
             Action::Label(_) | Action::Announce => {}
         }
         Some(subject)

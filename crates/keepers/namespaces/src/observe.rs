@@ -67,6 +67,7 @@ pub struct Observation {
     workloads: BTreeMap<String, BTreeMap<(WorkloadKind, String), Workload>>,
     claims: BTreeMap<String, BTreeSet<String>>,
     serves: BTreeMap<String, String>,
+    kept: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Observation {
@@ -87,6 +88,9 @@ impl Observation {
                 return;
             }
             "Service" => {
+                if api::read_exclude(meta.label(api::EXCLUDE)) {
+                    self.kept.entry(home(meta)).or_default().insert(format!("Service/{}", meta.name));
+                }
                 self.add_single(Kind::Service, object, None);
                 return;
             }
@@ -105,7 +109,9 @@ impl Observation {
         let mut row = row(workload, object);
         if workload == WorkloadKind::Deployment {
             self.add_single(Kind::Deployment, object, Some(row.clone()));
-            row.own_sleep = is_single(meta) && meta.label(api::STATE) == Some(State::Sleep.name());
+            let asleep =
+                meta.label(api::STATE).is_some_and(|s| s == State::Sleep.name() || s == State::Sleeping.name());
+            row.own_sleep = is_single(meta) && asleep && !row.excluded;
         }
         let rows = self.workloads.entry(home(meta)).or_default();
         rows.insert((workload, meta.name.clone()), row);
@@ -133,15 +139,20 @@ impl Observation {
     /// The subjects, namespaces first, each kind by name.
     #[must_use]
     pub fn subjects(self) -> Vec<Subject> {
-        let Self { mut namespaces, mut singles, mut workloads, claims, serves } = self;
+        let Self { mut namespaces, mut singles, mut workloads, claims, serves, mut kept } = self;
         for ((_, home, _), subject) in &mut singles {
             let asleep = namespaces.get(home).is_some_and(|ns| ns.is_asleep() || ns.state() == State::Sleeping);
             subject.home_asleep = asleep;
+            if let Some(around) = namespaces.get(home) {
+                subject.home_hand_until = around.hand_sleep_until.value();
+                subject.home_woken = around.activity.get().filter(|a| a.by == "HandSleepOver").map(|a| a.at);
+            }
             subject.serves = serves.get(home).cloned();
         }
         for (name, subject) in &mut namespaces {
             subject.workloads = workloads.remove(name).unwrap_or_default().into_values().collect();
             subject.claims = claims.get(name).map_or(0, BTreeSet::len);
+            subject.kept = kept.remove(name).unwrap_or_default().into_iter().collect();
             subject.serves = serves.get(name).cloned();
         }
         namespaces.into_values().chain(singles.into_values()).collect()
@@ -165,7 +176,10 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
     let time = |key| api::read_time(Place::Annotation(key), meta.annotation(key));
     let phase = Some(&object.status.phase).filter(|p| !p.is_empty() && *p != "Active" && kind == Kind::Namespace);
     let inactive = if meta.deletion_timestamp.is_some() { Some("Terminating".to_owned()) } else { phase.cloned() };
-    let by_fallback = meta.annotation(api::FALLBACK).is_some_and(|value| Some(value) == meta.label(api::SLEEP_AFTER));
+    // By what it says and not by its letters: somebody may have written 7d for 168h.
+    let given = |text: Option<&str>| text.and_then(|t| caretaker_core::duration::parse(t).ok());
+    let fallback = given(meta.annotation(api::FALLBACK));
+    let by_fallback = fallback.is_some() && fallback == given(meta.label(api::SLEEP_AFTER));
     Subject {
         kind,
         namespace: (kind != Kind::Namespace).then(|| home(meta)),
@@ -185,6 +199,7 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
         delete_at: time(api::DELETE_AT),
         hand_sleep_until: time(api::HAND_SLEEP_UNTIL),
         by_fallback,
+        slept_by_hand: meta.annotation(api::SLEPT_BY_HAND).is_some(),
         ..Subject::default()
     }
 }

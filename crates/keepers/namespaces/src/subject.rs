@@ -69,6 +69,14 @@ pub struct Subject {
     pub delete_at: Setting<Timestamp>,
     /// Until when a person put it to sleep.
     pub hand_sleep_until: Setting<Timestamp>,
+    /// Whether its sleep was ordered by a person.
+    pub slept_by_hand: bool,
+    /// Until when a person put the namespace around it to sleep.
+    pub home_hand_until: Option<Timestamp>,
+    /// When such a sleep of the namespace around it ended.
+    pub home_woken: Option<Timestamp>,
+    /// What in it is excluded and no workload.
+    pub kept: Vec<String>,
     /// Whether `sleep-after` is what the fallback wrote.
     pub by_fallback: bool,
     /// How many PersistentVolumeClaims it has.
@@ -162,6 +170,10 @@ impl Subject {
         if let Some(what) = &self.serves {
             facts.push(("serves", what.clone()));
         }
+        if self.slept_by_hand {
+            facts.push(("slept", "by hand".to_owned()));
+        }
+        facts.extend(self.kept.iter().map(|what| ("excluded", what.clone())));
         if self.excluded {
             facts.push(("excluded", "by its label".to_owned()));
         }
@@ -238,6 +250,9 @@ impl Policy {
 
     /// A tenth of the period: a week's notice for ten weeks, two hours' for a day.
     pub const ANNOUNCE: f64 = 0.10;
+
+    /// More than half of a period is no announcement any more; it would begin before the silence does.
+    pub const MOST_ANNOUNCE: f64 = 0.5;
 
     /// The pattern that protects a namespace, if one does.
     #[must_use]

@@ -239,3 +239,32 @@ fn a_wake_restores_every_count_that_was_there_before() {
     let rows = |s: Subject| s.workloads.into_iter().map(|w| w.to_string()).collect::<Vec<_>>();
     assert_eq!(rows(after), rows(before));
 }
+
+#[test]
+fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let client = shared().client().await.unwrap();
+        let post = PostParams::default();
+        Api::all(client.clone()).create(&post, &mk_namespace("previews")).await.unwrap();
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), "previews");
+        let labelled = mk_deployment("previews", "pr-42").replicas(2);
+        let labelled = labelled.label(api::SLEEP_AFTER, "1h").annotation(api::ACTIVITY, &used_at(start()));
+        deployments.create(&post, &labelled).await.unwrap();
+        let pass = async |now| {
+            let pass =
+                Keep::default().pass(&client, &mut Ledger::default(), now, |s| s.home() == "previews").await.unwrap();
+            pass.done.into_iter().map(|d| d.outcome.map_err(|e| e.to_string())).collect::<Vec<_>>()
+        };
+        let replicas = async || deployments.get("pr-42").await.unwrap().spec.and_then(|s| s.replicas);
+
+        assert_eq!(pass(hours(2)).await, [Ok(())]);
+        assert_eq!(replicas().await, Some(0));
+
+        let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(hours(3)) } } });
+        deployments.patch("pr-42", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        assert_eq!(pass(hours(3)).await, [Ok(())]);
+        assert_eq!(replicas().await, Some(2));
+        assert_eq!(pass(hours(3)).await, [], "nothing is left to do");
+    });
+}

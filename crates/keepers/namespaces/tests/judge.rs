@@ -152,7 +152,18 @@ fn announcements_can_be_off() {
 #[rstest]
 #[case::a_restored_backup(asleep("120d").sleep_after("24h").announced("115d", past("114d")), "DeletionNear: act announce @-119d2h24m")]
 #[case::on_its_date_and_a_little_later(asleep("25h").sleep_after("24h").announced("3h24m", past("1h")), "AsleepTooLong: act delete @-1h")]
-#[case::a_lead_after_its_date_it_is_stale(asleep("27h").sleep_after("24h").announced("5h24m", past("3h")), "DeletionNear: act announce @-5h24m")]
+#[case::a_week_after_its_date_it_is_stale(
+    asleep("9d").sleep_after("24h").announced("8d2h24m", past("8d")),
+    "DeletionNear: act announce @-8d2h24m"
+)]
+#[case::before_the_last_use(
+    awake().delete_after("24h").idle("24h30m").announced("58d", past("54d")),
+    "DeletionNear: act announce @-2h54m"
+)]
+#[case::before_the_last_use_of_a_sleeper(
+    asleep("23h30m").sleep_after("1h").delete_after("24h").idle("24h30m").announced("58d", past("54d")),
+    "DeletionNear: act announce @-2h54m"
+)]
 #[case::of_an_earlier_namespace(asleep("25h").sleep_after("24h").announced("3h", past("1h")).created("2h"), "AnnouncementWithdrawn: act label @+0s")]
 #[case::what_cannot_be_read(
     asleep("25h").sleep_after("24h").change(|s| s.announced_at = api::read_time(api::Place::Annotation(api::ANNOUNCED_AT), Some("soon"))),
@@ -178,6 +189,16 @@ fn nothing_is_older_than_the_namespace_itself(#[case] ns: Subject, #[case] expec
 }
 
 #[rstest]
+#[case::asleep(awake().kind(Kind::Deployment).delete_after("1h").idle("9d").change(|s| s.home_hand_until = Some(future("1h"))), "HandSleep: rest")]
+#[case::woken(awake().kind(Kind::Deployment).delete_after("10h").idle("9d").change(|s| s.home_woken = Some(past("1h"))), "CountingDown: wait announce @+8h")]
+fn what_is_in_a_namespace_that_sleeps_by_hand_waits_with_it(#[case] subject: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&subject), expected);
+}
+
+#[rstest]
+#[case::after_a_sleep_by_hand(
+    awake().sleep_after("24h").idle("1h").change(|s| s.slept_by_hand = true).with(scaled(0, Some(3))), "HandSleepOver: act wake @+0s"
+)]
 #[case::its_labels_were_replaced(awake().idle("1m").asleep_since(past("9h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
 #[case::its_state_was_removed(awake().sleep_after("2h").idle("9h").asleep_since(past("6h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
 #[case::deleting_without_a_record_but_lying_down(
@@ -189,11 +210,26 @@ fn a_sleeper_without_its_state_is_not_stranded(#[case] ns: Subject, #[case] expe
 
 #[rstest]
 #[case::a_namespace(awake().sleep_after("1h").idle("9d").change(|s| s.excluded = true), "Excluded: rest")]
-#[case::a_single_deployment(
-    awake().kind(Kind::Deployment).delete_after("1h").idle("9d").announced("1h", now()).change(|s| s.excluded = true), "Excluded: rest"
+#[case::a_sleeper_wakes(asleep("1h").sleep_after("1h").change(|s| s.excluded = true), "Excluded: act wake @+0s")]
+#[case::an_announcement_is_called_off(
+    awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")).change(|s| s.excluded = true),
+    "Excluded: act label @+0s"
 )]
-#[case::inside_one_that_never_sleeps(
-    awake().delete_after("10h").idle("11h").announced("2h", past("1h")).with(excluded(scaled(1, None))), "HoldsExcluded: refuse"
+#[case::it_is_not_even_announced(
+    awake().delete_after("10h").idle("9h30m").with(excluded(scaled(1, None))), "HoldsExcluded: refuse"
+)]
+#[case::what_was_announced_is_called_off(
+    awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")).with(excluded(scaled(1, None))),
+    "HoldsExcluded: refuse label"
+)]
+#[case::a_sleep_still_comes(
+    awake().sleep_after("24h").delete_after("25h").idle("23h").with(excluded(scaled(1, None))), "HoldsExcluded: wait sleep @+1h"
+)]
+#[case::an_excluded_service_counts_too(
+    awake().delete_after("10h").idle("11h").change(|s| s.kept = vec!["Service/db".into()]), "HoldsExcluded: refuse"
+)]
+#[case::a_single_deployment(
+    awake().kind(Kind::Deployment).delete_after("1h").idle("9d").announced("1h", now()).change(|s| s.excluded = true), "Excluded: act label @+0s"
 )]
 #[case::not_before_its_deletion_is_near(
     awake().delete_after("10h").idle("1h").with(excluded(scaled(1, None))), "CountingDown: wait announce @+8h"
@@ -278,9 +314,12 @@ fn the_fallback(#[case] ns: Subject, #[case] delete_claims: bool, #[case] expect
     assert_eq!(short(&judge(&ns, &with_fallback(delete_claims))), expected);
 }
 
-/// Asleep, and nobody noted since when.
+/// Asleep by a person's order.
 fn by_hand_asleep() -> Subject {
-    asleep("1h").change(|s| s.asleep_since = Setting::Unset)
+    asleep("1h").change(|s| {
+        s.asleep_since = Setting::Unset;
+        s.slept_by_hand = true;
+    })
 }
 
 #[rstest]
@@ -332,7 +371,7 @@ fn time_asleep_by_hand_leads_to_no_deletion() {
 
     let taken_away = asleep.idle("30d").change(|s| s.hand_sleep_until = Setting::Unset);
 
-    assert_eq!(verdict(&taken_away), "AsleepSinceUnknown: act label @+0s", "it counts from now");
+    assert_eq!(verdict(&taken_away), "HandSleepOver: act wake @+0s", "it wakes, and its clock starts anew");
 }
 
 #[test]

@@ -67,8 +67,12 @@ fn any_subject() -> impl Strategy<Value = Subject> {
         option::weighted(0.15, moment(-100..100)),
     );
     let rare = || prop::bool::weighted(0.1);
-    let rest =
-        (any_workloads(), (rare(), rare(), rare(), rare(), rare()), 0_usize..2, option::weighted(0.3, moment(0..300)));
+    let rest = (
+        any_workloads(),
+        (rare(), rare(), rare(), rare(), rare(), rare()),
+        0_usize..2,
+        option::weighted(0.3, moment(0..300)),
+    );
     (name, kind, state, labels, times, rest).prop_map(
         |(
             name,
@@ -76,7 +80,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             state,
             (sleep, delete),
             (used, since, announced, delete_at, hand),
-            (workloads, (fallback, gone, home, serves, excluded), claims, created),
+            (workloads, (fallback, gone, home, serves, excluded, by_hand), claims, created),
         )| {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
             subject.sleep_after = sleep.into();
@@ -96,6 +100,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             subject.home_asleep = home && kind != Kind::Namespace;
             subject.serves = serves.then(|| "APIService/v1".to_owned());
             subject.excluded = excluded;
+            subject.slept_by_hand = by_hand;
             subject.created = created;
             subject.labelled = sleep.is_some() || delete.is_some();
             subject
@@ -160,8 +165,12 @@ impl Witness {
                 (self.used, self.asleep, self.announced) = (Some(happening.at), Some(happening.at), None);
             }
             Some(Action::Label(Note::Withdraw)) => self.announced = None,
-            // A date that moves is announced again; the notice counts from the first time.
-            Some(Action::Announce) => self.announced = Some(self.announced.unwrap_or(happening.at)),
+            // A date that moves is announced again, and the notice counts from the first time; what was
+            // announced before the last use was about another silence.
+            Some(Action::Announce) => {
+                let first = self.announced.filter(|at| self.used.is_none_or(|used| *at >= used));
+                self.announced = Some(first.unwrap_or(happening.at));
+            }
             Some(Action::Sleep(Sleep::Idle | Sleep::Unfinished) | Action::Label(Note::AsleepSince)) => {
                 self.asleep = Some(happening.at);
             }
@@ -223,10 +232,13 @@ proptest! {
     fn never_deletes_without_an_announcement(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let mut witness = Witness::new(&subject);
         for happening in run(&subject, &world, &uses, &[]) {
+            let known = uses.iter().map(|u| u.at).filter(|at| *at <= happening.at).max();
+            witness.used = witness.used.max(known);
             witness.sees(&happening);
             if happening.action == Some(Action::Delete) && world.policy.announce > 0.0 {
                 let period = subject.delete_after.value().or(witness.sleep_after).expect("a label leads here");
-                let notice = witness.announced.map(|at| time::between(at, happening.at));
+                let of_this_silence = witness.announced.filter(|at| witness.used.is_none_or(|used| *at >= used));
+                let notice = of_this_silence.map(|at| time::between(at, happening.at));
                 prop_assert!(notice >= Some(period.mul_f64(world.policy.announce)), "{notice:?} of {period:?}");
             }
         }
@@ -236,9 +248,11 @@ proptest! {
     fn never_touches_what_is_protected(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let home = subject.namespace.clone().unwrap_or(subject.name.clone());
         let named = home.starts_with("kube-") || home.starts_with("prod-");
-        let protected = named || subject.serves.is_some() || subject.inactive.is_some() || subject.excluded;
+        let protected = named || subject.serves.is_some() || subject.inactive.is_some();
         let happened = run(&subject, &world, &uses, &[]);
         prop_assert!(!protected || happened.is_empty(), "{happened:?}");
+        let harmed = happened.iter().filter_map(|h| h.action).any(|a| a.guarded() || a == Action::Announce);
+        prop_assert!(!subject.excluded || !harmed, "{happened:?}");
     }
 
     #[test]

@@ -69,8 +69,11 @@ pub async fn carry_out(
                 live.resource_version = write_mark(client, &live, &mark).await?;
             }
             Step::Turn { kind, name, .. } => {
-                if let Err(e) = turn(client, &live, kind, &name, action).await {
-                    failures.push(format!("{kind} {}/{name}: {e}", live.home()));
+                match turn(client, &live, kind, &name, action).await {
+                    // A Deployment that is its own subject has a new version now.
+                    Ok(Some(version)) if live.kind == Kind::Deployment => live.resource_version = version,
+                    Ok(_) => {}
+                    Err(e) => failures.push(format!("{kind} {}/{name}: {e}", live.home())),
                 }
             }
             Step::Delete => delete(client, &live).await?,
@@ -104,8 +107,11 @@ async fn confirm(
     let live = Subject {
         workloads: around.workloads,
         claims: around.claims,
+        kept: around.kept,
         serves: subject.serves.clone(),
         home_asleep: subject.home_asleep,
+        home_hand_until: subject.home_hand_until,
+        home_woken: subject.home_woken,
         ..observe::subject(subject.kind, &found)
     };
     let verdict = RULES.judge(&live, world, now);
@@ -120,8 +126,16 @@ async fn confirm(
     }
 }
 
-const INSIDE: [&str; 7] =
-    ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject", "PersistentVolumeClaim"];
+const INSIDE: [&str; 8] = [
+    "Service",
+    "Deployment",
+    "StatefulSet",
+    "ReplicaSet",
+    "DaemonSet",
+    "CronJob",
+    "ScaledObject",
+    "PersistentVolumeClaim",
+];
 
 async fn observe_inside(client: &Client, namespace: &Manifest, subject: &Subject) -> Result<Subject, Undone> {
     let mut seen = Observation::default();
@@ -148,37 +162,38 @@ async fn write_mark(client: &Client, live: &Subject, mark: &Mark) -> Result<Stri
     }
 }
 
-/// A Deployment that is its own subject has been marked already: its version is the subject's.
+/// Turns one workload, and returns its version then if it was written. A Deployment that is its own
+/// subject has been marked already: its version is the subject's.
 async fn turn(
     client: &Client,
     live: &Subject,
     kind: WorkloadKind,
     name: &str,
     action: &Action,
-) -> Result<(), kube::Error> {
+) -> Result<Option<String>, kube::Error> {
     let known = live.workloads.iter().find(|w| w.kind == kind && w.name == name);
-    let Some(mut row) = known.cloned() else { return Ok(()) };
+    let Some(mut row) = known.cloned() else { return Ok(None) };
     if live.kind == Kind::Deployment {
         row.resource_version.clone_from(&live.resource_version);
     }
     let resource = resource(&kind.to_string());
     for _ in 0..TRIES {
-        let Some(to) = turned(&row, action) else { return Ok(()) };
+        let Some(to) = turned(&row, action) else { return Ok(None) };
         let patch = match (&row.form, &to) {
             (Form::Placed { kubefree: true, .. }, Form::Placed { kubefree: false, .. }) => {
                 match unpark(client, live.home(), name).await? {
                     Some(patch) => patch,
-                    None => return Ok(()),
+                    None => return Ok(None),
                 }
             }
             _ => patch::turn(&to, &Seen { uid: &row.uid, resource_version: &row.resource_version }),
         };
-        match resource.patch::<Value>(client, Some(live.home()), name, MANAGER, &patch).await {
-            Ok(_) => return Ok(()),
-            Err(kube::Error::Api(status)) if is_absence(&status, name) => return Ok(()),
+        match resource.patch::<Manifest>(client, Some(live.home()), name, MANAGER, &patch).await {
+            Ok(written) => return Ok(Some(written.metadata.resource_version)),
+            Err(kube::Error::Api(status)) if is_absence(&status, name) => return Ok(None),
             Err(e) if is_conflict(&e) => {
                 let found: Option<Manifest> = resource.get(client, Some(live.home()), name).await?;
-                let Some(found) = found else { return Ok(()) };
+                let Some(found) = found else { return Ok(None) };
                 row = Workload { own_sleep: row.own_sleep, ..observe::row(kind, &found) };
             }
             Err(e) => return Err(e),

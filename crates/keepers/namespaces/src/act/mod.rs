@@ -114,6 +114,8 @@ pub struct Mark {
     pub set: Vec<(&'static str, Timestamp)>,
     /// Annotations to remove.
     pub clear: Vec<&'static str>,
+    /// The note that a person ordered its sleep: made, or removed.
+    pub by_hand: Option<bool>,
 }
 
 const ANNOUNCEMENT: [&str; 2] = [api::ANNOUNCED_AT, api::DELETE_AT];
@@ -134,7 +136,8 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
             let noted = *sleep != Sleep::ByHand;
             let set = if noted { vec![(api::ASLEEP_SINCE, now)] } else { Vec::new() };
             let clear = if noted { Vec::new() } else { present(subject, &SLEPT) };
-            steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, clear, ..Mark::default() }));
+            let by_hand = (!noted || subject.slept_by_hand).then_some(!noted);
+            steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, clear, by_hand, ..Mark::default() }));
             steps
         }
         Action::Wake { restart } => {
@@ -142,7 +145,8 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
             let activity = restart.map(|by| Activity::noted(now, by));
             let mut clear = present(subject, &SLEPT);
             clear.extend(present(subject, &[api::HAND_SLEEP_UNTIL]));
-            steps.push(Step::Mark(Mark { state: Some(State::Normal), activity, clear, ..Mark::default() }));
+            let by_hand = subject.slept_by_hand.then_some(false);
+            steps.push(Step::Mark(Mark { state: Some(State::Normal), activity, clear, by_hand, ..Mark::default() }));
             steps
         }
         Action::Delete => {
@@ -189,6 +193,7 @@ fn note_down(note: Note, subject: &Subject, now: Timestamp) -> Mark {
         Note::ByHand => Mark {
             state: (subject.state() == State::Deleting).then_some(State::Sleep),
             clear: present(subject, &SLEPT),
+            by_hand: Some(true),
             ..Mark::default()
         },
         Note::HandOver => Mark { clear: present(subject, &[api::HAND_SLEEP_UNTIL]), ..Mark::default() },
@@ -226,6 +231,9 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
             }
             if let Some(activity) = &mark.activity {
                 subject.activity = Setting::Is(activity.clone());
+            }
+            if let Some(by_hand) = mark.by_hand {
+                subject.slept_by_hand = by_hand;
             }
             for (key, value) in mark
                 .set
@@ -276,6 +284,7 @@ impl fmt::Display for Mark {
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::show(a.at), a.by)));
         words.extend(self.set.iter().map(|(key, t)| format!("{}={}", short(key), time::show(*t))));
         words.extend(self.clear.iter().map(|key| format!("no {}", short(key))));
+        words.extend(self.by_hand.map(|by_hand| if by_hand { "slept-by-hand" } else { "no slept-by-hand" }.to_owned()));
         write!(f, "write {}", words.join(", "))
     }
 }

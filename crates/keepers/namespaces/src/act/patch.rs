@@ -47,6 +47,10 @@ pub fn mark(mark: &Mark, seen: &Seen<'_>) -> Value {
     for (key, time) in &mark.set {
         annotations.insert((*key).to_owned(), json!(time.to_string()));
     }
+    if let Some(by_hand) = mark.by_hand {
+        let note = if by_hand { json!("true") } else { Value::Null };
+        annotations.insert(api::SLEPT_BY_HAND.to_owned(), note);
+    }
     for key in &mark.clear {
         annotations.insert((*key).to_owned(), Value::Null);
     }
@@ -150,6 +154,7 @@ mod tests {
                 activity: Some(Activity::noted(at, "FirstSeen")),
                 set: vec![(api::ASLEEP_SINCE, at)],
                 clear: vec![api::ANNOUNCED_AT],
+                by_hand: Some(true),
             },
             &SEEN,
         );
@@ -163,6 +168,7 @@ mod tests {
         let annotations = &metadata["annotations"];
         assert_eq!(annotations["caretaker.dev/asleep-since"], "2026-01-10T00:00:00Z");
         assert_eq!(annotations["caretaker.dev/fallback"], "168h");
+        assert_eq!(annotations["caretaker.dev/slept-by-hand"], "true");
         assert_eq!(annotations["caretaker.dev/announced-at"], Value::Null);
         assert!(annotations[api::ACTIVITY].as_str().is_some_and(|a| a.contains("\"ActionBy\":\"FirstSeen\"")));
     }

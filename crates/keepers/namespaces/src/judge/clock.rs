@@ -3,7 +3,7 @@
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
 use crate::act::{Action, Sleep};
-use crate::subject::{Kind, Subject, World, ago};
+use crate::subject::{Kind, Policy, Subject, World, ago};
 
 /// A subject and the time, and what is due when.
 pub struct Clock<'a> {
@@ -61,9 +61,11 @@ impl<'a> Clock<'a> {
         Some(self.not_before_gap(since))
     }
 
-    /// Neither a time before the last gap nor one before it was made says anything about it.
+    /// Neither a time before the last gap nor one before it was made says anything about it, nor one
+    /// in which a person had its namespace sleep.
     fn not_before_gap(&self, t: Timestamp) -> Timestamp {
-        [self.world.last_gap, self.subject.created].into_iter().flatten().fold(t, Timestamp::max)
+        let bounds = [self.world.last_gap, self.subject.created, self.subject.home_woken];
+        bounds.into_iter().flatten().fold(t, Timestamp::max)
     }
 
     /// When it is to be put to sleep; `None` if it never is, or is asleep.
@@ -106,26 +108,33 @@ impl<'a> Clock<'a> {
     /// the period, there is some notice.
     fn lead(&self) -> Option<SignedDuration> {
         const SOME: SignedDuration = SignedDuration::from_secs(1);
-        let share = self.world.policy.announce.clamp(0.0, 1.0);
-        let period = match self.way {
-            Way::None => return None,
+        let share = self.world.policy.announce.clamp(0.0, Policy::MOST_ANNOUNCE);
+        let leads_on = !matches!(self.way, Way::None);
+        (share > 0.0 && leads_on).then(|| self.period().mul_f64(share).max(SOME))
+    }
+
+    /// What its deletion comes after.
+    fn period(&self) -> SignedDuration {
+        match self.way {
+            Way::None => SignedDuration::ZERO,
             Way::Idle(period) | Way::Asleep(period) | Way::Both { delete: period, .. } => period,
-        };
-        (share > 0.0).then(|| period.mul_f64(share).max(SOME))
+        }
     }
 
     /// When the deletion was announced, if it was. An announcement from the future is none, nor is
-    /// one of an earlier object of this name, nor one whose date is long over: a restored backup or
-    /// an operator that was away must not delete what people were told about weeks ago.
+    /// one from before the silence that it should have announced the end of, nor one whose date is
+    /// long over: an operator that was away must not delete what people were told about weeks ago.
     #[must_use]
     pub fn announced(&self) -> Option<Timestamp> {
+        /// A queue that its pace holds back is shorter than this.
+        const LONG: SignedDuration = SignedDuration::from_hours(7 * 24);
         let lead = self.lead()?;
         let at = self.subject.announced_at.value()?;
-        let date = self.subject.delete_at.value().unwrap_or(at).max(time::after(at, lead));
+        let date = self.subject.delete_at.value().unwrap_or(at).max(time::after(at, lead)).max(self.deletion()?);
         let future = at > time::after(self.now, super::SKEW);
-        let another = self.subject.created.is_some_and(|created| at < created);
-        let stale = self.now > time::after(date.max(self.deletion()?), lead);
-        (!future && !another && !stale).then_some(at)
+        let earlier = self.idle_since().is_none_or(|idle| at < idle);
+        let stale = self.now > time::after(date, self.period().max(LONG));
+        (!future && !earlier && !stale).then_some(at)
     }
 
     /// When the deletion is to be announced.
