@@ -20,6 +20,8 @@ type Found = Option<Finding<Action>>;
 /// Clocks of different machines differ; what is this little ahead of ours is not from the future.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
+const MOMENT: SignedDuration = SignedDuration::from_secs(1);
+
 /// The rules of this keeper.
 pub const RULES: RuleTable<Subject, World, Action> = rules![
     /// Its phase is not Active, or it is being deleted already: never touched.
@@ -282,7 +284,9 @@ fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
 
 fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
-    let due = ns.is_asleep() && (clock.deletion_is_due() || clock.announcement_is_due());
+    // A clock that was started anew this very second has not run out again, however short its period.
+    let started = clock.asleep_from().is_some_and(|since| now <= time::after(since, MOMENT));
+    let due = ns.is_asleep() && (clock.deletion_is_due() || (clock.announcement_is_due() && !started));
     let awake: Vec<String> = if due {
         let rows = ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
         rows.chain(ns.kept.iter().cloned()).collect()
