@@ -63,18 +63,26 @@ pub struct Source {
     pub context: Option<String>,
 }
 
+/// Which subjects are shown.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Scope {
+    /// Only this namespace, and what is in it; bounds still count the others
+    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
+    pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
 /// `caretaker plan`
 #[derive(Debug, Args)]
 pub struct Plan {
     /// Where from.
     #[command(flatten)]
     pub source: Source,
-    /// Only this namespace, and what is in it
-    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
-    pub namespace: Option<String>,
-    /// All namespaces, which is the default
-    #[arg(short = 'A', long)]
-    pub all_namespaces: bool,
+    /// Which of them.
+    #[command(flatten)]
+    pub scope: Scope,
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = moment)]
     pub at: Option<Timestamp>,
@@ -131,12 +139,9 @@ pub struct Simulate {
     /// Where from.
     #[command(flatten)]
     pub source: Source,
-    /// Only this namespace, and what is in it; bounds still count the others
-    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
-    pub namespace: Option<String>,
-    /// All namespaces, which is the default
-    #[arg(short = 'A', long)]
-    pub all_namespaces: bool,
+    /// Which of them.
+    #[command(flatten)]
+    pub scope: Scope,
     /// Begin at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = moment)]
     pub start: Option<Timestamp>,

@@ -127,12 +127,8 @@ impl Story {
             }
         }
         let verdict = &scene.verdicts(now)[place];
-        let steps = match &verdict.next {
-            Next::Act { action, .. } | Next::Refuse { record: Some(action) } => {
-                steps(action, subject, &scene.world, now).iter().map(ToString::to_string).collect()
-            }
-            Next::Rest | Next::Wait { .. } | Next::Refuse { record: None } => Vec::new(),
-        };
+        let to_do = verdict.next.to_do().map(|action| steps(action, subject, &scene.world, now));
+        let steps = to_do.unwrap_or_default().iter().map(ToString::to_string).collect();
         Self {
             keeper: caretaker_namespaces::NAME,
             kind: subject.kind.to_string(),

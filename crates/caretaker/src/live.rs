@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use caretaker_engine::api::Resource;
-use caretaker_namespaces::observe::{Manifest, Observation, SOURCES};
+use caretaker_namespaces::keep::observe;
+use caretaker_namespaces::observe::Observation;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use serde::Deserialize;
@@ -29,12 +30,8 @@ pub fn read(source: &Source) -> Result<Cluster> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = connect(source).await?;
-        let mut cluster = Cluster::default();
-        for source in &SOURCES {
-            let add = |object: Manifest| cluster.observation.add(source.kind, &object);
-            let listed = source.list(&client, None, add).await;
-            listed.with_context(|| format!("listing {}: may this user list them?", source.path(None)))?;
-        }
+        let observation = observe(&client).await.context("reading the cluster; may this user list all of it?")?;
+        let mut cluster = Cluster { observation, ..Cluster::default() };
         for name in ["caretaker-config", "caretaker-state"] {
             match CONFIG_MAPS.get::<ConfigMap>(&client, Some("caretaker-system"), name).await {
                 Ok(found) => cluster.settings.extend(found.map(|map| (name.to_owned(), map.data))),

@@ -41,7 +41,7 @@ pub struct Then {
 pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
     let at = args.at.unwrap_or(now);
     let scene = Scene::read(&args.source)?;
-    if let Some(why) = scene.is_missing(args.namespace.as_deref()) {
+    if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
         return Ok(scene.refused(why));
     }
     let verdicts = scene.verdicts(at);
@@ -49,7 +49,7 @@ pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
         .subjects
         .iter()
         .zip(&verdicts)
-        .filter(|(subject, _)| args.namespace.as_deref().is_none_or(|ns| subject.home() == ns))
+        .filter(|(subject, _)| args.scope.namespace.as_deref().is_none_or(|ns| subject.home() == ns))
         .map(|(subject, verdict)| row(subject, verdict, &scene.world, at))
         .collect();
     let text = match args.output {
@@ -81,7 +81,7 @@ fn row<'a>(subject: &'a Subject, verdict: &'a Verdict<Action>, world: &World, no
 /// What the same rules say once the action is done: the deadlines that the next live pass starts.
 #[must_use]
 pub fn follows(subject: &Subject, verdict: &Verdict<Action>, world: &World, now: Timestamp) -> Option<Then> {
-    let (Next::Act { action, .. } | Next::Refuse { record: Some(action) }) = &verdict.next else { return None };
+    let action = verdict.next.to_do()?;
     let later = after_all(subject.clone(), action, world, now)?;
     match RULES.judge(&later, world, now).next {
         Next::Wait { until, then } => Some(Then { action: then.name(), at: until }),

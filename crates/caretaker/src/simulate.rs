@@ -38,7 +38,7 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
         bail!("--from and --activity cannot both be standard input; put one of them in a file");
     }
     let mut scene = Scene::read(&args.source)?;
-    if let Some(why) = scene.is_missing(args.namespace.as_deref()) {
+    if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
         return Ok(scene.refused(why));
     }
     let uses = match &args.activity {
@@ -57,7 +57,7 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
     let mut happened = simulation.run(end, &uses);
     let shown = |subject: Option<usize>| {
         let home = subject.map(|i| scene.subjects[i].home());
-        args.namespace.as_deref().is_none_or(|ns| home.is_none_or(|home| home == ns))
+        args.scope.namespace.as_deref().is_none_or(|ns| home.is_none_or(|home| home == ns))
     };
     happened.retain(|h| shown(h.subject));
     let text = match args.output {

@@ -58,6 +58,14 @@ impl<A> Next<A> {
         }
     }
 
+    /// What is to be done now: the act, or the note of a refusal.
+    pub fn to_do(&self) -> Option<&A> {
+        match self {
+            Self::Act { action, .. } | Self::Refuse { record: Some(action) } => Some(action),
+            Self::Rest | Self::Wait { .. } | Self::Refuse { record: None } => None,
+        }
+    }
+
     /// The deadline, passed or to come.
     pub fn at(&self) -> Option<Timestamp> {
         match self {

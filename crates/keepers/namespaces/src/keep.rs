@@ -4,13 +4,13 @@
 //! knows it reads from the cluster, so that any process can make the next pass.
 
 use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened, admit};
-use caretaker_core::{Next, Timestamp, Verdict};
+use caretaker_core::{Timestamp, Verdict};
 use caretaker_engine::api::Resource;
 use futures::{StreamExt, TryStreamExt};
 use kube::Client;
 
 use crate::act::Action;
-use crate::act::carry_out::{Undone, carry_out};
+use crate::act::carry_out::{Judged, Undone, carry_out};
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation, SOURCES};
 use crate::subject::{Kind, Subject, World};
@@ -53,11 +53,13 @@ pub struct Pass {
 const LISTS: usize = 4;
 
 /// Reads everything that matters, live. An error means that nothing is known, and nothing is done.
-pub async fn observe(client: &Client) -> Result<Vec<Subject>, kube::Error> {
+pub async fn observe(client: &Client) -> Result<Observation, Unlisted> {
     let list = async |source: &'static Resource| {
         let mut objects: Vec<Manifest> = Vec::new();
-        source.list(client, None, |object| objects.push(object)).await?;
-        Ok::<_, kube::Error>((source.kind, objects))
+        match source.list(client, None, |object| objects.push(object)).await {
+            Ok(()) => Ok((source.kind, objects)),
+            Err(e) => Err(Unlisted { path: source.path(None), source: Box::new(e) }),
+        }
     };
     let mut lists = futures::stream::iter(&SOURCES).map(list).buffered(LISTS);
     let mut seen = Observation::default();
@@ -66,7 +68,17 @@ pub async fn observe(client: &Client) -> Result<Vec<Subject>, kube::Error> {
             seen.add(kind, object);
         }
     }
-    Ok(seen.subjects())
+    Ok(seen)
+}
+
+/// Why a cluster could not be observed.
+#[derive(Debug, thiserror::Error)]
+#[error("listing {path}: {source}")]
+pub struct Unlisted {
+    /// What was to be listed.
+    pub path: String,
+    /// The API server's answer.
+    pub source: Box<kube::Error>,
 }
 
 /// Those among whom shares are counted: a pace is a share of the namespaces.
@@ -84,8 +96,8 @@ impl Keep {
         ledger: &mut Ledger,
         now: Timestamp,
         ours: impl Fn(&Subject) -> bool,
-    ) -> Result<Pass, kube::Error> {
-        let subjects = observe(client).await?;
+    ) -> Result<Pass, Unlisted> {
+        let subjects = observe(client).await?.subjects();
         let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &self.world, now)).collect();
         let opened = admit(&mut verdicts, crowd(&subjects), &self.bounds, ledger, now);
         if opened.is_some() {
@@ -93,14 +105,15 @@ impl Keep {
         }
         let mut due = Vec::new();
         for (subject, verdict) in subjects.into_iter().zip(verdicts) {
-            let (Next::Act { action, .. } | Next::Refuse { record: Some(action) }) = verdict.next else { continue };
+            let Some(action) = verdict.next.to_do().copied() else { continue };
             if ours(&subject) {
                 ledger.note(&action, &self.bounds, now);
                 due.push((subject, verdict, action));
             }
         }
         let acts = due.into_iter().map(|(subject, verdict, action)| async move {
-            let outcome = carry_out(client, &subject, verdict.rule, &action, &self.world, now).await;
+            let judged = Judged { subject: &subject, rule: verdict.rule, action: &action };
+            let outcome = carry_out(client, judged, &self.world, now).await;
             Done { subject, verdict, outcome }
         });
         let done = futures::stream::iter(acts).buffer_unordered(self.concurrency.max(1)).collect().await;

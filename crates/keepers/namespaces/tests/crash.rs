@@ -102,7 +102,7 @@ async fn settle(client: &Client, name: &str, now: Timestamp) {
 }
 
 async fn look(client: &Client, name: &str) -> Option<Subject> {
-    observe(client).await.unwrap().into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
+    observe(client).await.unwrap().subjects().into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
 }
 
 /// A subject in words, without what differs between two runs.

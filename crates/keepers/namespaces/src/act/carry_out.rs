@@ -6,7 +6,7 @@
 //! workload cannot be written the others go on, and the subject does not claim to be where it is
 //! not: the last mark is left out, and the half-done state is judged again.
 
-use caretaker_core::{Next, Timestamp};
+use caretaker_core::Timestamp;
 use caretaker_engine::api::{is_absence, is_conflict};
 use kube::Client;
 use serde_json::{Value, json};
@@ -49,16 +49,21 @@ fn api_error(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Undone {
     move |source| Undone::Api { what, source: Box::new(source) }
 }
 
-/// Confirms an action that `rule` asked for, and carries it out.
-pub async fn carry_out(
-    client: &Client,
-    subject: &Subject,
-    rule: &str,
-    action: &Action,
-    world: &World,
-    now: Timestamp,
-) -> Result<(), Undone> {
-    let mut live = confirm(client, subject, rule, action, world, now).await?;
+/// What was judged: the subject as the index had it, and what a rule asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Judged<'a> {
+    /// The subject.
+    pub subject: &'a Subject,
+    /// The rule.
+    pub rule: &'a str,
+    /// What it asked for.
+    pub action: &'a Action,
+}
+
+/// Confirms what was judged, and carries it out.
+pub async fn carry_out(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<(), Undone> {
+    let mut live = confirm(client, judged, world, now).await?;
+    let action = judged.action;
     let mut failures = Vec::new();
     for step in steps(action, &live, world, now) {
         match step {
@@ -83,14 +88,8 @@ pub async fn carry_out(
 }
 
 /// The last look: the subject itself, live; before a deletion, all that is in it as well.
-async fn confirm(
-    client: &Client,
-    subject: &Subject,
-    rule: &str,
-    action: &Action,
-    world: &World,
-    now: Timestamp,
-) -> Result<Subject, Undone> {
+async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Subject, Undone> {
+    let Judged { subject, rule, action } = judged;
     let kind = subject.kind.to_string();
     let what = format!("reading {kind} {}", subject.name);
     let found: Option<Manifest> =
@@ -115,11 +114,7 @@ async fn confirm(
         ..observe::subject(subject.kind, &found)
     };
     let verdict = RULES.judge(&live, world, now);
-    let asked = match &verdict.next {
-        Next::Act { action, .. } | Next::Refuse { record: Some(action) } => Some(action),
-        Next::Rest | Next::Wait { .. } | Next::Refuse { record: None } => None,
-    };
-    if verdict.rule == rule && asked == Some(action) {
+    if verdict.rule == rule && verdict.next.to_do() == Some(action) {
         Ok(live)
     } else {
         Err(Undone::Changed(format!("now it is {}: {}", verdict.rule, verdict.because)))
