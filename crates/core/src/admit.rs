@@ -76,6 +76,8 @@ pub struct Ledger {
     pub guarded: Vec<Timestamp>,
     /// Set while the breaker is open.
     pub open: Option<Opened>,
+    /// When a person last looked and closed the breaker: what was due by then may happen.
+    pub looked: Option<Timestamp>,
 }
 
 /// Why the breaker is open.
@@ -88,17 +90,28 @@ pub struct Opened {
 }
 
 impl Ledger {
-    /// Notes an action that is about to be made, and forgets what no bound looks at any more.
-    pub fn note<A: Action>(&mut self, action: &A, bounds: &Bounds, now: Timestamp) {
+    /// Notes an action that fell due then and is about to be made, and forgets what no bound looks at
+    /// any more.
+    pub fn note<A: Action>(&mut self, action: &A, due: Timestamp, bounds: &Bounds, now: Timestamp) {
         if let Some(pace) = bounds.pace.get(action.name()) {
             let times = self.admitted.entry(action.name().to_owned()).or_default();
             times.retain(|t| lately(*t, pace.per, now));
             times.push(now);
         }
-        if let Some(breaker) = bounds.breaker.filter(|_| action.guarded()) {
+        if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due)) {
             self.guarded.retain(|t| lately(*t, breaker.within, now));
             self.guarded.push(now);
         }
+    }
+
+    /// Closes the breaker, because a person has looked: what is due by now does not open it again.
+    pub fn close(&mut self, now: Timestamp) {
+        *self = Self { admitted: std::mem::take(&mut self.admitted), looked: Some(now), ..Self::default() };
+    }
+
+    /// Whether what fell due then counts towards the breaker.
+    pub(crate) fn counts(&self, due: Timestamp) -> bool {
+        self.looked.is_none_or(|looked| due > looked)
     }
 }
 
@@ -139,11 +152,13 @@ pub fn admit<A: Action>(
     opens
 }
 
-/// Which verdicts are guarded and fell due within the breaker's time.
-fn recently_due<A: Action>(verdicts: &[Verdict<A>], bounds: &Bounds, now: Timestamp) -> Vec<bool> {
+/// Which verdicts are guarded and fell due within the breaker's time, and when.
+fn recently_due<A: Action>(verdicts: &[Verdict<A>], bounds: &Bounds, now: Timestamp) -> Vec<Option<Timestamp>> {
     let recent = |v: &Verdict<A>| match (&v.next, bounds.breaker) {
-        (Next::Act { action, due }, Some(breaker)) => action.guarded() && lately(*due, breaker.within, now),
-        _ => false,
+        (Next::Act { action, due }, Some(breaker)) => {
+            Some(*due).filter(|due| action.guarded() && lately(*due, breaker.within, now))
+        }
+        _ => None,
     };
     verdicts.iter().map(recent).collect()
 }
@@ -152,15 +167,19 @@ fn recently_due<A: Action>(verdicts: &[Verdict<A>], bounds: &Bounds, now: Timest
 /// what fell due lately and waits its turn. A backlog that its pace holds back anyway does not.
 fn opens<A: Action>(
     verdicts: &[Verdict<A>],
-    recent: &[bool],
+    recent: &[Option<Timestamp>],
     crowd: Crowd,
     bounds: &Bounds,
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Opened> {
     let breaker = bounds.breaker?;
-    let at_once = |v: &Verdict<A>| matches!(&v.next, Next::Act { action, .. } if action.guarded());
-    let due = verdicts.iter().zip(recent).filter(|(v, recent)| at_once(v) || **recent).count();
+    let at_once = |v: &Verdict<A>| match &v.next {
+        Next::Act { action, due } => Some(*due).filter(|_| action.guarded()),
+        _ => None,
+    };
+    let dues = verdicts.iter().zip(recent).filter_map(|(v, recent)| at_once(v).or(*recent));
+    let due = dues.filter(|due| ledger.counts(*due)).count();
     let made = ledger.guarded.iter().filter(|t| lately(**t, breaker.within, now)).count();
     let limit = of(breaker.at_least, breaker.share, crowd.subjects);
     let all = due + made + crowd.queued;

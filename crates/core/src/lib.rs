@@ -6,6 +6,7 @@
 //! `explain` and `simulate`, so that what was rehearsed is what happens.
 
 pub mod admit;
+pub mod deadlines;
 pub mod duration;
 pub mod rules;
 pub mod setting;

@@ -11,7 +11,7 @@ pub enum Setting<T> {
     /// The value.
     Is(T),
     /// Something stands there, but no such value.
-    Broken(Broken),
+    Broken(Box<Broken>),
 }
 
 /// A value that cannot be read: where it stands, what it says, what to do about it.

@@ -211,7 +211,9 @@ impl<M: Model> Simulation<M> {
 
     fn crowd(&self) -> Crowd {
         let within = self.bounds.breaker.map(|b| b.within);
-        let lately = |due: &&Timestamp| within.is_some_and(|within| time::between(**due, self.now) < within);
+        let lately = |due: &&Timestamp| {
+            within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due)
+        };
         Crowd { subjects: self.alive, paced: self.paced, queued: self.queued.values().filter(lately).count() }
     }
 
@@ -224,6 +226,7 @@ impl<M: Model> Simulation<M> {
         again: &mut Vec<usize>,
     ) {
         let Verdict { rule, next, because } = verdict;
+        let due = next.at().unwrap_or(self.now);
         let action = match next {
             Next::Rest | Next::Refuse { record: None } => return,
             Next::Wait { until, .. } => {
@@ -238,7 +241,7 @@ impl<M: Model> Simulation<M> {
         };
         // Gone with another one at this very moment.
         let Some(subject) = self.subjects[i].take() else { return };
-        self.ledger.note(&action, &self.bounds, self.now);
+        self.ledger.note(&action, due, &self.bounds, self.now);
         self.tell_those_beside(i, &subject, &action, again);
         let paced = self.model.is_paced(&subject);
         self.subjects[i] = self.model.after(subject, &action, self.now);

@@ -67,7 +67,7 @@ fn what_is_due_longest_goes_first_and_the_rest_waits_its_turn() {
 #[test]
 fn an_act_half_an_hour_ago_still_takes_its_place() {
     let mut ledger = Ledger::default();
-    ledger.note(&Named("delete"), &paced(1, 0.0), at(30));
+    ledger.note(&Named("delete"), at(30), &paced(1, 0.0), at(30));
     let mut verdicts = vec![due("delete", 0), due("delete", 1)];
 
     admit(&mut verdicts, crowd(2), &paced(1, 0.0), &ledger, at(60));
@@ -80,7 +80,7 @@ fn an_act_half_an_hour_ago_still_takes_its_place() {
 fn a_pace_that_was_lowered_does_not_give_old_places_out_again() {
     let mut ledger = Ledger::default();
     for minute in [10, 20, 30] {
-        ledger.note(&Named("delete"), &paced(3, 0.0), at(minute));
+        ledger.note(&Named("delete"), at(minute), &paced(3, 0.0), at(minute));
     }
     let mut verdicts = vec![due("delete", 0)];
 
@@ -116,8 +116,8 @@ fn the_breaker_opens_for_an_implausible_share(#[case] count: usize, #[case] subj
 fn what_was_done_in_the_last_ten_minutes_counts_too() {
     let bounds = broken(3, 0.5);
     let mut ledger = Ledger::default();
-    ledger.note(&Named("sleep"), &bounds, at(0));
-    ledger.note(&Named("sleep"), &bounds, at(5));
+    ledger.note(&Named("sleep"), at(0), &bounds, at(0));
+    ledger.note(&Named("sleep"), at(5), &bounds, at(5));
 
     assert!(admit(&mut [due("sleep", 9)], crowd(4), &bounds, &ledger, at(9)).is_some());
     assert!(admit(&mut [due("sleep", 14)], crowd(4), &bounds, &ledger, at(14)).is_none(), "the first is forgotten");
@@ -170,8 +170,24 @@ fn the_ledger_forgets_what_no_bound_looks_at() {
     let bounds = paced(1, 0.0);
     let mut ledger = Ledger::default();
     for minute in 0..1_000 {
-        ledger.note(&Named("delete"), &bounds, at(minute));
+        ledger.note(&Named("delete"), at(minute), &bounds, at(minute));
     }
 
     assert_eq!(ledger.admitted["delete"].len(), 60);
+}
+
+#[test]
+fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_later() {
+    let bounds = broken(3, 0.5);
+    let opened = Opened { since: at(0), because: "3 of 4".into() };
+    let mut ledger = Ledger { open: Some(opened), guarded: vec![at(0); 3], ..Ledger::default() };
+
+    ledger.close(at(5));
+
+    let mut seen = vec![due("sleep", 0); 4];
+    assert_eq!(admit(&mut seen, crowd(4), &bounds, &ledger, at(6)), None);
+    assert!(seen.iter().all(|v| v.next.name() == "act"), "{seen:?}");
+    seen.iter().for_each(|_| ledger.note(&Named("sleep"), at(0), &bounds, at(6)));
+    assert_eq!(admit(&mut [due("sleep", 7)], crowd(4), &bounds, &ledger, at(7)), None, "what was seen does not count");
+    assert!(admit(&mut vec![due("sleep", 7); 3], crowd(4), &bounds, &ledger, at(7)).is_some(), "the next flood does");
 }

@@ -154,7 +154,7 @@ impl fmt::Display for Place {
 
 fn broken<T>(place: Place, text: &str, why: impl fmt::Display, remedy: &str) -> Setting<T> {
     let (text, why, remedy) = (text.to_owned(), why.to_string(), remedy.to_owned());
-    Setting::Broken(Broken { field: place.to_string(), text, why, remedy })
+    Setting::Broken(Box::new(Broken { field: place.to_string(), text, why, remedy }))
 }
 
 /// A duration; zero means that it is not set.

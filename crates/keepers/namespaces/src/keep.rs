@@ -107,7 +107,7 @@ impl Keep {
         for (subject, verdict) in subjects.into_iter().zip(verdicts) {
             let Some(action) = verdict.next.to_do().copied() else { continue };
             if ours(&subject) {
-                ledger.note(&action, &self.bounds, now);
+                ledger.note(&action, verdict.next.at().unwrap_or(now), &self.bounds, now);
                 due.push((subject, verdict, action));
             }
         }

@@ -145,7 +145,7 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
 
 fn fault<T>(setting: Setting<T>) -> Option<Broken> {
     match setting {
-        Setting::Broken(broken) => Some(broken),
+        Setting::Broken(broken) => Some(*broken),
         Setting::Unset | Setting::Is(_) => None,
     }
 }
