@@ -3,16 +3,16 @@
 //! [`Manifest`] reads only the fields that judging needs, of any kind that matters here; whatever
 //! else an object holds is skipped while it is parsed and never kept.
 
+mod index;
 mod manifest;
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_engine::api::Resource;
 
-use crate::api::{self, Place, State};
+use crate::api::{self, Place};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Form, Workload, WorkloadKind};
 
+pub use index::Observation;
 use manifest::Term;
 pub use manifest::{Manifest, Meta};
 
@@ -57,106 +57,6 @@ fn is_of_our_group(kind: &str, api_version: &str) -> bool {
 #[must_use]
 pub fn wants(kind: &str) -> bool {
     SOURCES.iter().any(|s| s.kind == kind)
-}
-
-/// What has been seen of a cluster so far.
-#[derive(Debug, Default)]
-pub struct Observation {
-    namespaces: BTreeMap<String, Subject>,
-    singles: BTreeMap<(Kind, String, String), Subject>,
-    workloads: BTreeMap<String, BTreeMap<(WorkloadKind, String), Workload>>,
-    claims: BTreeMap<String, BTreeSet<String>>,
-    serves: BTreeMap<String, String>,
-    kept: BTreeMap<String, BTreeSet<String>>,
-}
-
-impl Observation {
-    /// Takes in an object of a kind that [`wants`] names; another one is passed over. An object that
-    /// comes twice counts once, the later one.
-    pub fn add(&mut self, kind: &str, object: &Manifest) {
-        if !is_of_our_group(kind, &object.api_version) {
-            return;
-        }
-        let meta = &object.metadata;
-        let workload = match kind {
-            "Namespace" => {
-                self.namespaces.insert(meta.name.clone(), subject(Kind::Namespace, object));
-                return;
-            }
-            "PersistentVolumeClaim" => {
-                self.claims.entry(home(meta)).or_default().insert(meta.name.clone());
-                return;
-            }
-            "Service" => {
-                if api::read_exclude(meta.label(api::EXCLUDE)) {
-                    self.kept.entry(home(meta)).or_default().insert(format!("Service/{}", meta.name));
-                }
-                self.add_single(Kind::Service, object, None);
-                return;
-            }
-            "Deployment" => WorkloadKind::Deployment,
-            "StatefulSet" => WorkloadKind::StatefulSet,
-            "ReplicaSet" if meta.owner_references.iter().any(|o| o.controller) => return,
-            "ReplicaSet" => WorkloadKind::ReplicaSet,
-            "DaemonSet" => WorkloadKind::DaemonSet,
-            "CronJob" => WorkloadKind::CronJob,
-            "ScaledObject" => WorkloadKind::ScaledObject,
-            _ => {
-                self.add_caller(kind, object);
-                return;
-            }
-        };
-        let mut row = row(workload, object);
-        if workload == WorkloadKind::Deployment {
-            self.add_single(Kind::Deployment, object, Some(row.clone()));
-            let asleep =
-                meta.label(api::STATE).is_some_and(|s| s == State::Sleep.name() || s == State::Sleeping.name());
-            row.own_sleep = is_single(meta) && asleep && !row.excluded;
-        }
-        let rows = self.workloads.entry(home(meta)).or_default();
-        rows.insert((workload, meta.name.clone()), row);
-    }
-
-    /// A Deployment or Service with labels of its own is a subject of its own.
-    fn add_single(&mut self, kind: Kind, object: &Manifest, row: Option<Workload>) {
-        if is_single(&object.metadata) {
-            let mut subject = subject(kind, object);
-            subject.workloads = row.into_iter().collect();
-            let key = (kind, home(&object.metadata), object.metadata.name.clone());
-            self.singles.insert(key, subject);
-        }
-    }
-
-    /// Whatever makes the API server call a Service.
-    fn add_caller(&mut self, kind: &str, object: &Manifest) {
-        let webhooks = object.webhooks.iter().chain([&object.spec.conversion.webhook]);
-        let services = webhooks.filter_map(|w| w.client_config.service.as_ref()).chain(&object.spec.service);
-        for service in services.filter(|s| !s.namespace.is_empty()) {
-            self.serves.entry(service.namespace.clone()).or_insert_with(|| format!("{kind}/{}", object.metadata.name));
-        }
-    }
-
-    /// The subjects, namespaces first, each kind by name.
-    #[must_use]
-    pub fn subjects(self) -> Vec<Subject> {
-        let Self { mut namespaces, mut singles, mut workloads, claims, serves, mut kept } = self;
-        for ((_, home, _), subject) in &mut singles {
-            let asleep = namespaces.get(home).is_some_and(|ns| ns.is_asleep() || ns.state() == State::Sleeping);
-            subject.home_asleep = asleep;
-            if let Some(around) = namespaces.get(home) {
-                subject.home_hand_until = around.hand_sleep_until.value();
-                subject.home_woken = around.activity.get().filter(|a| a.by == "HandSleepOver").map(|a| a.at);
-            }
-            subject.serves = serves.get(home).cloned();
-        }
-        for (name, subject) in &mut namespaces {
-            subject.workloads = workloads.remove(name).unwrap_or_default().into_values().collect();
-            subject.claims = claims.get(name).map_or(0, BTreeSet::len);
-            subject.kept = kept.remove(name).unwrap_or_default().into_iter().collect();
-            subject.serves = serves.get(name).cloned();
-        }
-        namespaces.into_values().chain(singles.into_values()).collect()
-    }
 }
 
 /// Where a file says nothing, kubectl takes the namespace `default`.

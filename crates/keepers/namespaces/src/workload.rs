@@ -24,6 +24,23 @@ pub enum WorkloadKind {
     ScaledObject,
 }
 
+impl WorkloadKind {
+    const ALL: [(&'static str, Self); 6] = [
+        ("Deployment", Self::Deployment),
+        ("StatefulSet", Self::StatefulSet),
+        ("ReplicaSet", Self::ReplicaSet),
+        ("DaemonSet", Self::DaemonSet),
+        ("CronJob", Self::CronJob),
+        ("ScaledObject", Self::ScaledObject),
+    ];
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(kind: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(name, _)| *name == kind).map(|(_, workload)| *workload)
+    }
+}
+
 impl fmt::Display for WorkloadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
