@@ -23,13 +23,15 @@ pub struct Resource {
     pub kind: &'static str,
     /// A cluster without this API is no error.
     pub optional: bool,
+    /// Its objects are in namespaces.
+    pub namespaced: bool,
 }
 
 impl Resource {
-    /// A resource that every cluster has.
+    /// A resource that every cluster has, in its namespaces.
     #[must_use]
     pub const fn new(group: &'static str, plural: &'static str, kind: &'static str) -> Self {
-        Self { group, plural, kind, optional: false }
+        Self { group, plural, kind, optional: false, namespaced: true }
     }
 
     /// A resource that a cluster may lack.
@@ -37,6 +39,20 @@ impl Resource {
     pub const fn optional(mut self) -> Self {
         self.optional = true;
         self
+    }
+
+    /// A resource outside of namespaces.
+    #[must_use]
+    pub const fn cluster_wide(mut self) -> Self {
+        self.namespaced = false;
+        self
+    }
+
+    /// Its API group, empty for the core's, and its version.
+    #[must_use]
+    pub fn group_and_version(&self) -> (&'static str, &'static str) {
+        let path = self.group.trim_start_matches("/apis/").trim_start_matches("/api/");
+        path.split_once('/').unwrap_or(("", path))
     }
 
     /// The path of all of them, or of those in one namespace.

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use caretaker_core::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
 
 /// How long leadership lasts.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +28,23 @@ pub struct Timing {
     pub retry: Duration,
 }
 
+impl Timing {
+    /// In client-go's proportions: 15, 10 and 2 seconds.
+    #[must_use]
+    pub fn of(lease: Duration) -> Self {
+        Self { lease, renew: lease * 2 / 3, retry: lease * 2 / 15 }
+    }
+
+    /// How long a call of a holder may last, so that it is over before anybody else holds the Lease.
+    #[must_use]
+    pub fn call(&self) -> Duration {
+        self.lease.saturating_sub(self.renew) * 4 / 5
+    }
+}
+
 impl Default for Timing {
-    /// client-go's.
     fn default() -> Self {
-        Self { lease: Duration::from_secs(15), renew: Duration::from_secs(10), retry: Duration::from_secs(2) }
+        Self::of(Duration::from_secs(15))
     }
 }
 
@@ -48,18 +62,40 @@ pub struct Candidate {
     /// How long leadership lasts.
     pub timing: Timing,
     /// The time of day, which the Lease shows to people.
-    pub clock: fn() -> Timestamp,
+    pub clock: Clock,
 }
 
 /// Whether this process leads.
 #[derive(Debug, Clone)]
-pub struct Lead(watch::Receiver<Option<Instant>>);
+pub struct Lead(watch::Receiver<Standing>);
+
+#[derive(Debug, Clone, Default)]
+struct Standing {
+    /// Until when it leads, unless it renews.
+    until: Option<Instant>,
+    /// Whether it ever found out.
+    known: bool,
+    /// Why it could not find out.
+    trouble: Option<String>,
+}
 
 impl Lead {
     /// True while nobody else can be leading. Ask right before each write.
     #[must_use]
     pub fn held(&self) -> bool {
-        self.0.borrow().is_some_and(|until| Instant::now() < until)
+        self.0.borrow().until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether the Lease was seen, whoever holds it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.0.borrow().known
+    }
+
+    /// Why the Lease could not be read or written, the last time it was tried.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.0.borrow().trouble.clone()
     }
 
     /// Returns when the lead was won, renewed or lost.
@@ -83,30 +119,42 @@ impl Candidate {
         self,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> (Lead, impl Future<Output = ()> + Send + 'static) {
-        let (until, lead) = watch::channel(None);
+        let (standing, lead) = watch::channel(Standing::default());
         let campaign = async move {
             let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
             let mut seen: Option<Seen> = None;
-            let mut ticks = tokio::time::interval(self.timing.retry);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut next = Instant::now();
             let mut stop = std::pin::pin!(stop);
             loop {
                 tokio::select! {
                     biased;
                     () = &mut stop => break,
-                    _ = ticks.tick() => {}
+                    () = tokio::time::sleep_until(next) => {}
                 }
                 let asked = Instant::now();
                 let answer = tokio::time::timeout(self.timing.retry, self.seek(&leases, &mut seen)).await;
-                match answer {
-                    Ok(Ok(true)) => _ = until.send(Some(asked + self.timing.renew)),
-                    Ok(Ok(false)) => _ = until.send(None),
-                    // Nobody knows; what was held runs out by itself.
-                    Ok(Err(_)) | Err(_) => {}
-                }
+                next = asked + self.timing.retry;
+                let trouble = match answer {
+                    Ok(Ok(true)) => {
+                        // Once more before it runs out, should the next renewal fail.
+                        next = asked + (self.timing.renew / 2).max(self.timing.retry);
+                        let until = Some(asked + self.timing.renew);
+                        standing.send_replace(Standing { until, known: true, trouble: None });
+                        continue;
+                    }
+                    Ok(Ok(false)) => {
+                        standing.send_replace(Standing { known: true, ..Standing::default() });
+                        continue;
+                    }
+                    Ok(Err(e)) => crate::told(&e),
+                    Err(_) => "the API server does not answer in time".to_owned(),
+                };
+                // Nobody knows; what was held runs out by itself.
+                let trouble = format!("Lease {}/{}: {trouble}", self.namespace, self.name);
+                standing.send_modify(|standing| standing.trouble = Some(trouble));
             }
-            let held = until.borrow().is_some();
-            let _ = until.send(None);
+            let held = standing.borrow().until.is_some();
+            standing.send_replace(Standing::default());
             if held {
                 // If it cannot be handed back it runs out.
                 let _ = tokio::time::timeout(self.timing.retry, self.hand_back(&leases)).await;
@@ -140,7 +188,7 @@ impl Candidate {
 
     /// The spec with us as the holder; `anew` if we were not before.
     fn spec(&self, before: LeaseSpec, anew: bool) -> LeaseSpec {
-        let now = MicroTime((self.clock)());
+        let now = MicroTime(self.clock.now());
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(self.timing.lease.as_secs()).ok(),

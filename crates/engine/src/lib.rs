@@ -1,7 +1,79 @@
 //! What every keeper runs on, apart from what it decides.
 //!
-//! [`api`] reads and writes objects of any kind, as little of them as a keeper wants to see.
-//! [`lease`] lets one process at a time lead.
+//! [`watch`] tells what a cluster holds and what becomes of it; [`api`] reads and writes objects of
+//! any kind, as little of them as a keeper wants to see. [`lease`] lets one process at a time lead,
+//! and [`client`] makes no call without the lead. [`state`] keeps what must outlive a process.
+//! [`journal`], [`events`] and [`metrics`] tell what was done, [`health`] what is waited for, and
+//! [`access`] finds out what is not allowed before it is tried.
 
+pub mod access;
 pub mod api;
+pub mod client;
+pub mod clock;
+pub mod events;
+pub mod health;
+pub mod journal;
 pub mod lease;
+pub mod metrics;
+pub mod state;
+pub mod watch;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+
+/// What a keeper works with.
+#[derive(Clone)]
+pub struct Engine {
+    /// For lists and watches.
+    pub reader: Client,
+    /// For the last look and for every write.
+    pub writer: Client,
+    /// Whether this process leads; none where nobody needs to, as in a dry run.
+    pub lead: Option<lease::Lead>,
+    /// What outlives the process.
+    pub state: state::State,
+    /// The time.
+    pub clock: clock::Clock,
+    /// What was done.
+    pub journal: journal::Journal,
+    /// The same, for whoever looks at the objects.
+    pub events: events::Events,
+    /// The same, counted.
+    pub metrics: Arc<metrics::Metrics>,
+    /// What is waited for.
+    pub health: health::Health,
+    /// Nothing is written.
+    pub dry_run: bool,
+    /// How often everything is listed again.
+    pub scan: Duration,
+}
+
+impl Engine {
+    /// Whether this process may act.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.lead.as_ref().is_none_or(lease::Lead::held)
+    }
+}
+
+/// An error with its causes, in the API server's own words where it has answered.
+#[must_use]
+pub fn told(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = Some(error);
+    while let Some(e) = cause {
+        if let Some(kube::Error::Api(status)) = e.downcast_ref() {
+            return format!("{} ({})", status.message, status.code);
+        }
+        // kube leaves out why a connection failed, and repeats other things.
+        let words = e.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = e.source();
+    }
+    text
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use caretaker_engine::clock::Clock;
 use caretaker_engine::lease::{Candidate, Lead, Timing};
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::{shared_without_controllers as shared, until};
@@ -28,7 +29,7 @@ fn start(client: Client, name: &str, identity: &str) -> Running {
         name: name.to_owned(),
         identity: identity.to_owned(),
         timing: TIMING,
-        clock: || "2026-01-10T00:00:00Z".parse().unwrap(),
+        clock: Clock::new(|| "2026-01-10T00:00:00Z".parse().unwrap()),
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let (lead, campaign) = candidate.campaign(async {

@@ -1,0 +1,108 @@
+//! What can be counted, for Prometheus. Every label has a bounded set of values.
+
+use std::sync::atomic::AtomicI64;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::journal::Outcome;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Acted {
+    keeper: &'static str,
+    action: &'static str,
+    rule: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Standing {
+    keeper: &'static str,
+    next: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    keeper: &'static str,
+}
+
+/// How late an act may be: well under a second is what is promised, minutes are an outage.
+const LAGS: [f64; 9] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0];
+
+/// All metrics of a process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    actions: Family<Acted, Counter>,
+    subjects: Family<Standing, Gauge<i64, AtomicI64>>,
+    lag: Histogram,
+    breaker: Family<Of, Gauge<i64, AtomicI64>>,
+    leader: Family<Of, Gauge<i64, AtomicI64>>,
+    unsaid: Counter,
+}
+
+impl Metrics {
+    /// None counted yet.
+    #[must_use]
+    pub fn new(version: &'static str) -> Self {
+        let mut registry = Registry::with_prefix("caretaker");
+        let actions = Family::default();
+        registry.register("actions", "Actions by what became of them", actions.clone());
+        let subjects = Family::default();
+        registry.register("subjects", "Subjects by what comes next for them, on the leader", subjects.clone());
+        let lag = Histogram::new(LAGS);
+        registry.register("deadline_lag_seconds", "How long after its deadline an act began", lag.clone());
+        let breaker = Family::default();
+        registry.register("breaker_open", "1 while the breaker is open", breaker.clone());
+        let leader = Family::default();
+        registry.register("leader", "1 on the replica that leads", leader.clone());
+        let unsaid = Counter::default();
+        registry.register("events_lost", "Kubernetes Events that could not be written", unsaid.clone());
+        registry.register("build", "This program", Info::new([("version", version)]));
+        Self { registry, actions, subjects, lag, breaker, leader, unsaid }
+    }
+
+    /// Something was done, or was to be done.
+    pub fn acted(&self, keeper: &'static str, action: &'static str, rule: &'static str, outcome: Outcome) {
+        self.actions.get_or_create(&Acted { keeper, action, rule, outcome: outcome.name() }).inc();
+    }
+
+    /// So many subjects have this to come.
+    pub fn subjects(&self, keeper: &'static str, next: &'static str, count: i64) {
+        self.subjects.get_or_create(&Standing { keeper, next }).set(count);
+    }
+
+    /// An act began so long after its deadline.
+    pub fn lag(&self, seconds: f64) {
+        self.lag.observe(seconds);
+    }
+
+    /// Whether the breaker is open.
+    pub fn breaker(&self, keeper: &'static str, open: bool) {
+        self.breaker.get_or_create(&Of { keeper }).set(open.into());
+    }
+
+    /// Whether this replica leads.
+    pub fn leader(&self, keeper: &'static str, leads: bool) {
+        self.leader.get_or_create(&Of { keeper }).set(leads.into());
+    }
+
+    /// An Event was lost.
+    pub fn event_lost(&self) {
+        self.unsaid.inc();
+    }
+
+    /// In the format that Prometheus reads.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}
