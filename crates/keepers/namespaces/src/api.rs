@@ -35,6 +35,8 @@ pub const ANNOUNCED_AT: &str = "caretaker.dev/announced-at";
 pub const DELETE_AT: &str = "caretaker.dev/delete-at";
 /// Annotation: put to sleep by hand until then.
 pub const HAND_SLEEP_UNTIL: &str = "caretaker.dev/hand-sleep-until";
+/// Annotation: kept awake by hand until then.
+pub const HAND_WAKE_UNTIL: &str = "caretaker.dev/hand-wake-until";
 /// Annotation: its sleep was ordered by a person, and leads to no deletion.
 pub const SLEPT_BY_HAND: &str = "caretaker.dev/slept-by-hand";
 /// Annotation: the value that the fallback gave to `sleep-after`.
@@ -50,8 +52,11 @@ pub const KUBEFREE_PARKED: &str = "sleep.kubefree.com/not-existing-key";
 /// KEDA's annotation that pauses a ScaledObject.
 pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 
+/// An order without an end: later than any time that people mean.
+pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
+
 /// Every label and annotation that is ours to read, with its place: true for a label.
-pub const KNOWN: [(&str, bool); 14] = [
+pub const KNOWN: [(&str, bool); 15] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -62,6 +67,7 @@ pub const KNOWN: [(&str, bool); 14] = [
     (ANNOUNCED_AT, false),
     (DELETE_AT, false),
     (HAND_SLEEP_UNTIL, false),
+    (HAND_WAKE_UNTIL, false),
     (SLEPT_BY_HAND, false),
     (FALLBACK, false),
     (LEGACY_SUSPEND, false),

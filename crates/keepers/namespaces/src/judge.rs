@@ -4,10 +4,11 @@
 //! then sleep, and last what there is to wait for.
 
 mod clock;
+mod hand;
 
 use caretaker_core::rules::RuleTable;
 use caretaker_core::setting::Broken;
-use caretaker_core::{Finding, Setting, SignedDuration, Timestamp, duration, rules, time};
+use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
 
 use crate::act::{Action, Note, Sleep};
 use crate::api::State;
@@ -38,10 +39,12 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     UnknownState => unknown_state,
     /// Activity that is no JSON or lies in the future, or another time that is none: reported, and everything stays as it is.
     BrokenAnnotation => broken_annotation,
+    /// A person keeps it awake until a time: it wakes if it sleeps, and is neither put to sleep nor deleted meanwhile.
+    HandWake => hand::wake,
     /// A person put it, or the namespace around it, to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
-    HandSleep => hand_sleep,
+    HandSleep => hand::sleep,
     /// The time a person gave it to sleep is over: it wakes, and its clock starts anew; or it is awake already, and the note is removed.
-    HandSleepOver => hand_sleep_over,
+    HandSleepOver => hand::sleep_over,
     /// There is a record of its sleep, and its state says that it is awake: somebody took the state away. It wakes, and its clock starts anew.
     StateLost => state_lost,
     /// Asleep, and `sleep-after` is gone: it wakes, and its clock starts anew.
@@ -158,37 +161,6 @@ fn broken_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
 fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
     let all: Vec<String> = broken.map(ToString::to_string).collect();
     (!all.is_empty()).then(|| Finding::refuse(None, all.join("; ")))
-}
-
-fn hand_sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    if let Some(until) = ns.home_hand_until.filter(|until| *until >= now) {
-        return Some(Finding::rest(format!("a person put its namespace to sleep until {}", time::show(until))));
-    }
-    let until = ns.hand_sleep_until.value().filter(|until| *until >= now && ns.can_sleep())?;
-    let because = format!("a person put it to sleep until {}", time::show(until));
-    let leads_on = !ns.slept_by_hand || ns.asleep_since.is_set() || ns.announced_at.is_set() || ns.delete_at.is_set();
-    Some(if !ns.is_asleep() {
-        Finding::act(Action::Sleep(Sleep::ByHand), now, because)
-    } else if leads_on || ns.state() == State::Deleting {
-        Finding::act(Action::Label(Note::ByHand), now, format!("{because}: nothing leads to its deletion meanwhile"))
-    } else {
-        Finding::wait(until, Action::Wake { restart: Some("HandSleepOver") }, because)
-    })
-}
-
-fn hand_sleep_over(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    if ns.hand_sleep_until == Setting::Unset && ns.slept_by_hand {
-        let because = "a person had put it to sleep, and took that back";
-        return Some(Finding::act(Action::Wake { restart: Some("HandSleepOver") }, now, because));
-    }
-    let until = ns.hand_sleep_until.value().filter(|until| *until < now)?;
-    let because = format!("a person put it to sleep until {}, {}", time::show(until), ago(until, now));
-    let action = if asleep_in_part(ns) || ns.slept_by_hand {
-        Action::Wake { restart: Some("HandSleepOver") }
-    } else {
-        Action::Label(Note::HandOver)
-    };
-    Some(Finding::act(action, until, because))
 }
 
 fn state_lost(ns: &Subject, _: &World, now: Timestamp) -> Found {

@@ -126,7 +126,7 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
                 remedy: "remove it, and it counts from first sight".to_owned(),
             });
         }
-        for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::HAND_SLEEP_UNTIL] {
+        for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::HAND_SLEEP_UNTIL, api::HAND_WAKE_UNTIL] {
             found.extend(fault(api::read_time(Place::Annotation(key), meta.annotation(key))));
         }
     }

@@ -18,7 +18,7 @@ pub use manifest::{Manifest, Meta};
 
 /// Everything that is read of a cluster.
 pub static SOURCES: [Resource; 13] = [
-    Resource::new("/api/v1", "namespaces", "Namespace"),
+    Resource::new("/api/v1", "namespaces", "Namespace").cluster_wide(),
     Resource::new("/apis/apps/v1", "deployments", "Deployment"),
     Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
     Resource::new("/apis/apps/v1", "replicasets", "ReplicaSet"),
@@ -27,10 +27,11 @@ pub static SOURCES: [Resource; 13] = [
     Resource::new("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject").optional(),
     Resource::new("/api/v1", "services", "Service"),
     Resource::new("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
-    Resource::new(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
-    Resource::new(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
-    Resource::new("/apis/apiregistration.k8s.io/v1", "apiservices", "APIService"),
-    Resource::new("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    Resource::new(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration").cluster_wide(),
+    Resource::new(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration").cluster_wide(),
+    Resource::new("/apis/apiregistration.k8s.io/v1", "apiservices", "APIService").cluster_wide(),
+    Resource::new("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition")
+        .cluster_wide(),
 ];
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -98,6 +99,7 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
         announced_at: time(api::ANNOUNCED_AT),
         delete_at: time(api::DELETE_AT),
         hand_sleep_until: time(api::HAND_SLEEP_UNTIL),
+        hand_wake_until: time(api::HAND_WAKE_UNTIL),
         by_fallback,
         slept_by_hand: meta.annotation(api::SLEPT_BY_HAND).is_some(),
         ..Subject::default()

@@ -22,13 +22,21 @@ pub enum Kind {
     Service,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Kind {
+    /// As the API says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Namespace => "Namespace",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -69,6 +77,8 @@ pub struct Subject {
     pub delete_at: Setting<Timestamp>,
     /// Until when a person put it to sleep.
     pub hand_sleep_until: Setting<Timestamp>,
+    /// Until when a person keeps it awake.
+    pub hand_wake_until: Setting<Timestamp>,
     /// Whether its sleep was ordered by a person.
     pub slept_by_hand: bool,
     /// Until when a person put the namespace around it to sleep.
@@ -131,7 +141,8 @@ impl Subject {
 
     /// What can be said to be wrong with its own annotations, as far as the words go.
     pub fn broken_annotations(&self) -> impl Iterator<Item = &Broken> {
-        [self.activity.broken(), self.asleep_since.broken(), self.hand_sleep_until.broken()].into_iter().flatten()
+        let by_hand = [self.hand_sleep_until.broken(), self.hand_wake_until.broken()];
+        [self.activity.broken(), self.asleep_since.broken()].into_iter().chain(by_hand).flatten()
     }
 
     /// The same of its announcement, which hinders a deletion and not a wake.
@@ -159,6 +170,7 @@ impl Subject {
             ("announced at", &self.announced_at),
             ("delete at", &self.delete_at),
             ("by hand asleep until", &self.hand_sleep_until),
+            ("by hand awake until", &self.hand_wake_until),
         ] {
             if setting.is_set() {
                 facts.push((name, said(setting, moment)));

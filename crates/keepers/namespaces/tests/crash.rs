@@ -254,7 +254,7 @@ fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
         let pass = async |now| {
             let pass =
                 Keep::default().pass(&client, &mut Ledger::default(), now, |s| s.home() == "previews").await.unwrap();
-            pass.done.into_iter().map(|d| d.outcome.map_err(|e| e.to_string())).collect::<Vec<_>>()
+            pass.done.into_iter().map(|d| d.outcome.map(drop).map_err(|e| e.to_string())).collect::<Vec<_>>()
         };
         let replicas = async || deployments.get("pr-42").await.unwrap().spec.and_then(|s| s.replicas);
 

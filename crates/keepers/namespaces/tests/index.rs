@@ -75,7 +75,9 @@ fn key(kind: &'static str, object: &Value) -> Name {
 
 fn afresh(objects: &BTreeMap<Name, Value>) -> Observation {
     let mut fresh = Observation::default();
-    objects.iter().for_each(|((kind, ..), object)| fresh.add(kind, &manifest(object)));
+    for ((kind, ..), object) in objects {
+        fresh.add(kind, &manifest(object));
+    }
     fresh
 }
 

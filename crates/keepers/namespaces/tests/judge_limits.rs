@@ -142,6 +142,31 @@ fn what_a_person_orders_does_not_open_the_breaker() {
     assert!(!judge(&ordered, &world()).next.action().unwrap().guarded());
 }
 
+#[rstest]
+#[case::asleep(asleep("5h").sleep_after("2h").with(scaled(0, Some(2))), "HandWake: act wake @+0s")]
+#[case::on_its_way_to_sleep(awake().sleep_after("2h").idle("9h").in_state(State::Sleeping), "HandWake: act wake @+0s")]
+#[case::asleep_by_hand(awake().sleep_after("2h").idle("1h").by_hand_until(future("9h")), "HandWake: act wake @+0s")]
+#[case::due_to_sleep(awake().sleep_after("2h").idle("9h"), "HandWake: wait sleep @+6h")]
+#[case::not_due_before(awake().sleep_after("2d").idle("1h"), "HandWake: wait sleep @+1d23h")]
+#[case::due_to_be_deleted(awake().delete_after("2h").idle("9h"), "HandWake: wait announce @+6h")]
+#[case::announced(awake().delete_after("2h").idle("9h").announced("1h", past("30m")), "HandWake: act label @+0s")]
+#[case::unlabelled(awake(), "Unmanaged: rest")]
+#[case::never_seen(awake().sleep_after("2h").never_seen(), "FirstSeen: act label @+0s")]
+fn a_person_keeps_it_awake(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns.kept_awake_until(future("6h"))), expected);
+}
+
+#[test]
+fn being_kept_awake_ends_by_itself_and_leaves_no_trace_after_the_next_sleep() {
+    let over = awake().sleep_after("2h").idle("9h").kept_awake_until(past("1m"));
+    assert_eq!(verdict(&over), "SleepAfterElapsed: act sleep @-7h");
+    let action = *judge(&over, &world()).next.action().unwrap();
+
+    let asleep = caretaker_namespaces::act::after_all(over, &action, &world(), now()).unwrap();
+
+    assert_eq!(asleep.hand_wake_until, Setting::Unset);
+}
+
 #[test]
 fn a_wake_that_nobodys_use_caused_starts_the_clock_anew() {
     let over = asleep("99d").sleep_after("1h").by_hand_until(past("1m")).with(scaled(0, Some(3)));

@@ -65,6 +65,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
         option::weighted(0.3, moment(0..100)),
         option::weighted(0.2, moment(-100..100)),
         option::weighted(0.15, moment(-100..100)),
+        option::weighted(0.1, moment(-100..100)),
     );
     let rare = || prop::bool::weighted(0.1);
     let rest = (
@@ -79,7 +80,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             kind,
             state,
             (sleep, delete),
-            (used, since, announced, delete_at, hand),
+            (used, since, announced, delete_at, hand, kept_awake),
             (workloads, (fallback, gone, home, serves, excluded, by_hand), claims, created),
         )| {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
@@ -93,6 +94,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
             subject.announced_at = announced.into();
             subject.delete_at = delete_at.into();
             subject.hand_sleep_until = hand.into();
+            subject.hand_wake_until = kept_awake.into();
             subject.workloads = workloads;
             subject.by_fallback = fallback;
             subject.inactive = gone.then(|| "Terminating".to_owned());

@@ -89,6 +89,9 @@ pub trait Told: Sized {
     fn by_hand_until(self, at: Timestamp) -> Self {
         self.change(|s| s.hand_sleep_until = Setting::Is(at))
     }
+    fn kept_awake_until(self, at: Timestamp) -> Self {
+        self.change(|s| s.hand_wake_until = Setting::Is(at))
+    }
     fn created(self, ago: &str) -> Self {
         self.change(|s| s.created = Some(past(ago)))
     }
