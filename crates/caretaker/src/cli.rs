@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
@@ -26,6 +27,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Run the operator: watch the cluster and do what the rules say
+    Run(Run),
     /// Show for each subject what would happen now, and what comes next
     Plan(Plan),
     /// Show every fact about one subject, and every rule tried on it
@@ -55,12 +58,9 @@ pub struct Source {
     /// Keepers to ask, parted by commas; default: all that are enabled
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub keepers: Option<Vec<String>>,
-    /// The kubeconfig file
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The context in it
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
 }
 
 /// Which subjects are shown.
@@ -72,6 +72,40 @@ pub struct Scope {
     /// All namespaces, which is the default
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+}
+
+/// `caretaker run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Settings; default: built in
+    #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Keepers to run, parted by commas; default: all that are enabled
+    #[arg(long, value_name = "LIST", value_delimiter = ',', env = "CARETAKER_KEEPERS")]
+    pub keepers: Option<Vec<String>>,
+    /// Write nothing at all, and journal what would have been done
+    #[arg(long, env = "CARETAKER_DRY_RUN")]
+    pub dry_run: bool,
+    /// Where /healthz, /readyz and /metrics are answered
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080", env = "CARETAKER_LISTEN")]
+    pub listen: SocketAddr,
+    /// Where the journal goes, a line of JSON for each act; default: standard output
+    #[arg(long, value_name = "FILE", env = "CARETAKER_JOURNAL")]
+    pub journal: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// Which cluster is meant.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Cluster {
+    /// The kubeconfig file
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
 }
 
 /// `caretaker plan`

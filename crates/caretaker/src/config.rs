@@ -9,7 +9,7 @@ use caretaker_core::admit::{Bounds, Breaker, Pace};
 use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::{Fallback, Policy};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use wildmatch::WildMatch;
 
@@ -22,11 +22,24 @@ pub struct ConfigError {
 }
 
 /// The whole file.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
+    /// How long a replica that is not heard of is taken to lead.
+    #[serde(deserialize_with = "span")]
+    pub lease: SignedDuration,
     /// By keeper.
     pub keepers: Keepers,
+}
+
+/// A Lease shorter than this is lost to every hiccup of the network.
+const SHORTEST_LEASE: SignedDuration = SignedDuration::from_secs(3);
+
+impl Default for Config {
+    /// The Lease is client-go's.
+    fn default() -> Self {
+        Self { lease: SignedDuration::from_secs(15), keepers: Keepers::default() }
+    }
 }
 
 /// The keepers.
@@ -55,6 +68,13 @@ pub struct Namespaces {
     pub pace: OrNone<BTreeMap<String, PaceConfig>>,
     /// When to stop and ask.
     pub breaker: OrNone<BreakerConfig>,
+    /// How many acts at a time.
+    pub concurrency: usize,
+    /// How many calls in a second, at most.
+    pub calls_per_second: OrNone<u32>,
+    /// How often everything is listed again.
+    #[serde(deserialize_with = "span")]
+    pub scan: SignedDuration,
 }
 
 /// The fallback.
@@ -114,9 +134,15 @@ impl Default for Namespaces {
             activity: ActivityConfig::default(),
             pace: OrNone(Some(BTreeMap::new())),
             breaker: OrNone(Some(BreakerConfig::default())),
+            concurrency: caretaker_namespaces::keep::CONCURRENCY,
+            calls_per_second: OrNone(Some(CALLS)),
+            scan: SignedDuration::from_mins(10),
         }
     }
 }
+
+/// Half of what an API server on two cores takes: the other half is everybody else's.
+const CALLS: u32 = 200;
 
 impl Default for FallbackConfig {
     fn default() -> Self {
@@ -165,6 +191,18 @@ impl Config {
                 Err(format!("keepers.namespaces.{name} is {value}: a share is between 0 and 1"))
             }
         };
+        if self.lease < SHORTEST_LEASE {
+            return Err(format!("lease is {}: at least 3s", duration::format(self.lease)));
+        }
+        if keeper.concurrency == 0 {
+            return Err("keepers.namespaces.concurrency is 0: nothing could ever be done; at least 1".to_owned());
+        }
+        if keeper.calls_per_second.0 == Some(0) {
+            return Err("keepers.namespaces.callsPerSecond is 0: write at least 1, or none for no limit".to_owned());
+        }
+        if keeper.scan < SignedDuration::from_secs(1) {
+            return Err("keepers.namespaces.scan is shorter than 1s: write a time such as 10m".to_owned());
+        }
         share("announce", keeper.announce)?;
         if keeper.announce > Policy::MOST_ANNOUNCE {
             return Err(format!("keepers.namespaces.announce is {}: at most half of a period", keeper.announce));
@@ -237,10 +275,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrNone<T> {
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
             type Value = OrNone<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map, or the word none")
+                f.write_str("a value, or the word none")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 if text == "none" { Ok(OrNone(None)) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                T::deserialize(number.into_deserializer()).map(|value| OrNone(Some(value)))
             }
             fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
                 T::deserialize(MapAccessDeserializer::new(map)).map(|value| OrNone(Some(value)))

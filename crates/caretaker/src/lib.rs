@@ -12,6 +12,7 @@ pub mod live;
 pub mod manifests;
 pub mod output;
 pub mod plan;
+pub mod run;
 pub mod scene;
 pub mod simulate;
 mod timeline;
@@ -28,7 +29,7 @@ use output::Answer;
 
 /// Runs one command line and says how it went: see [`cli::EXIT_CODES`].
 #[must_use]
-pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let command = named_as_called(&mut args);
     let cli = match command.try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m)) {
@@ -55,13 +56,15 @@ fn named_as_called(args: &mut [OsString]) -> clap::Command {
     if name == "kubectl-caretaker" { Cli::command().bin_name("kubectl caretaker") } else { Cli::command() }
 }
 
-/// The one place where the time is asked for.
-fn now() -> Timestamp {
-    Timestamp::now()
+/// The one place where the time is asked for. To the millisecond: it is written down for people.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }
 
 fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
     match &cli.verb {
+        Verb::Run(args) => run::answer(args),
         Verb::Plan(args) => plan::answer(args, now),
         Verb::Explain(args) => explain::answer(args, now),
         Verb::Simulate(args) => simulate::answer(args, now),

@@ -1,4 +1,4 @@
-//! The live cluster, read and never written.
+//! The live cluster: how to reach it, and everything that is read of it.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,13 @@ use anyhow::{Context, Result, bail};
 use caretaker_engine::api::Resource;
 use caretaker_namespaces::keep::observe;
 use caretaker_namespaces::observe::Observation;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use serde::Deserialize;
 
-use crate::cli::Source;
+use crate::cli::{Cluster as Meant, Source};
 
 const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps", "ConfigMap");
 
@@ -29,7 +31,7 @@ pub struct Cluster {
 pub fn read(source: &Source) -> Result<Cluster> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = connect(source).await?;
+        let client = Client::try_from(settings(&source.cluster).await?)?;
         let observation = observe(&client).await.context("reading the cluster; may this user list all of it?")?;
         let mut cluster = Cluster { observation, ..Cluster::default() };
         for name in ["caretaker-config", "caretaker-state"] {
@@ -44,21 +46,23 @@ pub fn read(source: &Source) -> Result<Cluster> {
     })
 }
 
-async fn connect(source: &Source) -> Result<Client> {
-    let options = KubeConfigOptions { context: source.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &source.kubeconfig {
+/// How to reach the cluster that is meant.
+pub async fn settings(meant: &Meant) -> Result<Config> {
+    let options = KubeConfigOptions { context: meant.context.clone(), ..KubeConfigOptions::default() };
+    let mut config = match &meant.kubeconfig {
         Some(path) => {
             let file =
                 kube::config::Kubeconfig::read_from(path).with_context(|| format!("reading {}", path.display()))?;
             Config::from_custom_kubeconfig(file, &options).await.with_context(|| format!("using {}", path.display()))?
         }
-        None if source.context.is_some() => Config::from_kubeconfig(&options).await.context("using the kubeconfig")?,
+        None if meant.context.is_some() => Config::from_kubeconfig(&options).await.context("using the kubeconfig")?,
         None => match Config::infer().await {
             Ok(config) => config,
-            Err(e) => bail!("no cluster to read: {e}. Name one with --kubeconfig, or read files with --from"),
+            Err(e) => bail!("no cluster to work on: {e}. Name one with --kubeconfig"),
         },
     };
-    Ok(Client::try_from(config)?)
+    config.headers.push((USER_AGENT, HeaderValue::from_static(concat!("caretaker/", env!("CARGO_PKG_VERSION")))));
+    Ok(config)
 }
 
 #[derive(Deserialize)]

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    caretaker::run(std::env::args_os())
+    caretaker::main(std::env::args_os())
 }

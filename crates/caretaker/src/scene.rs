@@ -43,7 +43,7 @@ impl Scene {
     /// Reads it from where the command line says.
     pub fn read(source: &Source) -> Result<Self> {
         let mut scene = Self::default();
-        let asked = keepers(source)?;
+        let asked = keepers(source.keepers.as_deref())?;
         let (observation, settings) = scene.observe(source)?;
         let config = config(source, &settings)?;
         scene.world.policy = config.policy();
@@ -154,8 +154,8 @@ pub(crate) fn missing<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
 }
 
 /// Whether the namespaces keeper was asked for by name; `None` if nobody said.
-fn keepers(source: &Source) -> Result<Option<bool>> {
-    let Some(list) = &source.keepers else { return Ok(None) };
+pub(crate) fn keepers(asked: Option<&[String]>) -> Result<Option<bool>> {
+    let Some(list) = asked else { return Ok(None) };
     for name in list {
         if !KEEPERS.contains(&name.as_str()) {
             bail!("--keepers: there is no keeper {name:?}{}", suggest(name, &KEEPERS));

@@ -32,6 +32,11 @@ impl<K: Ord + Clone> Deadlines<K> {
         }
     }
 
+    /// The appointment of a thing.
+    pub fn of(&self, key: &K) -> Option<Timestamp> {
+        self.of.get(key).copied()
+    }
+
     /// The earliest of all.
     #[must_use]
     pub fn first(&self) -> Option<Timestamp> {

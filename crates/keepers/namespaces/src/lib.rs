@@ -30,6 +30,8 @@ pub mod judge;
 pub mod keep;
 pub mod lint;
 pub mod observe;
+pub mod round;
+pub mod run;
 pub mod subject;
 pub mod workload;
 

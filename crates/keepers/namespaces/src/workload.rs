@@ -25,6 +25,7 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
+    /// In the order in which they are declared.
     const ALL: [(&'static str, Self); 6] = [
         ("Deployment", Self::Deployment),
         ("StatefulSet", Self::StatefulSet),
@@ -33,6 +34,12 @@ impl WorkloadKind {
         ("CronJob", Self::CronJob),
         ("ScaledObject", Self::ScaledObject),
     ];
+
+    /// As the API says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
 
     /// The one of this name.
     #[must_use]
@@ -43,7 +50,7 @@ impl WorkloadKind {
 
 impl fmt::Display for WorkloadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.name())
     }
 }
 

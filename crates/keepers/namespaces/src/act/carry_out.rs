@@ -8,6 +8,7 @@
 
 use caretaker_core::Timestamp;
 use caretaker_engine::api::{is_absence, is_conflict};
+use caretaker_engine::journal::Outcome;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -15,12 +16,21 @@ use super::patch::{self, Seen};
 use super::{Action, Mark, Step, steps};
 use crate::api;
 use crate::judge::RULES;
-use crate::observe::{self, Manifest, Observation, resource};
+use crate::observe::{self, Manifest, Observation, SOURCES, resource};
 use crate::subject::{Kind, Subject, World};
 use crate::workload::{Form, Workload, WorkloadKind};
 
-/// The field manager of every write.
+/// The field manager of the operator's writes.
 pub const MANAGER: &str = "caretaker-namespaces";
+
+/// Whose hand it is that writes.
+#[derive(Clone, Copy)]
+pub struct Hand<'a> {
+    /// Its way to the API server.
+    pub client: &'a Client,
+    /// The name under which it writes.
+    pub manager: &'a str,
+}
 
 /// A workload that somebody else keeps writing is left for the next pass after this many tries.
 const TRIES: usize = 4;
@@ -31,11 +41,11 @@ pub enum Undone {
     /// The last look saw something else than the judgement was made on.
     #[error("not done: {0}")]
     Changed(String),
-    /// Some writes failed; the others were made.
-    #[error("{} of its writes failed: {}", .0.len(), .0.join("; "))]
-    Partly(Vec<String>),
+    /// Some workloads could not be written; the others were.
+    #[error("{} of its workloads could not be written: {}", .0.len(), listed(.0))]
+    Partly(Vec<Failure>),
     /// The API server could not be asked, or refused.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", caretaker_engine::told(.source))]
     Api {
         /// What was attempted.
         what: String,
@@ -44,26 +54,76 @@ pub enum Undone {
     },
 }
 
+impl Undone {
+    /// What became of it, in a word.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Changed(_) => Outcome::Overtaken,
+            Self::Partly(_) => Outcome::Partly,
+            Self::Api { .. } => Outcome::Failed,
+        }
+    }
+
+    /// Whether we were not allowed to.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Changed(_) => false,
+            Self::Partly(failures) => failures.iter().any(|f| f.forbidden),
+            Self::Api { source, .. } => is_forbidden(source),
+        }
+    }
+}
+
+/// A workload that could not be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What it is.
+    pub kind: WorkloadKind,
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+    /// The API server's answer.
+    pub why: String,
+    /// Whether that was: not allowed.
+    pub forbidden: bool,
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+fn listed(failures: &[Failure]) -> String {
+    let one = |f: &Failure| format!("{}/{}: {}", f.kind, f.name, f.why);
+    failures.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
 fn api_error(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Undone {
     let what = what.into();
     move |source| Undone::Api { what, source: Box::new(source) }
 }
 
-/// What was judged: the subject as the index had it, and what a rule asked for.
+/// What is to be done to a subject, as the index has it.
 #[derive(Debug, Clone, Copy)]
 pub struct Judged<'a> {
     /// The subject.
     pub subject: &'a Subject,
-    /// The rule.
-    pub rule: &'a str,
-    /// What it asked for.
+    /// The rule that asks for it; none if a person does, and no rule needs to.
+    pub rule: Option<&'a str>,
+    /// What is asked for.
     pub action: &'a Action,
 }
 
+/// The objects that were written, as they are then; a deleted one is not among them.
+pub type Written = Vec<(&'static str, Manifest)>;
+
 /// Confirms what was judged, and carries it out.
-pub async fn carry_out(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<(), Undone> {
-    let mut live = confirm(client, judged, world, now).await?;
+pub async fn carry_out(hand: Hand<'_>, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Written, Undone> {
+    let mut live = confirm(hand.client, judged, world, now).await?;
     let action = judged.action;
+    let mut written = Vec::new();
     let mut failures = Vec::new();
     for step in steps(action, &live, world, now) {
         match step {
@@ -71,29 +131,40 @@ pub async fn carry_out(client: &Client, judged: Judged<'_>, world: &World, now: 
                 if !failures.is_empty() {
                     break;
                 }
-                live.resource_version = write_mark(client, &live, &mark).await?;
+                let object = write_mark(hand, &live, &mark).await?;
+                live.resource_version.clone_from(&object.metadata.resource_version);
+                written.push((live.kind.name(), object));
             }
             Step::Turn { kind, name, .. } => {
-                match turn(client, &live, kind, &name, action).await {
-                    // A Deployment that is its own subject has a new version now.
-                    Ok(Some(version)) if live.kind == Kind::Deployment => live.resource_version = version,
-                    Ok(_) => {}
-                    Err(e) => failures.push(format!("{kind} {}/{name}: {e}", live.home())),
+                let Some(row) = live.workloads.iter().find(|w| w.kind == kind && w.name == name) else { continue };
+                match turn(hand, &live, row.clone(), action).await {
+                    Ok(Some(object)) => {
+                        // A Deployment that is its own subject has a new version now.
+                        if live.kind == Kind::Deployment {
+                            live.resource_version.clone_from(&object.metadata.resource_version);
+                        }
+                        written.push((kind.name(), object));
+                    }
+                    Ok(None) => {}
+                    Err(e) => {
+                        let (uid, why, forbidden) = (row.uid.clone(), caretaker_engine::told(&e), is_forbidden(&e));
+                        failures.push(Failure { kind, name, uid, why, forbidden });
+                    }
                 }
             }
-            Step::Delete => delete(client, &live).await?,
+            Step::Delete => delete(hand.client, &live).await?,
         }
     }
-    if failures.is_empty() { Ok(()) } else { Err(Undone::Partly(failures)) }
+    if failures.is_empty() { Ok(written) } else { Err(Undone::Partly(failures)) }
 }
 
 /// The last look: the subject itself, live; before a deletion, all that is in it as well.
 async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Subject, Undone> {
     let Judged { subject, rule, action } = judged;
-    let kind = subject.kind.to_string();
+    let kind = subject.kind.name();
     let what = format!("reading {kind} {}", subject.name);
     let found: Option<Manifest> =
-        resource(&kind).get(client, subject.namespace.as_deref(), &subject.name).await.map_err(api_error(&what))?;
+        resource(kind).get(client, subject.namespace.as_deref(), &subject.name).await.map_err(api_error(&what))?;
     let Some(found) = found else { return Err(Undone::Changed("it is gone".to_owned())) };
     if found.metadata.uid != subject.uid {
         return Err(Undone::Changed("another one bears its name".to_owned()));
@@ -107,12 +178,13 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
         workloads: around.workloads,
         claims: around.claims,
         kept: around.kept,
-        serves: subject.serves.clone(),
+        serves: around.serves,
         home_asleep: subject.home_asleep,
         home_hand_until: subject.home_hand_until,
         home_woken: subject.home_woken,
         ..observe::subject(subject.kind, &found)
     };
+    let Some(rule) = rule else { return Ok(live) };
     let verdict = RULES.judge(&live, world, now);
     if verdict.rule == rule && verdict.next.to_do() == Some(action) {
         Ok(live)
@@ -121,73 +193,61 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
     }
 }
 
-const INSIDE: [&str; 8] = [
-    "Service",
-    "Deployment",
-    "StatefulSet",
-    "ReplicaSet",
-    "DaemonSet",
-    "CronJob",
-    "ScaledObject",
-    "PersistentVolumeClaim",
-];
-
+/// Everything that is in a namespace, and whatever may depend on it from outside.
 async fn observe_inside(client: &Client, namespace: &Manifest, subject: &Subject) -> Result<Subject, Undone> {
     let mut seen = Observation::default();
     seen.add("Namespace", namespace);
-    for kind in INSIDE {
-        resource(kind)
-            .list(client, Some(&subject.name), |object: Manifest| seen.add(kind, &object))
+    for source in SOURCES.iter().filter(|s| s.kind != "Namespace") {
+        let home = source.namespaced.then_some(subject.name.as_str());
+        source
+            .list(client, home, |object: Manifest| seen.add(source.kind, &object))
             .await
-            .map_err(api_error(format!("listing every {kind} of {}", subject.name)))?;
+            .map_err(api_error(format!("listing {} before {} is deleted", source.path(home), subject.name)))?;
     }
-    let found = seen.subjects().into_iter().find(|s| s.kind == Kind::Namespace);
+    let found = seen.at_home(&subject.name).into_iter().find(|s| s.kind == Kind::Namespace);
     found.ok_or_else(|| Undone::Changed("it is gone".to_owned()))
 }
 
-async fn write_mark(client: &Client, live: &Subject, mark: &Mark) -> Result<String, Undone> {
-    let kind = live.kind.to_string();
-    let seen = Seen { uid: &live.uid, resource_version: &live.resource_version };
-    let written: Result<Manifest, kube::Error> =
-        resource(&kind).patch(client, live.namespace.as_deref(), &live.name, MANAGER, &patch::mark(mark, &seen)).await;
+async fn write_mark(hand: Hand<'_>, live: &Subject, mark: &Mark) -> Result<Manifest, Undone> {
+    let kind = live.kind.name();
+    let patch = patch::mark(mark, &Seen { uid: &live.uid, resource_version: &live.resource_version });
+    let written = resource(kind).patch(hand.client, live.namespace.as_deref(), &live.name, hand.manager, &patch).await;
     match written {
-        Ok(object) => Ok(object.metadata.resource_version),
+        Ok(object) => Ok(object),
         Err(e) if is_conflict(&e) => Err(Undone::Changed(format!("{kind} {} was written by somebody else", live.name))),
         Err(e) => Err(api_error(format!("writing {kind} {}: {mark}", live.name))(e)),
     }
 }
 
-/// Turns one workload, and returns its version then if it was written. A Deployment that is its own
+/// Turns one workload, and returns it as it is then if it was written. A Deployment that is its own
 /// subject has been marked already: its version is the subject's.
 async fn turn(
-    client: &Client,
+    hand: Hand<'_>,
     live: &Subject,
-    kind: WorkloadKind,
-    name: &str,
+    mut row: Workload,
     action: &Action,
-) -> Result<Option<String>, kube::Error> {
-    let known = live.workloads.iter().find(|w| w.kind == kind && w.name == name);
-    let Some(mut row) = known.cloned() else { return Ok(None) };
+) -> Result<Option<Manifest>, kube::Error> {
+    let (kind, name) = (row.kind, row.name.clone());
     if live.kind == Kind::Deployment {
         row.resource_version.clone_from(&live.resource_version);
     }
-    let resource = resource(&kind.to_string());
+    let resource = resource(kind.name());
     for _ in 0..TRIES {
         let Some(to) = turned(&row, action) else { return Ok(None) };
         let patch = match (&row.form, &to) {
             (Form::Placed { kubefree: true, .. }, Form::Placed { kubefree: false, .. }) => {
-                match unpark(client, live.home(), name).await? {
+                match unpark(hand.client, live.home(), &name).await? {
                     Some(patch) => patch,
                     None => return Ok(None),
                 }
             }
             _ => patch::turn(&to, &Seen { uid: &row.uid, resource_version: &row.resource_version }),
         };
-        match resource.patch::<Manifest>(client, Some(live.home()), name, MANAGER, &patch).await {
-            Ok(written) => return Ok(Some(written.metadata.resource_version)),
-            Err(kube::Error::Api(status)) if is_absence(&status, name) => return Ok(None),
+        match resource.patch(hand.client, Some(live.home()), &name, hand.manager, &patch).await {
+            Ok(written) => return Ok(Some(written)),
+            Err(kube::Error::Api(status)) if is_absence(&status, &name) => return Ok(None),
             Err(e) if is_conflict(&e) => {
-                let found: Option<Manifest> = resource.get(client, Some(live.home()), name).await?;
+                let found: Option<Manifest> = resource.get(hand.client, Some(live.home()), &name).await?;
                 let Some(found) = found else { return Ok(None) };
                 row = Workload { own_sleep: row.own_sleep, ..observe::row(kind, &found) };
             }
@@ -226,9 +286,9 @@ async fn unpark(client: &Client, namespace: &str, name: &str) -> Result<Option<V
 }
 
 async fn delete(client: &Client, live: &Subject) -> Result<(), Undone> {
-    let kind = live.kind.to_string();
+    let kind = live.kind.name();
     let deleted =
-        resource(&kind).delete(client, live.namespace.as_deref(), &live.name, &live.uid, &live.resource_version).await;
+        resource(kind).delete(client, live.namespace.as_deref(), &live.name, &live.uid, &live.resource_version).await;
     match deleted {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if is_absence(&status, &live.name) => Ok(()),

@@ -135,7 +135,8 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
             steps.extend(turns(subject, Workload::laid_down));
             let noted = *sleep != Sleep::ByHand;
             let set = if noted { vec![(api::ASLEEP_SINCE, now)] } else { Vec::new() };
-            let clear = if noted { Vec::new() } else { present(subject, &SLEPT) };
+            let mut clear = if noted { Vec::new() } else { present(subject, &SLEPT) };
+            clear.extend(present(subject, &[api::HAND_WAKE_UNTIL]));
             let by_hand = (!noted || subject.slept_by_hand).then_some(!noted);
             steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, clear, by_hand, ..Mark::default() }));
             steps
@@ -175,6 +176,7 @@ fn moment<'a>(subject: &'a Subject, key: &str) -> &'a Setting<Timestamp> {
         api::ASLEEP_SINCE => &subject.asleep_since,
         api::ANNOUNCED_AT => &subject.announced_at,
         api::DELETE_AT => &subject.delete_at,
+        api::HAND_WAKE_UNTIL => &subject.hand_wake_until,
         _ => &subject.hand_sleep_until,
     }
 }
@@ -245,6 +247,7 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
                     api::ASLEEP_SINCE => subject.asleep_since = value,
                     api::ANNOUNCED_AT => subject.announced_at = value,
                     api::DELETE_AT => subject.delete_at = value,
+                    api::HAND_WAKE_UNTIL => subject.hand_wake_until = value,
                     _ => subject.hand_sleep_until = value,
                 }
             }

@@ -199,6 +199,12 @@ impl Observation {
         self.namespaces.keys().chain(self.singles.keys().filter(|home| !self.namespaces.contains_key(*home)))
     }
 
+    /// Whether there is such a namespace.
+    #[must_use]
+    pub fn knows(&self, home: &str) -> bool {
+        self.namespaces.contains_key(home)
+    }
+
     /// Those among whom shares are counted.
     #[must_use]
     pub fn crowd(&self) -> Crowd {

@@ -22,6 +22,12 @@ pub struct Manifest {
     pub(super) webhooks: Vec<Webhook>,
 }
 
+impl caretaker_engine::watch::Versioned for Manifest {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
 /// Names, labels and annotations.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

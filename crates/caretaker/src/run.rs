@@ -1,0 +1,149 @@
+//! `caretaker run`: the operator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use caretaker_engine::clock::Clock;
+use caretaker_engine::events::Events;
+use caretaker_engine::health::{self, Health};
+use caretaker_engine::journal::Journal;
+use caretaker_engine::lease::{Candidate, Timing};
+use caretaker_engine::metrics::Metrics;
+use caretaker_engine::state::{self, State};
+use caretaker_engine::{Engine, client};
+use caretaker_namespaces::act::carry_out::MANAGER;
+use caretaker_namespaces::run::{Settings, run};
+use caretaker_namespaces::subject::World;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::cli::Run;
+use crate::config::Config;
+use crate::output::Answer;
+use crate::{live, scene};
+
+/// How long Events that are still to be written, and the Lease, may take at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Runs until it is told to stop.
+pub fn answer(args: &Run) -> Result<Answer> {
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+    let asked = scene::keepers(args.keepers.as_deref())?;
+    if !asked.unwrap_or(config.keepers.namespaces.enabled) {
+        bail!("no keeper is enabled: enable one in the settings, or ask for it with --keepers namespaces");
+    }
+    log();
+    // One thread is enough for what waits for the API server nearly all the time, and a loop that
+    // hangs then does not answer for its health either.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(operate(args, &config));
+    // What is still open is closed by the end of the process.
+    runtime.shutdown_background();
+    outcome.map(|()| Answer::default())
+}
+
+async fn operate(args: &Run, config: &Config) -> Result<()> {
+    let clock = Clock::new(crate::now);
+    let (health, metrics) = (Health::default(), Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"))));
+    let journal = match &args.journal {
+        Some(path) => Journal::file(path.clone()).with_context(|| format!("--journal {}", path.display()))?,
+        None => Journal::new(std::io::stdout()),
+    };
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("--listen {}: is another program there?", args.listen))?;
+    tracing::info!("answering on {}", listener.local_addr()?);
+    let serving = tokio::spawn(health::serve(listener, health.clone(), metrics.clone()));
+    let cluster = live::settings(&args.cluster).await?;
+    let keeper = &config.keepers.namespaces;
+    let timing = Timing::of(config.lease.unsigned_abs());
+    let identity = identity();
+
+    let reader = client::reader(cluster.clone())?;
+    let (hand_back, handed_back) = oneshot::channel::<()>();
+    let (lead, campaign) = if args.dry_run {
+        tracing::info!("dry run: nothing is written");
+        (None, None)
+    } else {
+        let candidate = Candidate {
+            client: client::writer(cluster.clone(), None, timing.call(), None)?,
+            namespace: state::NAMESPACE.to_owned(),
+            name: MANAGER.to_owned(),
+            identity: identity.clone(),
+            timing,
+            clock: clock.clone(),
+        };
+        let (lead, campaign) = candidate.campaign(async {
+            // Dropped is as good as rung.
+            let _ = handed_back.await;
+        });
+        (Some(lead), Some(tokio::spawn(campaign)))
+    };
+    let (events, telling) = if args.dry_run {
+        (Events::none(), None)
+    } else {
+        let (events, telling) = Events::new(reader.clone(), MANAGER, &identity, metrics.clone());
+        (events, Some(tokio::spawn(telling)))
+    };
+    let writer = client::writer(cluster, lead.clone(), timing.call(), keeper.calls_per_second.0)?;
+    let engine = Engine {
+        state: State::new(writer.clone(), caretaker_namespaces::NAME, MANAGER),
+        reader,
+        writer,
+        lead,
+        clock,
+        journal,
+        events,
+        metrics,
+        health,
+        dry_run: args.dry_run,
+        scan: keeper.scan.unsigned_abs(),
+    };
+    let settings = Settings {
+        world: World { policy: config.policy(), last_gap: None },
+        bounds: config.bounds(),
+        concurrency: keeper.concurrency,
+    };
+    run(settings, engine, told_to_stop()?).await;
+    // Whoever is next begins when nothing of this one is under way any more.
+    drop(hand_back);
+    for last in [campaign, telling].into_iter().flatten() {
+        let _ = tokio::time::timeout(LAST_WORDS, last).await;
+    }
+    serving.abort();
+    Ok(())
+}
+
+/// Different for every process, and telling people which one it is.
+fn identity() -> String {
+    let host = std::env::var("POD_NAME")
+        .or_else(|_| std::env::var("HOSTNAME"))
+        .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()));
+    format!("{}_{:08x}", host.as_deref().unwrap_or("caretaker"), fastrand::u32(..))
+}
+
+fn told_to_stop() -> Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("told to stop");
+    })
+}
+
+/// What happens, for people, on standard error. The journal is for programs.
+fn log() {
+    // kube tells what the health says already.
+    let targets = Targets::new().with_default(LevelFilter::INFO).with_target("kube_runtime", LevelFilter::ERROR);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    // A second one in the same process keeps the first's.
+    let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();
+}

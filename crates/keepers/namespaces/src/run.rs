@@ -1,0 +1,369 @@
+//! The keeper at work: hears what the watches tell, makes a round where something has changed or
+//! fallen due, and carries out what may be done.
+//!
+//! Every replica hears; only the leader judges and acts. What a round admits is written to the state
+//! before anything is begun, so that a successor counts it too. Nothing is begun while anything that
+//! it takes to judge rightly is missing: [`Health`](caretaker_engine::health::Health) says what.
+
+mod tell;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::{Next, time};
+use caretaker_engine::Engine;
+use caretaker_engine::access::{self, Need};
+use caretaker_engine::api::Resource;
+use caretaker_engine::lease::Lead;
+use caretaker_engine::state::{self, Change, Kept};
+use caretaker_engine::watch::{News, Versioned, watch};
+use futures::stream::{BoxStream, FuturesUnordered, select_all};
+use futures::{FutureExt, StreamExt};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, Written, carry_out};
+use crate::observe::{Manifest, SOURCES};
+use crate::round::{Due, Round, Rounds};
+use crate::subject::World;
+
+/// How it works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What subjects are judged in.
+    pub world: World,
+    /// What holds acts back.
+    pub bounds: Bounds,
+    /// How many acts at a time.
+    pub concurrency: usize,
+}
+
+/// What is told by a watch.
+enum Told {
+    Of(&'static Resource, Box<News<Manifest>>),
+    State(News<Change>),
+}
+
+struct Done {
+    due: Due,
+    outcome: Result<Written, Undone>,
+}
+
+/// News taken in before the next round.
+const AT_ONCE: usize = 512;
+/// A loop with nothing to do goes round this often, to show that it does.
+const BEAT: Duration = Duration::from_mins(1);
+/// How long acts that are under way may take to end when we are told to stop.
+const LAST_ACTS: Duration = Duration::from_secs(3);
+/// Until the state is tried again that could not be read or written.
+const STATE_PAUSE: Duration = Duration::from_secs(1);
+
+const LEASE: &str = "lease";
+const STATE: &str = "state";
+
+/// Everything that it does to a cluster, and therefore must be allowed to.
+#[must_use]
+pub fn needs(dry_run: bool) -> Vec<Need> {
+    let mut needs = Vec::new();
+    for source in &SOURCES {
+        let (group, _) = source.group_and_version();
+        needs.extend(["list", "watch"].map(|verb| Need::to(verb, group, source.plural)));
+        if source.kind == "Namespace" || crate::workload::WorkloadKind::named(source.kind).is_some() {
+            needs.push(Need::to("get", group, source.plural));
+            needs.push(Need::to("patch", group, source.plural));
+        }
+        if ["Namespace", "Deployment", "Service"].contains(&source.kind) {
+            needs.push(Need::to("delete", group, source.plural));
+        }
+        if source.kind == "Service" {
+            needs.push(Need::to("get", group, source.plural));
+            needs.push(Need::to("patch", group, source.plural));
+        }
+    }
+    needs.extend(["create", "patch"].map(|verb| Need::to(verb, "events.k8s.io", "events")));
+    let state = |verb| Need::to(verb, "", "configmaps").within(state::NAMESPACE);
+    needs.extend(["get", "list", "watch", "patch"].map(|verb| state(verb).named(state::NAME)));
+    needs.push(state("create"));
+    let lease = |verb| Need::to(verb, "coordination.k8s.io", "leases").within(state::NAMESPACE);
+    needs.extend(["get", "update"].map(|verb| lease(verb).named(MANAGER)));
+    needs.push(lease("create"));
+    if dry_run {
+        needs.retain(|need| ["list", "watch", "get"].contains(&need.verb) && need.resource != "leases");
+    }
+    needs
+}
+
+/// Works until `stop` rings; then ends what is under way and returns.
+pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = ()>) {
+    let doubt = Arc::new(Notify::new());
+    let mut work = Work {
+        news: listen(&engine),
+        rounds: Rounds::default(),
+        queue: VecDeque::new(),
+        acts: FuturesUnordered::new(),
+        ledger: None,
+        anew: true,
+        led: false,
+        pause: None,
+        doubt: doubt.clone(),
+        settings: Arc::new(settings),
+        engine: Arc::new(engine),
+    };
+    for source in &SOURCES {
+        work.engine.health.awaits(&watching(source.plural));
+    }
+    work.engine.health.awaits(&watching(state::NAME));
+    if work.engine.lead.is_some() {
+        work.engine.health.awaits(LEASE);
+    }
+    let engine = work.engine.clone();
+    let asking = async move {
+        // What a dry run needs, the watches find out; and a question would be a write.
+        if !engine.dry_run {
+            let (client, health) = (engine.reader.clone(), engine.health.clone());
+            access::check(client, needs(false), health, "permissions", doubt).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = stop => {}
+        () = work.go() => {}
+        () = asking => {}
+    }
+    work.end().await;
+}
+
+fn watching(what: &str) -> String {
+    format!("watching {what}")
+}
+
+fn listen(engine: &Engine) -> BoxStream<'static, Vec<Told>> {
+    let mut all: Vec<BoxStream<'static, Told>> = Vec::new();
+    for source in &SOURCES {
+        all.push(
+            watch(engine.reader.clone(), source, engine.scan).map(|news| Told::Of(source, Box::new(news))).boxed(),
+        );
+    }
+    all.push(state::changes(engine.reader.clone(), engine.scan).map(Told::State).boxed());
+    select_all(all).ready_chunks(AT_ONCE).boxed()
+}
+
+type Acts = FuturesUnordered<futures::future::BoxFuture<'static, Done>>;
+
+struct Work {
+    settings: Arc<Settings>,
+    engine: Arc<Engine>,
+    news: BoxStream<'static, Vec<Told>>,
+    rounds: Rounds,
+    queue: VecDeque<Due>,
+    acts: Acts,
+    /// What was admitted lately; none if it must be read.
+    ledger: Option<Kept<Ledger>>,
+    /// What is held back must be looked at again.
+    anew: bool,
+    led: bool,
+    pause: Option<Instant>,
+    doubt: Arc<Notify>,
+}
+
+impl Work {
+    async fn go(&mut self) {
+        let mut lead = self.engine.lead.clone();
+        loop {
+            while self.acts.len() < self.settings.concurrency.max(1)
+                && let Some(due) = self.queue.pop_front()
+            {
+                self.begin(due);
+            }
+            let (clock, health) = (self.engine.clock.clone(), self.engine.health.clone());
+            let next = if self.may_judge() { self.rounds.next() } else { None };
+            let pause = self.pause;
+            tokio::select! {
+                Some(told) = self.news.next() => told.into_iter().for_each(|told| self.hear(told)),
+                Some(done) = self.acts.next() => self.finish(done),
+                () = clock.over(next) => {}
+                () = health.better() => {}
+                () = async {
+                    match &mut lead {
+                        Some(lead) => lead.changed().await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+                () = async {
+                    match pause {
+                        Some(until) => tokio::time::sleep_until(until).await,
+                        None => std::future::pending().await,
+                    }
+                } => self.pause = None,
+                () = tokio::time::sleep(BEAT) => {}
+            }
+            self.engine.health.beat();
+            self.follow_lead();
+            self.round().await;
+        }
+    }
+
+    fn hear(&mut self, told: Told) {
+        let health = &self.engine.health;
+        match told {
+            Told::Of(source, news) => {
+                match &*news {
+                    News::Complete => health.fine(&watching(source.plural)),
+                    News::Failed(why) => health.waits(&watching(source.plural), why),
+                    News::Begins | News::Is(_) | News::Gone(_) => {}
+                }
+                self.rounds.hear(source.kind, &news);
+            }
+            Told::State(news) => match news {
+                News::Is(change) if self.ledger.as_ref().is_some_and(|kept| kept.is_of(change.version())) => {}
+                News::Is(_) | News::Gone(_) => self.ledger = None,
+                News::Complete => health.fine(&watching(state::NAME)),
+                News::Failed(why) => health.waits(&watching(state::NAME), why),
+                News::Begins => {}
+            },
+        }
+    }
+
+    /// Whether all is there that it takes to judge rightly, and to act on it.
+    fn may_judge(&self) -> bool {
+        self.led && self.pause.is_none() && self.engine.health.is_fine()
+    }
+
+    fn follow_lead(&mut self) {
+        let Engine { lead, health, metrics, .. } = &*self.engine;
+        match lead.as_ref().and_then(Lead::trouble) {
+            Some(why) => health.waits(LEASE, why),
+            None if lead.as_ref().is_some_and(Lead::is_known) => health.fine(LEASE),
+            None => {}
+        }
+        let leads = self.engine.leads();
+        if leads == self.led {
+            return;
+        }
+        self.led = leads;
+        metrics.leader(crate::NAME, leads && lead.is_some());
+        if leads {
+            tracing::info!("this replica leads");
+            self.ledger = None;
+            self.rounds.doubt();
+        } else {
+            tracing::info!("this replica does not lead any more");
+            self.queue.clear();
+            self.rounds.stand_down();
+            self.tell_totals();
+        }
+    }
+
+    async fn round(&mut self) {
+        if !self.led || self.pause.is_some() {
+            return;
+        }
+        if self.ledger.is_none() {
+            match self.engine.state.read::<Ledger>().await {
+                Ok(kept) => {
+                    self.engine.metrics.breaker(crate::NAME, kept.value.open.is_some());
+                    self.ledger = Some(kept);
+                    self.engine.health.fine(STATE);
+                    self.anew = true;
+                }
+                Err(e) => return self.state_failed(&e.to_string()),
+            }
+        }
+        if !self.may_judge() {
+            return;
+        }
+        let Some(mut kept) = self.ledger.take() else { return };
+        let before = kept.value.clone();
+        let now = self.engine.clock.now();
+        let Settings { world, bounds, .. } = &*self.settings;
+        let round = self.rounds.round(world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
+        if kept.value != before
+            && !self.engine.dry_run
+            && let Err(e) = self.engine.state.write(&mut kept).await
+        {
+            // Nothing was begun; what is known of the state may be old.
+            for due in &round.due {
+                self.rounds.put_back(due);
+            }
+            self.anew = true;
+            return self.state_failed(&e.to_string());
+        }
+        self.ledger = Some(kept);
+        self.take_up(round);
+        self.tell_totals();
+    }
+
+    fn state_failed(&mut self, why: &str) {
+        self.ledger = None;
+        self.engine.health.waits(STATE, why);
+        self.pause = Some(Instant::now() + STATE_PAUSE);
+    }
+
+    fn take_up(&mut self, round: Round) {
+        let Round { due, refused, opened } = round;
+        if let Some(opened) = opened {
+            self.engine.metrics.breaker(crate::NAME, true);
+            tell::opened(&self.engine, &opened);
+        }
+        for refusal in refused {
+            tell::refused(&self.engine, &refusal);
+        }
+        for due in due {
+            if self.engine.dry_run {
+                tell::rehearsed(&self.engine, &due);
+                self.rounds.rehearse(&due);
+            } else {
+                self.queue.push_back(due);
+            }
+        }
+    }
+
+    fn begin(&mut self, due: Due) {
+        let (engine, settings) = (self.engine.clone(), self.settings.clone());
+        if let Next::Act { due: at, .. } = &due.verdict.next {
+            engine.metrics.lag(time::between(*at, engine.clock.now()).as_secs_f64());
+        }
+        self.acts.push(
+            async move {
+                let judged = Judged { subject: &due.subject, rule: Some(due.verdict.rule), action: &due.action };
+                let hand = Hand { client: &engine.writer, manager: MANAGER };
+                let outcome = carry_out(hand, judged, &settings.world, engine.clock.now()).await;
+                Done { due, outcome }
+            }
+            .boxed(),
+        );
+    }
+
+    fn finish(&mut self, done: Done) {
+        let Done { due, outcome } = done;
+        tell::done(&self.engine, &due, outcome.as_ref().map(drop));
+        match outcome {
+            Ok(written) => self.rounds.done(&due, &written),
+            Err(undone) => {
+                if undone.is_forbidden() {
+                    self.doubt.notify_one();
+                }
+                self.rounds.failed(&due, self.engine.clock.now());
+            }
+        }
+    }
+
+    fn tell_totals(&self) {
+        for (next, count) in self.rounds.totals() {
+            self.engine.metrics.subjects(crate::NAME, next, count);
+        }
+    }
+
+    /// Nothing new is begun; what is under way may end.
+    async fn end(mut self) {
+        let limit = Instant::now() + LAST_ACTS;
+        while let Ok(Some(done)) = tokio::time::timeout_at(limit, self.acts.next()).await {
+            self.finish(done);
+        }
+        if !self.acts.is_empty() {
+            tracing::warn!("{} acts are cut short; the next leader completes them", self.acts.len());
+        }
+    }
+}
