@@ -37,6 +37,14 @@ pub enum Verb {
     Simulate(Simulate),
     /// Find bad labels, annotations and durations in files
     Lint(Lint),
+    /// Put a namespace to sleep by hand, whatever its labels say; it is not deleted meanwhile
+    Sleep(Order),
+    /// Wake a namespace by hand, with everything it had
+    Wake(Order),
+    /// Wake and withdraw everything that is Caretaker's, for an uninstall
+    Release(Release),
+    /// Show whether a breaker is open, or close it
+    Breaker(Breaker),
     /// Print the rules in the order in which they are tried
     Rules,
     /// Print a completion script for a shell
@@ -101,10 +109,10 @@ pub struct Run {
 #[derive(Debug, Clone, Default, Args)]
 pub struct Cluster {
     /// The kubeconfig file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
     /// The context in it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     pub context: Option<String>,
 }
 
@@ -197,6 +205,68 @@ pub enum SimulateOutput {
     Timeline,
     /// An array
     Json,
+}
+
+/// `caretaker sleep` and `caretaker wake`
+#[derive(Debug, Args)]
+pub struct Order {
+    /// The namespace
+    pub namespace: String,
+    /// How long it stays so, such as 2h or 3d; default: asleep until it is woken by hand, awake as its labels say
+    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+    pub length: Option<SignedDuration>,
+    /// Only show what would be written
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Settings; default: those of the running operator, else built in
+    #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// `caretaker release`
+#[derive(Debug, Args)]
+pub struct Release {
+    /// The namespaces
+    #[arg(value_name = "NAMESPACE", required_unless_present = "all", conflicts_with = "all")]
+    pub namespaces: Vec<String>,
+    /// All namespaces, and Caretaker's own state and Lease
+    #[arg(long)]
+    pub all: bool,
+    /// Only show what would be written
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Even though the operator runs, and may begin anew
+    #[arg(long)]
+    pub force: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// `caretaker breaker`
+#[derive(Debug, Args)]
+pub struct Breaker {
+    /// What to do with it; default: show
+    #[command(subcommand)]
+    pub verb: Option<BreakerVerb>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// What to do with a breaker.
+#[derive(Debug, Subcommand)]
+pub enum BreakerVerb {
+    /// Show whether it is open, and why
+    Show,
+    /// Close it: what is due by now may happen
+    Reset {
+        /// The keeper, such as namespaces
+        keeper: String,
+    },
 }
 
 /// `caretaker lint`

@@ -1,17 +1,21 @@
 //! The commands of Caretaker: raw flags become resolved arguments, arguments become a
 //! [`scene::Scene`], and a command tells what it sees in it.
 //!
-//! Everything here only reads. Standard output carries the answer and nothing else; notes and
-//! errors go to standard error.
+//! `run` is the operator; `sleep`, `wake`, `release` and `breaker reset` write what a person orders;
+//! everything else only reads. Standard output carries the answer and nothing else; notes and errors
+//! go to standard error.
 
+pub mod breaker;
 pub mod cli;
 pub mod config;
 pub mod explain;
 pub mod lint;
 pub mod live;
 pub mod manifests;
+pub mod order;
 pub mod output;
 pub mod plan;
+pub mod release;
 pub mod run;
 pub mod scene;
 pub mod simulate;
@@ -69,6 +73,10 @@ fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
         Verb::Explain(args) => explain::answer(args, now),
         Verb::Simulate(args) => simulate::answer(args, now),
         Verb::Lint(args) => lint::answer(args, now),
+        Verb::Sleep(args) => order::sleep(args, now),
+        Verb::Wake(args) => order::wake(args, now),
+        Verb::Release(args) => release::answer(args, now),
+        Verb::Breaker(args) => breaker::answer(args, now),
         Verb::Rules => Ok(Answer::text(caretaker_namespaces::judge::RULES.markdown())),
         Verb::Completions { shell } => {
             let mut text = Vec::new();

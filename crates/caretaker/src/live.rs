@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use caretaker_engine::api::Resource;
+use caretaker_engine::{state, told};
 use caretaker_namespaces::keep::observe;
 use caretaker_namespaces::observe::Observation;
 use http::HeaderValue;
@@ -29,21 +30,34 @@ pub struct Cluster {
 
 /// Reads a cluster, with lists and gets alone.
 pub fn read(source: &Source) -> Result<Cluster> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    block_on(async {
         let client = Client::try_from(settings(&source.cluster).await?)?;
         let observation = observe(&client).await.context("reading the cluster; may this user list all of it?")?;
         let mut cluster = Cluster { observation, ..Cluster::default() };
+        cluster.read_own(&client).await;
+        Ok(cluster)
+    })
+}
+
+impl Cluster {
+    /// Reads Caretaker's own ConfigMaps.
+    pub async fn read_own(&mut self, client: &Client) {
         for name in ["caretaker-config", "caretaker-state"] {
-            match CONFIG_MAPS.get::<ConfigMap>(&client, Some("caretaker-system"), name).await {
-                Ok(found) => cluster.settings.extend(found.map(|map| (name.to_owned(), map.data))),
-                Err(e) => cluster.notes.push(format!(
-                    "ConfigMap caretaker-system/{name} could not be read, so the running operator may decide otherwise: {e}"
+            match CONFIG_MAPS.get::<ConfigMap>(client, Some(state::NAMESPACE), name).await {
+                Ok(found) => self.settings.extend(found.map(|map| (name.to_owned(), map.data))),
+                Err(e) => self.notes.push(format!(
+                    "ConfigMap {}/{name} could not be read, so the running operator may decide otherwise: {}",
+                    state::NAMESPACE,
+                    told(&e)
                 )),
             }
         }
-        Ok(cluster)
-    })
+    }
+}
+
+/// Runs one command that speaks to a cluster.
+pub fn block_on<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
 /// How to reach the cluster that is meant.

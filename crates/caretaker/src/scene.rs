@@ -1,6 +1,7 @@
 //! Everything a command looks at: the subjects, their world, the bounds, and what was not readable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use caretaker_core::admit::{Bounds, Ledger, admit};
@@ -13,9 +14,9 @@ use caretaker_namespaces::subject::{Subject, World};
 
 use crate::cli::Source;
 use crate::config::{Config, nearest, suggest};
-use crate::live;
 use crate::manifests::Manifests;
 use crate::output::Answer;
+use crate::{breaker, live};
 
 /// The name of each keeper there is.
 const KEEPERS: [&str; 1] = [caretaker_namespaces::NAME];
@@ -45,7 +46,7 @@ impl Scene {
         let mut scene = Self::default();
         let asked = keepers(source.keepers.as_deref())?;
         let (observation, settings) = scene.observe(source)?;
-        let config = config(source, &settings)?;
+        let config = config(source.config.as_deref(), &settings)?;
         scene.world.policy = config.policy();
         scene.bounds = config.bounds();
         scene.ledger = ledger(&settings)?;
@@ -58,6 +59,7 @@ impl Scene {
             scene.notes.push("the keeper namespaces is not enabled; ask for it with --keepers namespaces".to_owned());
         }
         scene.note_broken_records();
+        scene.notes.extend(scene.ledger.open.as_ref().map(breaker::sentence));
         Ok(scene)
     }
 
@@ -164,11 +166,11 @@ pub(crate) fn keepers(asked: Option<&[String]>) -> Result<Option<bool>> {
     Ok(Some(list.iter().any(|k| k == caretaker_namespaces::NAME)))
 }
 
-type Settings = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type Settings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The flag and its variable come before what the running operator uses.
-fn config(source: &Source, settings: &Settings) -> Result<Config> {
-    if let Some(path) = &source.config {
+pub(crate) fn config(path: Option<&Path>, settings: &Settings) -> Result<Config> {
+    if let Some(path) = path {
         return Ok(Config::read(path)?);
     }
     let running = settings.get("caretaker-config").and_then(|data| data.get("config.yaml"));

@@ -29,16 +29,17 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// In client-go's proportions: 15, 10 and 2 seconds.
+    /// In client-go's proportions: 15, 10 and 2 seconds. However long a Lease, one that was handed
+    /// back is taken soon.
     #[must_use]
     pub fn of(lease: Duration) -> Self {
-        Self { lease, renew: lease * 2 / 3, retry: lease * 2 / 15 }
+        Self { lease, renew: lease * 2 / 3, retry: (lease * 2 / 15).min(Duration::from_secs(2)) }
     }
 
     /// How long a call of a holder may last, so that it is over before anybody else holds the Lease.
     #[must_use]
     pub fn call(&self) -> Duration {
-        self.lease.saturating_sub(self.renew) * 4 / 5
+        (self.lease.saturating_sub(self.renew) * 4 / 5).min(Duration::from_secs(10))
     }
 }
 

@@ -71,9 +71,26 @@ pub async fn observe(client: &Client) -> Result<Observation, Unlisted> {
     Ok(seen)
 }
 
+/// Reads all that is in one namespace, and whatever may depend on it from outside; live.
+pub async fn observe_home(client: &Client, name: &str) -> Result<Observation, Unlisted> {
+    let mut seen = Observation::default();
+    let namespaces = &SOURCES[0];
+    let unlisted = |path: String| |e| Unlisted { path, source: Box::new(e) };
+    let found: Option<Manifest> =
+        namespaces.get(client, None, name).await.map_err(unlisted(format!("{}/{name}", namespaces.path(None))))?;
+    let Some(found) = found else { return Ok(seen) };
+    seen.add(namespaces.kind, &found);
+    for source in &SOURCES[1..] {
+        let home = source.namespaced.then_some(name);
+        let add = |object: Manifest| seen.add(source.kind, &object);
+        source.list(client, home, add).await.map_err(unlisted(source.path(home)))?;
+    }
+    Ok(seen)
+}
+
 /// Why a cluster could not be observed.
 #[derive(Debug, thiserror::Error)]
-#[error("listing {path}: {source}")]
+#[error("reading {path}: {}", caretaker_engine::told(.source))]
 pub struct Unlisted {
     /// What was to be listed.
     pub path: String,

@@ -16,7 +16,8 @@ use super::patch::{self, Seen};
 use super::{Action, Mark, Step, steps};
 use crate::api;
 use crate::judge::RULES;
-use crate::observe::{self, Manifest, Observation, SOURCES, resource};
+use crate::keep::{Unlisted, observe_home};
+use crate::observe::{self, Manifest, resource};
 use crate::subject::{Kind, Subject, World};
 use crate::workload::{Form, Workload, WorkloadKind};
 
@@ -161,29 +162,29 @@ pub async fn carry_out(hand: Hand<'_>, judged: Judged<'_>, world: &World, now: T
 /// The last look: the subject itself, live; before a deletion, all that is in it as well.
 async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Subject, Undone> {
     let Judged { subject, rule, action } = judged;
-    let kind = subject.kind.name();
-    let what = format!("reading {kind} {}", subject.name);
-    let found: Option<Manifest> =
-        resource(kind).get(client, subject.namespace.as_deref(), &subject.name).await.map_err(api_error(&what))?;
-    let Some(found) = found else { return Err(Undone::Changed("it is gone".to_owned())) };
-    if found.metadata.uid != subject.uid {
+    let found = if *action == Action::Delete && subject.kind == Kind::Namespace {
+        let seen = observe_home(client, &subject.name).await;
+        let seen = seen.map_err(|Unlisted { path, source }| Undone::Api { what: format!("reading {path}"), source })?;
+        seen.at_home(&subject.name).into_iter().find(|s| s.kind == Kind::Namespace)
+    } else {
+        let kind = subject.kind.name();
+        let what = format!("reading {kind} {}", subject.name);
+        let found = resource(kind).get(client, subject.namespace.as_deref(), &subject.name).await;
+        found.map_err(api_error(&what))?.map(|object: Manifest| Subject {
+            workloads: subject.workloads.clone(),
+            claims: subject.claims,
+            kept: subject.kept.clone(),
+            serves: subject.serves.clone(),
+            home_asleep: subject.home_asleep,
+            home_hand_until: subject.home_hand_until,
+            home_woken: subject.home_woken,
+            ..observe::subject(subject.kind, &object)
+        })
+    };
+    let Some(live) = found else { return Err(Undone::Changed("it is gone".to_owned())) };
+    if live.uid != subject.uid {
         return Err(Undone::Changed("another one bears its name".to_owned()));
     }
-    let around = if *action == Action::Delete && subject.kind == Kind::Namespace {
-        observe_inside(client, &found, subject).await?
-    } else {
-        subject.clone()
-    };
-    let live = Subject {
-        workloads: around.workloads,
-        claims: around.claims,
-        kept: around.kept,
-        serves: around.serves,
-        home_asleep: subject.home_asleep,
-        home_hand_until: subject.home_hand_until,
-        home_woken: subject.home_woken,
-        ..observe::subject(subject.kind, &found)
-    };
     let Some(rule) = rule else { return Ok(live) };
     let verdict = RULES.judge(&live, world, now);
     if verdict.rule == rule && verdict.next.to_do() == Some(action) {
@@ -191,21 +192,6 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
     } else {
         Err(Undone::Changed(format!("now it is {}: {}", verdict.rule, verdict.because)))
     }
-}
-
-/// Everything that is in a namespace, and whatever may depend on it from outside.
-async fn observe_inside(client: &Client, namespace: &Manifest, subject: &Subject) -> Result<Subject, Undone> {
-    let mut seen = Observation::default();
-    seen.add("Namespace", namespace);
-    for source in SOURCES.iter().filter(|s| s.kind != "Namespace") {
-        let home = source.namespaced.then_some(subject.name.as_str());
-        source
-            .list(client, home, |object: Manifest| seen.add(source.kind, &object))
-            .await
-            .map_err(api_error(format!("listing {} before {} is deleted", source.path(home), subject.name)))?;
-    }
-    let found = seen.at_home(&subject.name).into_iter().find(|s| s.kind == Kind::Namespace);
-    found.ok_or_else(|| Undone::Changed("it is gone".to_owned()))
 }
 
 async fn write_mark(hand: Hand<'_>, live: &Subject, mark: &Mark) -> Result<Manifest, Undone> {
