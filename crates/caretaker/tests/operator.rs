@@ -1,0 +1,251 @@
+//! `caretaker run` on a real API server, from the outside.
+
+#[path = "operator/mod.rs"]
+mod operator;
+
+use caretaker_testkit::make::{Said, Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment, mk_namespace};
+use caretaker_testkit::until;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use operator::{
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, annotate, becomes, caretaker,
+    cluster, furnish, look, merge, settings, touch, used,
+};
+use serde_json::json;
+
+async fn events(client: &kube::Client, namespace: &str, reason: &str) -> Vec<Event> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let all = events.list(&ListParams::default()).await.unwrap();
+    all.items.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).collect()
+}
+
+async fn event(client: &kube::Client, namespace: &str, reason: &str) -> Event {
+    until(&format!("an Event {reason}"), LIMIT, async || {
+        Ok(events(client, namespace, reason).await.pop().ok_or_else(|| "none".to_owned()))
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
+    let (cluster, client) = cluster().await;
+    furnish(&client, "shop", 3).await;
+    let operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    operator.ready().await;
+
+    becomes(&client, "shop", "sleep", 0).await;
+    let asleep = Api::<Deployment>::namespaced(client.clone(), "shop").get("web").await.unwrap();
+    assert_eq!(asleep.metadata.annotations.unwrap()[LEGACY_REPLICAS], "3");
+
+    touch(&client, "shop").await;
+    becomes(&client, "shop", "normal", 3).await;
+
+    operator.tells("shop", "WokenByActivity wake done").await;
+    assert_eq!(operator.story("shop"), ["SleepAfterElapsed sleep done", "WokenByActivity wake done"]);
+    let line = &operator.journal()[0];
+    assert_eq!(
+        (&line["keeper"], &line["kind"], &line["namespace"]),
+        (&json!("namespaces"), &json!("Namespace"), &json!(null))
+    );
+    assert_eq!(line["before"]["workloads"][0]["replicas"], 3);
+    let slept = event(&client, "shop", "SleepAfterElapsed").await;
+    assert_eq!((slept.action.as_deref(), slept.type_.as_deref()), (Some("sleep"), Some("Normal")));
+    assert_eq!(slept.regarding.unwrap().kind.as_deref(), Some("Namespace"));
+    let counted =
+        r#"caretaker_actions_total{keeper="namespaces",action="sleep",rule="SleepAfterElapsed",outcome="done"}"#;
+    assert_eq!(operator.metric(counted), Some(1.0));
+    assert_eq!(operator.metric(r#"caretaker_leader{keeper="namespaces"}"#), Some(1.0));
+    assert_eq!(operator.metric(r#"caretaker_subjects{keeper="namespaces",next="wait"}"#), Some(1.0));
+    assert_eq!(operator.metric("caretaker_deadline_lag_seconds_count"), Some(2.0));
+    assert_eq!(operator.metric(r#"caretaker_build_info{version="0.1.0"}"#), Some(1.0));
+    assert_eq!(operator.ask("/healthz"), (200, "ok\n".to_owned()));
+}
+
+#[tokio::test]
+async fn a_dry_run_writes_nothing_at_all_and_journals_what_it_would_have_done() {
+    let (cluster, client) = cluster().await;
+    furnish(&client, "shop", 3).await;
+    let typo = mk_namespace("typo").label(SLEEP_AFTER, "2days");
+    Api::all(client.clone()).create(&PostParams::default(), &typo).await.unwrap();
+    let kubeconfig = cluster.user_kubeconfig("dry", Some("system:masters")).unwrap();
+
+    let mut operator = Operator::start(&kubeconfig, &["--dry-run"]).await;
+    operator.ready().await;
+    operator.tells("shop", "SleepAfterElapsed sleep rehearsed").await;
+    operator.tells("typo", "BrokenLabel - refused").await;
+    annotate(&client, "shop", "example.com/edited", Some("yes")).await;
+    furnish(&client, "other", 1).await;
+    operator.tells("other", "SleepAfterElapsed sleep rehearsed").await;
+    assert!(operator.stop().success());
+
+    assert_eq!(operator.story("shop"), ["SleepAfterElapsed sleep rehearsed"], "it is told once");
+    assert!(operator.journal().iter().all(|line| line["dryRun"] == true));
+    let audit = cluster.audit().unwrap().of("dry");
+    assert!(audit.len() > 13, "it has read: {audit}");
+    assert_eq!(audit.writes(), 0, "{audit}");
+    assert_eq!(look(&client, "shop").await, (String::new(), 3));
+}
+
+#[tokio::test]
+async fn it_starts_before_its_namespace_and_its_rights_are_there_and_says_what_it_waits_for() {
+    let cluster = caretaker_testkit::Cluster::builder().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    furnish(&client, "shop", 2).await;
+    let kubeconfig = cluster.user_kubeconfig("newcomer", None).unwrap();
+    let operator = Operator::start(&kubeconfig, &[]).await;
+
+    operator.waits_for("watching deployments: /apis/apps/v1/deployments: deployments.apps is forbidden").await;
+    operator.waits_for("permissions: not allowed: list namespaces, ").await;
+    assert_eq!(operator.ask("/healthz").0, 200, "waiting is no reason to be killed");
+
+    let post = PostParams::default();
+    Api::all(client.clone()).create(&post, &mk_cluster_role("all", &[("*", "*", "*")])).await.unwrap();
+    Api::all(client.clone()).create(&post, &mk_binding_to_user("all", "newcomer")).await.unwrap();
+    operator
+        .waits_for("lease: Lease caretaker-system/caretaker-namespaces: namespaces \"caretaker-system\" not found")
+        .await;
+    assert_eq!(look(&client, "shop").await, (String::new(), 2));
+
+    Api::all(client.clone()).create(&post, &mk_namespace("caretaker-system")).await.unwrap();
+    becomes(&client, "shop", "sleep", 0).await;
+    operator.ready().await;
+}
+
+#[tokio::test]
+async fn bad_input_is_reported_once_on_the_object_and_left_alone() {
+    let (cluster, client) = cluster().await;
+    let post = PostParams::default();
+    let typo = mk_namespace("typo").label(SLEEP_AFTER, "2days");
+    Api::all(client.clone()).create(&post, &typo).await.unwrap();
+    Api::all(client.clone()).create(&post, &mk_namespace("odd").label(SLEEP_AFTER, "1h")).await.unwrap();
+    let odd = mk_deployment("odd", "web").replicas(0).annotation(LEGACY_REPLICAS, "many");
+    Api::namespaced(client.clone(), "odd").create(&post, &odd).await.unwrap();
+    let operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+
+    let told = event(&client, "typo", "BrokenLabel").await;
+    let note = told.note.unwrap();
+    assert!(note.contains("sleep-after is \"2days\"") && note.contains("write one such as 168h"), "{note}");
+    let record = event(&client, "odd", "BrokenRecord").await;
+    assert_eq!(record.regarding.unwrap().kind.as_deref(), Some("Deployment"));
+
+    annotate(&client, "typo", "example.com/edited", Some("yes")).await;
+    furnish(&client, "later", 1).await;
+    becomes(&client, "later", "sleep", 0).await;
+    assert_eq!(operator.story("typo"), ["BrokenLabel - refused"], "once, however often it is looked at");
+    assert_eq!(events(&client, "typo", "BrokenLabel").await.len(), 1);
+
+    merge(&client, "typo", json!({ "metadata": { "labels": { SLEEP_AFTER: "3days" } } })).await;
+    until("the new text to be told", LIMIT, async || {
+        Ok(if operator.story("typo").len() == 2 { Ok(()) } else { Err(format!("{:?}", operator.story("typo"))) })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
+    let (cluster, client) = cluster().await;
+    for i in 0..6 {
+        furnish(&client, &format!("flood-{i}"), 2).await;
+    }
+    let (_folder, config) = settings("keepers: {namespaces: {breaker: {atLeast: 5, share: 0.1, within: 10m}}}");
+    let config = config.to_str().unwrap();
+    let mut operator = Operator::start(&cluster.kubeconfig(), &["--config", config]).await;
+    operator.tells("caretaker-state", "BreakerOpen - refused").await;
+
+    let opened = event(&client, "caretaker-system", "BreakerOpen").await;
+    assert!(opened.note.unwrap().contains("caretaker breaker reset namespaces"));
+    assert_eq!(operator.metric(r#"caretaker_breaker_open{keeper="namespaces"}"#), Some(1.0));
+    let (code, table, notes) = caretaker(&cluster, &["plan", "--config", config]);
+    assert_eq!((code, table.matches("BreakerOpen").count()), (0, 6), "{table}");
+    assert!(notes.contains("the breaker of namespaces is open since"), "{notes}");
+
+    // A restart does not close it, and a wake passes it.
+    assert!(operator.stop().success());
+    let operator = Operator::start(&cluster.kubeconfig(), &["--config", config]).await;
+    operator.ready().await;
+    let post = PostParams::default();
+    Api::all(client.clone()).create(&post, &mk_namespace("sleeper")).await.unwrap();
+    let down = mk_deployment("sleeper", "web").replicas(0).annotation(LEGACY_REPLICAS, "4");
+    Api::namespaced(client.clone(), "sleeper").create(&post, &down).await.unwrap();
+    let soon = caretaker_core::Timestamp::now().as_second() + 60;
+    let asleep = json!({ "metadata": {
+        "labels": { SLEEP_AFTER: "1s", DELETE_AFTER: "24h", STATE: "sleep" },
+        "annotations": { ACTIVITY: used(soon), "caretaker.dev/asleep-since": "2026-01-01T00:00:00Z" },
+    } });
+    merge(&client, "sleeper", asleep).await;
+    becomes(&client, "sleeper", "normal", 4).await;
+    for i in 0..6 {
+        assert_eq!(look(&client, &format!("flood-{i}")).await, (String::new(), 2));
+    }
+
+    let (code, said, _) = caretaker(&cluster, &["breaker", "reset", "namespaces"]);
+    assert_eq!(code, 0);
+    assert!(said.starts_with("the breaker of namespaces is closed; it was open since"), "{said}");
+    for i in 0..6 {
+        becomes(&client, &format!("flood-{i}"), "sleep", 0).await;
+    }
+    assert_eq!(operator.metric(r#"caretaker_breaker_open{keeper="namespaces"}"#), Some(0.0));
+    let (_, said, _) = caretaker(&cluster, &["breaker"]);
+    assert!(said.contains("is closed; a person closed it at"), "{said}");
+}
+
+#[tokio::test]
+async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_process() {
+    let (cluster, client) = cluster().await;
+    for name in ["first", "second"] {
+        furnish(&client, name, 1).await;
+    }
+    let (_folder, config) = settings("keepers: {namespaces: {pace: {sleep: {atLeast: 1, per: 24h}}}}");
+    let args = ["--config", config.to_str().unwrap()];
+    let mut operator = Operator::start(&cluster.kubeconfig(), &args).await;
+    until("one of them to sleep", LIMIT, async || {
+        let asleep = [look(&client, "first").await.1, look(&client, "second").await.1];
+        Ok(if asleep.contains(&0) { Ok(()) } else { Err(format!("{asleep:?}")) })
+    })
+    .await
+    .unwrap();
+    operator.kill();
+
+    let operator = Operator::start(&cluster.kubeconfig(), &args).await;
+    operator.ready().await;
+    furnish(&client, "third", 1).await;
+    until("all to be judged", LIMIT, async || {
+        let waiting = operator.metric(r#"caretaker_subjects{keeper="namespaces",next="wait"}"#);
+        Ok(if waiting == Some(3.0) { Ok(()) } else { Err(format!("{waiting:?} {}", operator.log())) })
+    })
+    .await
+    .unwrap();
+
+    let awake = [look(&client, "first").await.1, look(&client, "second").await.1, look(&client, "third").await.1];
+    assert_eq!(awake.iter().sum::<i32>(), 2, "one a day");
+    let state = Api::<ConfigMap>::namespaced(client, "caretaker-system").get("caretaker-state").await.unwrap();
+    let ledger: serde_json::Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
+    assert_eq!(ledger["admitted"]["sleep"].as_array().map(Vec::len), Some(1), "{ledger}");
+    let (_, table, _) = caretaker(&cluster, &["plan", "--config", args[1]]);
+    assert_eq!(table.matches("Paced").count(), 2, "plan agrees: {table}");
+}
+
+#[tokio::test]
+async fn told_to_stop_it_hands_the_lease_over() {
+    let (cluster, client) = cluster().await;
+    let mut operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    operator.ready().await;
+    until("it to lead", LIMIT, async || {
+        let leads = operator.metric(r#"caretaker_leader{keeper="namespaces"}"#);
+        Ok(if leads == Some(1.0) { Ok(()) } else { Err(format!("{leads:?}")) })
+    })
+    .await
+    .unwrap();
+
+    let status = operator.stop();
+
+    assert!(status.success(), "{status}");
+    let lease = Api::<Lease>::namespaced(client, "caretaker-system").get("caretaker-namespaces").await.unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}

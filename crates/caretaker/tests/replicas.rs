@@ -1,0 +1,155 @@
+//! Two replicas as processes: one works, the other takes over, and never do both write.
+
+#[path = "operator/mod.rs"]
+mod operator;
+
+use std::collections::BTreeMap;
+
+use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::{Cluster, until};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use operator::{
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, cluster, settings, signal, touch,
+    used,
+};
+
+const WORKLOADS: i32 = 16;
+
+/// Slow enough that a sleep can be caught half way.
+const SETTINGS: &str = "{lease: 4s, keepers: {namespaces: {callsPerSecond: 4}}}";
+
+/// Each Deployment with a count of its own.
+async fn furnish(client: &Client) {
+    let post = PostParams::default();
+    let namespace = mk_namespace("shop").label(SLEEP_AFTER, "1s").label(DELETE_AFTER, "24h");
+    Api::all(client.clone()).create(&post, &namespace.annotation(ACTIVITY, &used(0))).await.unwrap();
+    for i in 1..=WORKLOADS {
+        let deployment = mk_deployment("shop", &format!("web-{i:02}")).replicas(i);
+        Api::namespaced(client.clone(), "shop").create(&post, &deployment).await.unwrap();
+    }
+}
+
+/// The state of the namespace, and for each Deployment its count and the recorded one.
+async fn look(client: &Client) -> (String, BTreeMap<String, (i32, Option<String>)>) {
+    let namespace = Api::<Namespace>::all(client.clone()).get("shop").await.unwrap();
+    let all = Api::<Deployment>::namespaced(client.clone(), "shop").list(&ListParams::default()).await.unwrap();
+    let row = |d: Deployment| {
+        let record = d.annotations().get(LEGACY_REPLICAS).cloned();
+        (d.name_any(), (d.spec.and_then(|s| s.replicas).unwrap_or_default(), record))
+    };
+    (namespace.labels().get(STATE).cloned().unwrap_or_default(), all.into_iter().map(row).collect())
+}
+
+async fn reaches(client: &Client, what: &str, is: impl Fn(&str, &BTreeMap<String, (i32, Option<String>)>) -> bool) {
+    until(what, LIMIT, async || {
+        let (state, rows) = look(client).await;
+        Ok(if is(&state, &rows) { Ok(()) } else { Err(format!("{state} {rows:?}")) })
+    })
+    .await
+    .unwrap();
+}
+
+fn original(i: i32) -> (String, i32) {
+    (format!("web-{i:02}"), i)
+}
+
+/// Starts the first, and the second when the first leads; returns when the sleep is half done.
+async fn half_asleep(cluster: &Cluster, client: &Client, config: &str) -> (Operator, Operator) {
+    let start = async |user: &str| {
+        let kubeconfig = cluster.user_kubeconfig(user, Some("system:masters")).unwrap();
+        Operator::start(&kubeconfig, &["--config", config]).await
+    };
+    let first = start("first").await;
+    first.ready().await;
+    furnish(client).await;
+    let second = start("second").await;
+    reaches(client, "the sleep to be half done", |state, rows| {
+        let down = rows.values().filter(|(count, _)| *count == 0).count();
+        state == "sleeping" && down >= 3
+    })
+    .await;
+    (first, second)
+}
+
+/// Everything that was written to the cluster, in order; what each says about itself is its own.
+fn writers(cluster: &Cluster) -> Vec<String> {
+    let own = ["leases", "events", "selfsubjectaccessreviews"];
+    let audit = cluster.audit().unwrap();
+    let mut writes: Vec<_> = audit
+        .calls()
+        .iter()
+        .filter(|call| ["first", "second"].contains(&call.user.as_str()))
+        .filter(|call| {
+            !["get", "list", "watch"].contains(&call.verb.as_str()) && !own.contains(&call.resource.as_str())
+        })
+        .map(|call| (call.received.clone(), call.user.clone()))
+        .collect();
+    writes.sort();
+    let mut users: Vec<String> = writes.into_iter().map(|(_, user)| user).collect();
+    users.dedup();
+    users
+}
+
+async fn ends_asleep_and_wakes_with_what_it_had(client: &Client) {
+    reaches(client, "the second to complete the sleep", |state, rows| {
+        let recorded = (1..=WORKLOADS).map(original).all(|(name, i)| rows[&name] == (0, Some(i.to_string())));
+        state == "sleep" && recorded
+    })
+    .await;
+    touch(client, "shop").await;
+    reaches(client, "all to be awake", |state, rows| {
+        state == "normal" && (1..=WORKLOADS).map(original).all(|(name, i)| rows[&name] == (i, None))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn when_the_leader_is_killed_in_mid_sleep_the_other_completes_it() {
+    let (cluster, client) = cluster().await;
+    let (_folder, config) = settings(SETTINGS);
+    let (mut first, second) = half_asleep(&cluster, &client, config.to_str().unwrap()).await;
+
+    first.kill();
+
+    ends_asleep_and_wakes_with_what_it_had(&client).await;
+    second.tells("shop", "SleepUnfinished sleep done").await;
+    assert_eq!(writers(&cluster), ["first", "second"], "one after the other");
+}
+
+#[tokio::test]
+async fn a_leader_that_was_only_stunned_does_not_write_when_it_comes_to() {
+    let (cluster, client) = cluster().await;
+    let (_folder, config) = settings(SETTINGS);
+    let (mut first, second) = half_asleep(&cluster, &client, config.to_str().unwrap()).await;
+
+    signal("STOP", first.id());
+    second.tells("shop", "SleepUnfinished sleep done").await;
+    signal("CONT", first.id());
+
+    ends_asleep_and_wakes_with_what_it_had(&client).await;
+    until("the first to see that it does not lead", LIMIT, async || {
+        let log = first.log();
+        Ok(if log.contains("does not lead any more") { Ok(()) } else { Err(log) })
+    })
+    .await
+    .unwrap();
+    assert!(first.stop().success());
+    assert_eq!(writers(&cluster), ["first", "second"], "one after the other");
+}
+
+#[tokio::test]
+async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
+    let (cluster, client) = cluster().await;
+    // Nobody waits for a Lease of an hour to run out.
+    let (_folder, config) = settings("{lease: 1h, keepers: {namespaces: {callsPerSecond: 4}}}");
+    let (mut first, second) = half_asleep(&cluster, &client, config.to_str().unwrap()).await;
+
+    assert!(first.stop().success());
+
+    ends_asleep_and_wakes_with_what_it_had(&client).await;
+    second.tells("shop", "WokenByActivity wake done").await;
+    assert_eq!(writers(&cluster), ["first", "second"], "one after the other");
+}
