@@ -53,7 +53,7 @@ fn subjects(count: usize) -> Vec<Subject> {
                 activity: Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into() }),
                 asleep_since: if asleep { Setting::Is(at + hours(1)) } else { Setting::Unset },
                 workloads: vec![
-                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3) }),
+                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true }),
                     row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: false }),
                 ],
                 ..Subject::default()

@@ -41,6 +41,8 @@ pub const HAND_WAKE_UNTIL: &str = "caretaker.dev/hand-wake-until";
 pub const SLEPT_BY_HAND: &str = "caretaker.dev/slept-by-hand";
 /// Annotation: the value that the fallback gave to `sleep-after`.
 pub const FALLBACK: &str = "caretaker.dev/fallback";
+/// Annotation on a workload: it was laid down by us.
+pub const LAID_DOWN: &str = "caretaker.dev/laid-down";
 /// Annotation on a CronJob: whether it was suspended.
 pub const LEGACY_SUSPEND: &str = "caretaker.dev/legacy-suspend";
 /// Annotation on a ScaledObject: the pause it had, empty for none.
@@ -56,7 +58,7 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 /// Every label and annotation that is ours to read, with its place: true for a label.
-pub const KNOWN: [(&str, bool); 15] = [
+pub const KNOWN: [(&str, bool); 16] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -70,6 +72,7 @@ pub const KNOWN: [(&str, bool); 15] = [
     (HAND_WAKE_UNTIL, false),
     (SLEPT_BY_HAND, false),
     (FALLBACK, false),
+    (LAID_DOWN, false),
     (LEGACY_SUSPEND, false),
     (LEGACY_PAUSED_REPLICAS, false),
 ];

@@ -13,6 +13,7 @@ use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
 use crate::act::{Action, Note, Sleep};
 use crate::api::State;
 use crate::subject::{Fallback, Kind, Subject, World, ago};
+use crate::workload::Workload;
 
 pub use clock::Clock;
 
@@ -77,6 +78,8 @@ pub const RULES: RuleTable<Subject, World, Action> = rules![
     SleepUnfinished => sleep_unfinished,
     /// Silent for longer than `sleep-after`: put to sleep.
     SleepAfterElapsed => sleep_after_elapsed,
+    /// It is awake, and something in it still lies as we laid it down: that wakes, too.
+    LeftDown => left_down,
     /// Announced, and the deletion is far off again: the announcement is withdrawn.
     AnnouncementWithdrawn => announcement_withdrawn,
     /// Its deletion is near: announced, or the announced date moved.
@@ -106,7 +109,7 @@ fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = "its label exclude asks for it to be left alone".to_owned();
     ns.excluded.then(|| {
-        if asleep_in_part(ns) || ns.asleep_since.is_set() || ns.slept_by_hand {
+        if asleep_in_part(ns) || ns.asleep_since.is_set() || ns.slept_by_hand || lying(ns).next().is_some() {
             Finding::act(Action::Wake { restart: Some("Excluded") }, now, because)
         } else {
             left_as_it_is(ns, now, because)
@@ -120,7 +123,7 @@ fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || by_hand;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let fallback = fallback(ns, world).is_some();
-    (!managed && !sleeps && !announced && !fallback).then(|| {
+    (!managed && !sleeps && !announced && !fallback && lying(ns).next().is_none()).then(|| {
         Finding::rest(if ns.labelled {
             "its labels say zero"
         } else {
@@ -167,6 +170,20 @@ fn state_lost(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let since = ns.asleep_since.value().filter(|_| ns.state() == State::Normal)?;
     let because = format!("asleep since {}, but its label state says normal", time::show(since));
     Some(Finding::act(Action::Wake { restart: Some("StateLost") }, now, because))
+}
+
+fn left_down(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let rows: Vec<String> = lying(ns).map(|w| format!("{}/{}", w.kind, w.name)).collect();
+    (!rows.is_empty()).then(|| {
+        let because = format!("it is awake, but this still lies: {}", rows.join(", "));
+        Finding::act(Action::Wake { restart: None }, now, because)
+    })
+}
+
+/// What lies in a namespace that is awake.
+fn lying(ns: &Subject) -> impl Iterator<Item = &Workload> {
+    let awake = ns.kind == Kind::Namespace && ns.state() == State::Normal;
+    ns.workloads.iter().filter(move |w| awake && w.is_left_down())
 }
 
 fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {

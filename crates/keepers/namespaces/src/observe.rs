@@ -115,7 +115,8 @@ pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
             let record =
                 api::read_count(Place::Annotation(api::LEGACY_REPLICAS), meta.annotation(api::LEGACY_REPLICAS));
             // The API server fills in one where nothing is said; a file may not.
-            Form::Scaled { replicas: spec.replicas.unwrap_or(1), record }
+            let ours = meta.annotation(api::LAID_DOWN).is_some();
+            Form::Scaled { replicas: spec.replicas.unwrap_or(1), record, ours }
         }
         WorkloadKind::DaemonSet => {
             let pod = &spec.template.spec;

@@ -82,6 +82,8 @@ pub enum Form {
         replicas: i32,
         /// The count it had.
         record: Setting<i32>,
+        /// It was laid down by us, and not by kubefree.
+        ours: bool,
     },
     /// By the nodes it may run on.
     Placed {
@@ -124,6 +126,19 @@ impl Workload {
         !self.runs() && self.raised().is_some()
     }
 
+    /// Whether it was laid down by us and still lies. kubefree leaves its record on what it has
+    /// woken, where a count of zero can be its owner's.
+    #[must_use]
+    pub fn is_left_down(&self) -> bool {
+        let ours = match &self.form {
+            Form::Scaled { ours, .. } => *ours,
+            Form::Placed { parked, .. } => *parked,
+            Form::Switched { .. } => true,
+            Form::Paused { record, .. } => *record,
+        };
+        ours && self.lies_down()
+    }
+
     /// How it lies down; `None` if there is nothing to do.
     ///
     /// A count of zero is left as it is, with whatever record it has: the record may be the only
@@ -134,7 +149,7 @@ impl Workload {
             return None;
         }
         Some(match &self.form {
-            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Setting::Is(*replicas) },
+            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Setting::Is(*replicas), ours: true },
             Form::Placed { kubefree, .. } => Form::Placed { parked: true, kubefree: *kubefree },
             Form::Switched { .. } => Form::Switched { suspended: true, record: Setting::Is(false) },
             Form::Paused { .. } => Form::Paused { paused: Some("0".to_owned()), record: true },
@@ -151,9 +166,10 @@ impl Workload {
             return None;
         }
         match &self.form {
-            Form::Scaled { replicas, record } => {
+            Form::Scaled { replicas, record, .. } => {
                 let count = record.value()?;
-                Some(Form::Scaled { replicas: if *replicas > 0 { *replicas } else { count }, record: Setting::Unset })
+                let replicas = if *replicas > 0 { *replicas } else { count };
+                Some(Form::Scaled { replicas, record: Setting::Unset, ours: false })
             }
             Form::Placed { parked, kubefree } => {
                 (*parked || *kubefree).then_some(Form::Placed { parked: false, kubefree: false })
@@ -196,7 +212,7 @@ impl fmt::Display for Workload {
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Scaled { replicas, record } => {
+            Self::Scaled { replicas, record, .. } => {
                 write!(f, "{replicas} {}", if *replicas == 1 { "replica" } else { "replicas" })?;
                 match record {
                     Setting::Unset => Ok(()),

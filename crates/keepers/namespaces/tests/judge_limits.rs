@@ -5,6 +5,7 @@ mod table;
 use caretaker_core::{Setting, Timestamp};
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
+use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
 use rstest::rstest;
 use table::*;
 use wildmatch::WildMatch;
@@ -154,6 +155,23 @@ fn what_a_person_orders_does_not_open_the_breaker() {
 #[case::never_seen(awake().sleep_after("2h").never_seen(), "FirstSeen: act label @+0s")]
 fn a_person_keeps_it_awake(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns.kept_awake_until(future("6h"))), expected);
+}
+
+#[rstest]
+#[case::by_us(awake().sleep_after("2h").idle("1h").with(scaled(0, Some(2))), "LeftDown: act wake @+0s")]
+#[case::without_a_label(awake().with(scaled(0, Some(2))), "LeftDown: act wake @+0s")]
+#[case::by_kubefree(awake().sleep_after("2h").idle("1h").with(by_kubefree(0, 2)), "CountingDown: wait sleep @+1h")]
+#[case::at_zero_by_its_owner(awake().sleep_after("2h").idle("1h").with(scaled(0, None)), "CountingDown: wait sleep @+1h")]
+#[case::scaled_up_by_its_owner(awake().sleep_after("2h").idle("1h").with(scaled(4, Some(2))), "CountingDown: wait sleep @+1h")]
+#[case::asleep_by_its_own_labels(awake().sleep_after("2h").idle("1h").with(Workload { own_sleep: true, ..scaled(0, Some(2)) }), "CountingDown: wait sleep @+1h")]
+#[case::excluded(awake().change(|s| s.excluded = true).with(scaled(0, Some(2))), "Excluded: act wake @+0s")]
+#[case::in_a_single_deployment(awake().kind(Kind::Deployment).sleep_after("2h").idle("1h").with(scaled(0, Some(2))), "CountingDown: wait sleep @+1h")]
+fn what_still_lies_in_a_namespace_that_is_awake(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+fn by_kubefree(replicas: i32, record: i32) -> Workload {
+    workload(WorkloadKind::Deployment, Form::Scaled { replicas, record: Setting::Is(record), ours: false })
 }
 
 #[test]

@@ -29,8 +29,9 @@ fn moment(range: std::ops::Range<i64>) -> impl Strategy<Value = Timestamp> {
 }
 
 fn any_form() -> impl Strategy<Value = (WorkloadKind, Form)> {
-    let scaled = (0_i32..5, option::of(0_i32..5))
-        .prop_map(|(replicas, record)| (WorkloadKind::StatefulSet, Form::Scaled { replicas, record: record.into() }));
+    let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>()).prop_map(|(replicas, record, ours)| {
+        (WorkloadKind::StatefulSet, Form::Scaled { replicas, record: record.into(), ours })
+    });
     let placed = any::<(bool, bool)>()
         .prop_map(|(parked, kubefree)| (WorkloadKind::DaemonSet, Form::Placed { parked, kubefree }));
     let switched = (any::<bool>(), option::of(any::<bool>()))
@@ -269,7 +270,7 @@ proptest! {
         // Awake, there is no record yet.
         let clean = |w: Workload| {
             let form = match w.form {
-                Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Setting::Unset },
+                Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Setting::Unset, ours: false },
                 Form::Placed { .. } => Form::Placed { parked: false, kubefree: false },
                 Form::Switched { suspended, .. } => Form::Switched { suspended, record: Setting::Unset },
                 Form::Paused { paused, .. } => Form::Paused { paused, record: false },

@@ -18,7 +18,7 @@ fn keda(paused: Option<&str>, record: bool) -> Workload {
 
 fn unreadable() -> Workload {
     let record = api::read_count(Place::Annotation(api::LEGACY_REPLICAS), Some("three"));
-    workload(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record })
+    workload(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record, ours: true })
 }
 
 #[rstest]
@@ -58,5 +58,5 @@ fn a_record_that_cannot_be_read_is_named() {
     let broken = row.broken().expect("it is broken").to_string();
 
     assert!(broken.contains(api::LEGACY_REPLICAS) && broken.contains("\"three\""), "{broken}");
-    assert_ne!(row.form, Form::Scaled { replicas: 0, record: Setting::Unset });
+    assert_ne!(row.form, Form::Scaled { replicas: 0, record: Setting::Unset, ours: true });
 }

@@ -71,12 +71,13 @@ pub fn mark(mark: &Mark, seen: &Seen<'_>) -> Value {
 #[must_use]
 pub fn turn(to: &Form, seen: &Seen<'_>) -> Value {
     let mut metadata = seen.metadata();
-    let mut annotate = |key: &str, value: Value| {
-        metadata.insert("annotations".to_owned(), json!({ key: value }));
+    let mut annotate = |annotations: Value| {
+        metadata.insert("annotations".to_owned(), annotations);
     };
     let spec = match to {
-        Form::Scaled { replicas, record } => {
-            annotate(api::LEGACY_REPLICAS, record.value().map_or(Value::Null, |count| json!(count.to_string())));
+        Form::Scaled { replicas, record, ours } => {
+            let record = record.value().map(|count| count.to_string());
+            annotate(json!({ api::LEGACY_REPLICAS: record, api::LAID_DOWN: ours.then_some("true") }));
             json!({ "replicas": replicas })
         }
         Form::Placed { parked, .. } => {
@@ -84,15 +85,12 @@ pub fn turn(to: &Form, seen: &Seen<'_>) -> Value {
             json!({ "template": { "spec": { "nodeSelector": { api::PARKED: selector } } } })
         }
         Form::Switched { suspended, record } => {
-            annotate(api::LEGACY_SUSPEND, record.value().map_or(Value::Null, |was| json!(was.to_string())));
+            annotate(json!({ api::LEGACY_SUSPEND: record.value().map(|was| was.to_string()) }));
             json!({ "suspend": suspended })
         }
         Form::Paused { paused, record } => {
             let record = if *record { json!("") } else { Value::Null };
-            metadata.insert(
-                "annotations".to_owned(),
-                json!({ api::PAUSED_REPLICAS: paused, api::LEGACY_PAUSED_REPLICAS: record }),
-            );
+            annotate(json!({ api::PAUSED_REPLICAS: paused, api::LEGACY_PAUSED_REPLICAS: record }));
             return json!({ "metadata": metadata });
         }
     };
@@ -110,12 +108,12 @@ mod tests {
 
     #[rstest]
     #[case::down(
-        Form::Scaled { replicas: 0, record: Setting::Is(3) },
-        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "3"}}, "spec": {"replicas": 0}})
+        Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true },
+        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/laid-down": "true"}}, "spec": {"replicas": 0}})
     )]
     #[case::up(
-        Form::Scaled { replicas: 3, record: Setting::Unset },
-        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": null}}, "spec": {"replicas": 3}})
+        Form::Scaled { replicas: 3, record: Setting::Unset, ours: false },
+        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/laid-down": null}}, "spec": {"replicas": 3}})
     )]
     #[case::parked(
         Form::Placed { parked: true, kubefree: false },

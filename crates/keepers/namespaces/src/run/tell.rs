@@ -170,7 +170,7 @@ fn before(subject: &Subject) -> Value {
     let workload = |w: &Workload| {
         let mut row = json!({ "kind": w.kind.name(), "name": w.name });
         match &w.form {
-            Form::Scaled { replicas, record } => {
+            Form::Scaled { replicas, record, .. } => {
                 row["replicas"] = json!(replicas);
                 row["legacyReplicas"] = json!(record.value());
             }

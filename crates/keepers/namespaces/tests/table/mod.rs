@@ -123,7 +123,7 @@ impl Told for Subject {
 }
 
 pub fn scaled(replicas: i32, record: Option<i32>) -> Workload {
-    workload(WorkloadKind::Deployment, Form::Scaled { replicas, record: record.into() })
+    workload(WorkloadKind::Deployment, Form::Scaled { replicas, record: record.into(), ours: record.is_some() })
 }
 
 pub fn workload(kind: WorkloadKind, form: Form) -> Workload {
