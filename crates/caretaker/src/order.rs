@@ -184,8 +184,8 @@ impl<'a> Ordering<'a> {
             let Some((rule, action)) = what(&subject, &self.world, self.now) else { return Ok(()) };
             let hand = Hand { client: &self.client, manager: MANAGER };
             let judged = Judged { subject: &subject, rule, action: &action };
-            match carry_out(hand, judged, &self.world, self.now).await {
-                Ok(_) => {
+            match carry_out(hand, judged, &self.world, self.now).await.0 {
+                Ok(()) => {
                     let steps = steps(&action, &subject, &self.world, self.now);
                     self.done.extend(steps.iter().map(ToString::to_string));
                 }

@@ -104,7 +104,7 @@ impl Releasing {
         if !self.dry_run {
             let hand = Hand { client: &self.client, manager: MANAGER };
             let judged = Judged { subject, rule: None, action: &action };
-            carry_out(hand, judged, &world, self.now).await.map_err(|e| e.to_string())?;
+            carry_out(hand, judged, &world, self.now).await.0.map_err(|e| e.to_string())?;
         }
         done.extend(steps.iter().map(ToString::to_string));
         Ok(())

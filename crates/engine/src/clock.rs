@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp, time};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Tells the time, and when a time has come.
@@ -11,6 +12,19 @@ use tokio::time::Instant;
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     speed: f64,
+    /// For one that stands still between two turns.
+    turned: Option<watch::Receiver<Timestamp>>,
+}
+
+/// Turns a clock that stands still.
+#[derive(Debug)]
+pub struct Hands(watch::Sender<Timestamp>);
+
+impl Hands {
+    /// It is now this late.
+    pub fn turn(&self, to: Timestamp) {
+        self.0.send_replace(to);
+    }
 }
 
 impl std::fmt::Debug for Clock {
@@ -29,7 +43,7 @@ impl Clock {
     /// The clock that `now` reads.
     #[must_use]
     pub fn new(now: fn() -> Timestamp) -> Self {
-        Self { now: Arc::new(now), speed: 1.0 }
+        Self { now: Arc::new(now), speed: 1.0, turned: None }
     }
 
     /// A clock that starts now at `start` and runs that many times as fast.
@@ -40,7 +54,16 @@ impl Clock {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
             time::after(start, passed.mul_f64(speed))
         };
-        Self { now: Arc::new(now), speed }
+        Self { now: Arc::new(now), speed, turned: None }
+    }
+
+    /// A clock that stands still at `start` until its hands are turned.
+    #[must_use]
+    pub fn by_hand(start: Timestamp) -> (Self, Hands) {
+        let (sender, turned) = watch::channel(start);
+        let shown = turned.clone();
+        let now = move || *shown.borrow();
+        (Self { now: Arc::new(now), speed: 1.0, turned: Some(turned) }, Hands(sender))
     }
 
     /// The time.
@@ -52,10 +75,17 @@ impl Clock {
     /// Returns once a time is over; never, if there is none.
     pub async fn over(&self, at: Option<Timestamp>) {
         let Some(at) = at else { return std::future::pending().await };
+        let mut turned = self.turned.clone();
         loop {
             let left = time::between(self.now(), at);
             if left.is_negative() {
                 return;
+            }
+            if let Some(turned) = &mut turned {
+                if turned.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                continue;
             }
             let left = Duration::try_from(left).unwrap_or(GLANCE).div_f64(self.speed);
             tokio::time::sleep(left.min(GLANCE) + TICK).await;

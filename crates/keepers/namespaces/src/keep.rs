@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use kube::Client;
 
 use crate::act::Action;
-use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, Written, carry_out};
+use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, carry_out};
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation, SOURCES};
 use crate::subject::{Kind, Subject, World};
@@ -37,7 +37,7 @@ pub struct Done {
     /// The verdict that asked for it.
     pub verdict: Verdict<Action>,
     /// How it went.
-    pub outcome: Result<Written, Undone>,
+    pub outcome: Result<(), Undone>,
 }
 
 /// What a pass did.
@@ -130,7 +130,7 @@ impl Keep {
         }
         let acts = due.into_iter().map(|(subject, verdict, action)| async move {
             let judged = Judged { subject: &subject, rule: Some(verdict.rule), action: &action };
-            let outcome = carry_out(Hand { client, manager: MANAGER }, judged, &self.world, now).await;
+            let (outcome, _) = carry_out(Hand { client, manager: MANAGER }, judged, &self.world, now).await;
             Done { subject, verdict, outcome }
         });
         let done = futures::stream::iter(acts).buffer_unordered(self.concurrency.max(1)).collect().await;

@@ -12,7 +12,7 @@ use caretaker_core::{Action as _, Next, SignedDuration, Timestamp, Verdict, time
 use caretaker_engine::watch::News;
 
 use crate::act::Action;
-use crate::act::carry_out::Written;
+use crate::act::carry_out::Seen;
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation};
 use crate::subject::{Kind, Subject, World};
@@ -321,13 +321,17 @@ impl Rounds {
         self.rehearsed.insert(key, (due.subject.uid.clone(), due.action));
     }
 
-    /// It is done; what was written is known before the watch tells of it.
-    pub fn done(&mut self, due: &Due, written: &Written) {
-        self.put_back(due);
-        self.tries.remove(&(due.subject.home().to_owned(), name(&due.subject)));
-        for (kind, object) in written {
+    /// What an act has written or read is known before the watch tells of it.
+    pub fn see(&mut self, seen: &Seen) {
+        for (kind, object) in seen {
             self.seen.add(kind, object);
         }
+    }
+
+    /// It is done.
+    pub fn done(&mut self, due: &Due) {
+        self.put_back(due);
+        self.tries.remove(&(due.subject.home().to_owned(), name(&due.subject)));
     }
 
     /// It is not done; it is tried again after a while.

@@ -24,7 +24,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, Written, carry_out};
+use crate::act::carry_out::{Hand, Judged, MANAGER, Seen, Undone, carry_out};
 use crate::observe::{Manifest, SOURCES};
 use crate::round::{Due, Round, Rounds};
 use crate::subject::World;
@@ -48,7 +48,8 @@ enum Told {
 
 struct Done {
     due: Due,
-    outcome: Result<Written, Undone>,
+    outcome: Result<(), Undone>,
+    seen: Seen,
 }
 
 /// News taken in before the next round.
@@ -329,18 +330,19 @@ impl Work {
             async move {
                 let judged = Judged { subject: &due.subject, rule: Some(due.verdict.rule), action: &due.action };
                 let hand = Hand { client: &engine.writer, manager: MANAGER };
-                let outcome = carry_out(hand, judged, &settings.world, engine.clock.now()).await;
-                Done { due, outcome }
+                let (outcome, seen) = carry_out(hand, judged, &settings.world, engine.clock.now()).await;
+                Done { due, outcome, seen }
             }
             .boxed(),
         );
     }
 
     fn finish(&mut self, done: Done) {
-        let Done { due, outcome } = done;
-        tell::done(&self.engine, &due, outcome.as_ref().map(drop));
+        let Done { due, outcome, seen } = done;
+        tell::done(&self.engine, &due, &outcome);
+        self.rounds.see(&seen);
         match outcome {
-            Ok(written) => self.rounds.done(&due, &written),
+            Ok(()) => self.rounds.done(&due),
             Err(undone) => {
                 if undone.is_forbidden() {
                     self.doubt.notify_one();

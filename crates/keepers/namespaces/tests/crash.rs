@@ -1,93 +1,27 @@
 //! Killed after any API call and taken over by another, it ends in the same state as if it had
 //! never died, and no count is lost. On a real API server.
 
-use std::fmt::Debug;
+mod furnished;
 
 use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::{Keep, observe};
-use caretaker_namespaces::subject::{Kind, Subject};
+use caretaker_namespaces::keep::Keep;
+use caretaker_namespaces::subject::Subject;
 use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
-use caretaker_testkit::make::{
-    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_stateful_set,
-};
+use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::shared_without_controllers as shared;
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::batch::v1::CronJob;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use furnished::{clear, furnish, hours, look, runtime, start, told, touch, used_at};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use rstest::rstest;
-use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::runtime::Runtime;
 
 /// A pass makes 13 lists, a look and 8 writes; faults add a few more.
 const MOST: usize = 60;
 /// More passes than any history here needs to settle.
 const PASSES: usize = 12;
-
-/// Later than any namespace that is made here: nothing counts that is said about an earlier time.
-fn start() -> Timestamp {
-    "2036-01-10T00:00:00Z".parse().unwrap()
-}
-
-fn hours(count: i64) -> Timestamp {
-    start() + SignedDuration::from_hours(count)
-}
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn used_at(at: Timestamp) -> String {
-    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
-        .to_string()
-}
-
-/// A namespace that was used at the start and sleeps after an hour of silence.
-async fn furnish(client: &Client, name: &str) {
-    let post = PostParams::default();
-    let namespace = mk_namespace(name).label(api::SLEEP_AFTER, "1h").annotation(api::ACTIVITY, &used_at(start()));
-    Api::all(client.clone()).create(&post, &namespace).await.unwrap();
-    for (workload, replicas) in [("web", 3), ("api", 2)] {
-        let deployment = mk_deployment(name, workload).replicas(replicas);
-        Api::namespaced(client.clone(), name).create(&post, &deployment).await.unwrap();
-    }
-    Api::namespaced(client.clone(), name).create(&post, &mk_stateful_set(name, "db").replicas(2)).await.unwrap();
-    Api::namespaced(client.clone(), name).create(&post, &mk_replica_set(name, "old")).await.unwrap();
-    Api::namespaced(client.clone(), name).create(&post, &mk_daemon_set(name, "agent")).await.unwrap();
-    Api::namespaced(client.clone(), name).create(&post, &mk_cron_job(name, "nightly")).await.unwrap();
-}
-
-async fn touch(client: &Client, name: &str, at: Timestamp) {
-    let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(at) } } });
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-}
-
-/// Without controllers a namespace does not empty itself, and what piles up slows every list.
-async fn clear(client: &Client, name: &str) {
-    async fn all<K>(client: &Client, name: &str)
-    where
-        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
-    {
-        let objects: Api<K> = Api::namespaced(client.clone(), name);
-        objects.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
-    }
-    all::<Deployment>(client, name).await;
-    all::<StatefulSet>(client, name).await;
-    all::<ReplicaSet>(client, name).await;
-    all::<DaemonSet>(client, name).await;
-    all::<CronJob>(client, name).await;
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.delete(name, &DeleteParams::default()).await.unwrap();
-    let mut namespace = namespaces.get(name).await.unwrap();
-    namespace.spec.get_or_insert_default().finalizers = None;
-    namespaces.replace_subresource("finalize", name, &PostParams::default(), &namespace).await.unwrap();
-}
 
 /// Passes until nothing is left to do; an error is a reason to try again, as it is for the operator.
 async fn settle(client: &Client, name: &str, now: Timestamp) {
@@ -99,21 +33,6 @@ async fn settle(client: &Client, name: &str, now: Timestamp) {
         }
     }
     panic!("{name} does not come to rest");
-}
-
-async fn look(client: &Client, name: &str) -> Option<Subject> {
-    observe(client).await.unwrap().subjects().into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
-}
-
-/// A subject in words, without what differs between two runs.
-fn told(subject: Option<Subject>) -> Vec<String> {
-    let Some(subject) = subject else { return vec!["gone".to_owned()] };
-    if subject.inactive.is_some() {
-        return vec!["gone".to_owned()];
-    }
-    let mut words = vec![format!("{} since {:?}", subject.state(), subject.asleep_since.value())];
-    words.extend(subject.workloads.iter().map(ToString::to_string));
-    words
 }
 
 /// What is done to a namespace, by which time.
@@ -254,7 +173,7 @@ fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
         let pass = async |now| {
             let pass =
                 Keep::default().pass(&client, &mut Ledger::default(), now, |s| s.home() == "previews").await.unwrap();
-            pass.done.into_iter().map(|d| d.outcome.map(drop).map_err(|e| e.to_string())).collect::<Vec<_>>()
+            pass.done.into_iter().map(|d| d.outcome.map_err(|e| e.to_string())).collect::<Vec<_>>()
         };
         let replicas = async || deployments.get("pr-42").await.unwrap().spec.and_then(|s| s.replicas);
 

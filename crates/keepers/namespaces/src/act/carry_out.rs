@@ -12,7 +12,7 @@ use caretaker_engine::journal::Outcome;
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::patch::{self, Seen};
+use super::patch;
 use super::{Action, Mark, Step, steps};
 use crate::api;
 use crate::judge::RULES;
@@ -117,14 +117,31 @@ pub struct Judged<'a> {
     pub action: &'a Action,
 }
 
-/// The objects that were written, as they are then; a deleted one is not among them.
-pub type Written = Vec<(&'static str, Manifest)>;
+/// Objects as they were written, or read again on the way.
+pub type Seen = Vec<(&'static str, Manifest)>;
 
-/// Confirms what was judged, and carries it out.
-pub async fn carry_out(hand: Hand<'_>, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Written, Undone> {
+/// Confirms what was judged, and carries it out. What it sees on the way is worth knowing however it
+/// ends.
+pub async fn carry_out(
+    hand: Hand<'_>,
+    judged: Judged<'_>,
+    world: &World,
+    now: Timestamp,
+) -> (Result<(), Undone>, Seen) {
+    let mut seen = Seen::new();
+    let outcome = make_steps(hand, judged, world, now, &mut seen).await;
+    (outcome, seen)
+}
+
+async fn make_steps(
+    hand: Hand<'_>,
+    judged: Judged<'_>,
+    world: &World,
+    now: Timestamp,
+    seen: &mut Seen,
+) -> Result<(), Undone> {
     let mut live = confirm(hand.client, judged, world, now).await?;
     let action = judged.action;
-    let mut written = Vec::new();
     let mut failures = Vec::new();
     for step in steps(action, &live, world, now) {
         match step {
@@ -134,19 +151,19 @@ pub async fn carry_out(hand: Hand<'_>, judged: Judged<'_>, world: &World, now: T
                 }
                 let object = write_mark(hand, &live, &mark).await?;
                 live.resource_version.clone_from(&object.metadata.resource_version);
-                written.push((live.kind.name(), object));
+                seen.push((live.kind.name(), object));
             }
             Step::Turn { kind, name, .. } => {
                 let Some(row) = live.workloads.iter().find(|w| w.kind == kind && w.name == name) else { continue };
                 match turn(hand, &live, row.clone(), action).await {
+                    Ok(None) => {}
                     Ok(Some(object)) => {
                         // A Deployment that is its own subject has a new version now.
                         if live.kind == Kind::Deployment {
                             live.resource_version.clone_from(&object.metadata.resource_version);
                         }
-                        written.push((kind.name(), object));
+                        seen.push((kind.name(), object));
                     }
-                    Ok(None) => {}
                     Err(e) => {
                         let (uid, why, forbidden) = (row.uid.clone(), caretaker_engine::told(&e), is_forbidden(&e));
                         failures.push(Failure { kind, name, uid, why, forbidden });
@@ -156,7 +173,7 @@ pub async fn carry_out(hand: Hand<'_>, judged: Judged<'_>, world: &World, now: T
             Step::Delete => delete(hand.client, &live).await?,
         }
     }
-    if failures.is_empty() { Ok(written) } else { Err(Undone::Partly(failures)) }
+    if failures.is_empty() { Ok(()) } else { Err(Undone::Partly(failures)) }
 }
 
 /// The last look: the subject itself, live; before a deletion, all that is in it as well.
@@ -196,7 +213,7 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
 
 async fn write_mark(hand: Hand<'_>, live: &Subject, mark: &Mark) -> Result<Manifest, Undone> {
     let kind = live.kind.name();
-    let patch = patch::mark(mark, &Seen { uid: &live.uid, resource_version: &live.resource_version });
+    let patch = patch::mark(mark, &patch::Seen { uid: &live.uid, resource_version: &live.resource_version });
     let written = resource(kind).patch(hand.client, live.namespace.as_deref(), &live.name, hand.manager, &patch).await;
     match written {
         Ok(object) => Ok(object),
@@ -205,7 +222,7 @@ async fn write_mark(hand: Hand<'_>, live: &Subject, mark: &Mark) -> Result<Manif
     }
 }
 
-/// Turns one workload, and returns it as it is then if it was written. A Deployment that is its own
+/// Turns one workload, and returns it as it is then if it was written or read again. A Deployment that is its own
 /// subject has been marked already: its version is the subject's.
 async fn turn(
     hand: Hand<'_>,
@@ -218,8 +235,9 @@ async fn turn(
         row.resource_version.clone_from(&live.resource_version);
     }
     let resource = resource(kind.name());
+    let mut found = None;
     for _ in 0..TRIES {
-        let Some(to) = turned(&row, action) else { return Ok(None) };
+        let Some(to) = turned(&row, action) else { return Ok(found) };
         let patch = match (&row.form, &to) {
             (Form::Placed { kubefree: true, .. }, Form::Placed { kubefree: false, .. }) => {
                 match unpark(hand.client, live.home(), &name).await? {
@@ -227,15 +245,15 @@ async fn turn(
                     None => return Ok(None),
                 }
             }
-            _ => patch::turn(&to, &Seen { uid: &row.uid, resource_version: &row.resource_version }),
+            _ => patch::turn(&to, &patch::Seen { uid: &row.uid, resource_version: &row.resource_version }),
         };
         match resource.patch(hand.client, Some(live.home()), &name, hand.manager, &patch).await {
             Ok(written) => return Ok(Some(written)),
             Err(kube::Error::Api(status)) if is_absence(&status, &name) => return Ok(None),
             Err(e) if is_conflict(&e) => {
-                let found: Option<Manifest> = resource.get(hand.client, Some(live.home()), &name).await?;
-                let Some(found) = found else { return Ok(None) };
-                row = Workload { own_sleep: row.own_sleep, ..observe::row(kind, &found) };
+                found = resource.get(hand.client, Some(live.home()), &name).await?;
+                let Some(found) = &found else { return Ok(None) };
+                row = Workload { own_sleep: row.own_sleep, ..observe::row(kind, found) };
             }
             Err(e) => return Err(e),
         }
@@ -266,7 +284,7 @@ async fn unpark(client: &Client, namespace: &str, name: &str) -> Result<Option<V
     let text = |field: &str| found["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, resource_version) = (text("uid"), text("resourceVersion"));
     let free = Form::Placed { parked: false, kubefree: false };
-    let mut patch = patch::turn(&free, &Seen { uid: &uid, resource_version: &resource_version });
+    let mut patch = patch::turn(&free, &patch::Seen { uid: &uid, resource_version: &resource_version });
     patch["spec"]["template"]["spec"]["affinity"] = affinity;
     Ok(Some(patch))
 }

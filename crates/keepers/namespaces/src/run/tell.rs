@@ -18,7 +18,7 @@ use crate::subject::Subject;
 use crate::workload::{Form, Workload};
 
 /// An act has ended.
-pub(super) fn done(engine: &Engine, due: &Due, outcome: Result<(), &Undone>) {
+pub(super) fn done(engine: &Engine, due: &Due, outcome: &Result<(), Undone>) {
     let Due { subject, verdict, action } = due;
     let (outcome, error) = match outcome {
         Ok(()) => (Outcome::Done, None),
