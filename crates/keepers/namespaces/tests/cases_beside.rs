@@ -211,6 +211,17 @@ async fn a_namespace_that_kubefree_put_to_sleep_is_woken_wholly() {
 }
 
 #[tokio::test]
+async fn kubefrees_term_beside_a_daemon_sets_own_is_taken_out_and_the_own_stays() {
+    let own = term("disk", "ssd");
+    let home = put_to_sleep_by_kubefree("beside-an-own-term", std::slice::from_ref(&own)).await;
+
+    home.wake().await;
+
+    assert_eq!(home.count::<Deployment>("web").await, (3, None));
+    assert_eq!(terms(&home.get("agent").await), [own]);
+}
+
+#[tokio::test]
 async fn a_namespace_that_kubefree_put_to_sleep_counts_its_sleep_from_the_first_look_at_it() {
     let home = put_to_sleep_by_kubefree("asleep-by-kubefree", &[]).await;
 
