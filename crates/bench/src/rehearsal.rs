@@ -13,7 +13,7 @@ use caretaker_namespaces::Simulated;
 use caretaker_namespaces::api::{Activity, State};
 use caretaker_namespaces::judge::RULES;
 use caretaker_namespaces::subject::{Subject, World};
-use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
+use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
 
 use crate::Row;
 
@@ -54,7 +54,7 @@ fn subjects(count: usize) -> Vec<Subject> {
                 asleep_since: if asleep { Setting::Is(at + hours(1)) } else { Setting::Unset },
                 workloads: vec![
                     row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true }),
-                    row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: false }),
+                    row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: Term::Absent }),
                 ],
                 ..Subject::default()
             }

@@ -10,7 +10,7 @@ use caretaker_engine::api::Resource;
 
 use crate::api::{self, Place};
 use crate::subject::{Kind, Subject};
-use crate::workload::{Form, Workload, WorkloadKind};
+use crate::workload::{self, Form, Workload, WorkloadKind};
 
 pub use index::Observation;
 use manifest::Term;
@@ -120,12 +120,15 @@ pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
         }
         WorkloadKind::DaemonSet => {
             let pod = &spec.template.spec;
-            // Terms are alternatives: kubefree's parks only where there is no other.
             let terms = &pod.affinity.node_affinity.required.node_selector_terms;
             let is_kubefrees = |t: &Term| t.match_expressions.iter().any(|e| e.key == api::KUBEFREE_PARKED);
             Form::Placed {
                 parked: pod.node_selector.contains_key(api::PARKED),
-                kubefree: !terms.is_empty() && terms.iter().all(is_kubefrees),
+                kubefree: match terms.iter().filter(|t| is_kubefrees(t)).count() {
+                    0 => workload::Term::Absent,
+                    count if count == terms.len() => workload::Term::Alone,
+                    _ => workload::Term::Beside,
+                },
             }
         }
         WorkloadKind::CronJob => {

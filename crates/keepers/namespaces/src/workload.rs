@@ -89,8 +89,8 @@ pub enum Form {
     Placed {
         /// Our `nodeSelector` entry is there.
         parked: bool,
-        /// kubefree's affinity term is there.
-        kubefree: bool,
+        /// Whether kubefree's affinity term is there.
+        kubefree: Term,
     },
     /// By a switch.
     Switched {
@@ -108,13 +108,25 @@ pub enum Form {
     },
 }
 
+/// kubefree's affinity term. Terms are alternatives: beside another one, it parks nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Term {
+    /// It is not there.
+    #[default]
+    Absent,
+    /// There is another one, too.
+    Beside,
+    /// It is the only one.
+    Alone,
+}
+
 impl Workload {
     /// Whether it keeps something running, or would start something.
     #[must_use]
     pub fn runs(&self) -> bool {
         match &self.form {
             Form::Scaled { replicas, .. } => *replicas > 0,
-            Form::Placed { parked, kubefree } => !parked && !kubefree,
+            Form::Placed { parked, kubefree } => !parked && *kubefree != Term::Alone,
             Form::Switched { suspended, .. } => !suspended,
             Form::Paused { paused, .. } => paused.is_none(),
         }
@@ -172,7 +184,7 @@ impl Workload {
                 Some(Form::Scaled { replicas, record: Setting::Unset, ours: false })
             }
             Form::Placed { parked, kubefree } => {
-                (*parked || *kubefree).then_some(Form::Placed { parked: false, kubefree: false })
+                (*parked || *kubefree != Term::Absent).then_some(Form::Placed { parked: false, kubefree: Term::Absent })
             }
             Form::Switched { suspended, record } => {
                 let was = record.value()?;
@@ -220,8 +232,8 @@ impl fmt::Display for Form {
                     Setting::Broken(broken) => write!(f, ", {broken}"),
                 }
             }
-            Self::Placed { parked: false, kubefree: false } => f.write_str("on its nodes"),
-            Self::Placed { kubefree: true, .. } => f.write_str("parked by kubefree"),
+            Self::Placed { parked: false, kubefree: Term::Absent | Term::Beside } => f.write_str("on its nodes"),
+            Self::Placed { kubefree: Term::Alone, .. } => f.write_str("parked by kubefree"),
             Self::Placed { .. } => f.write_str("parked"),
             Self::Switched { suspended, record } => {
                 f.write_str(if *suspended { "suspended" } else { "scheduled" })?;

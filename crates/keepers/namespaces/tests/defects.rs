@@ -6,7 +6,7 @@ use caretaker_core::Setting;
 use caretaker_namespaces::act::{self, Step, after_all};
 use caretaker_namespaces::api::State;
 use caretaker_namespaces::subject::Subject;
-use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
+use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
 use table::*;
 
 /// What the verdict of now makes of a subject.
@@ -63,11 +63,13 @@ fn one_workload_without_the_annotation_blocks_the_wake() {
 fn node_selector_terms_are_ored_so_a_daemon_set_keeps_running() {
     let daemon_set = |parked, kubefree| workload(WorkloadKind::DaemonSet, Form::Placed { parked, kubefree });
 
-    let slept = sleep(awake().sleep_after("1h").with(daemon_set(false, false)));
-    assert_eq!(slept.workloads, [daemon_set(true, false)]);
+    let slept = sleep(awake().sleep_after("1h").with(daemon_set(false, Term::Absent)));
+    assert_eq!(slept.workloads, [daemon_set(true, Term::Absent)]);
 
-    let woken = acted(asleep("1h").sleep_after("1h").idle("1m").with(daemon_set(false, true)));
-    assert_eq!(woken.workloads, [daemon_set(false, false)], "kubefree's term is recognised");
+    for term in [Term::Alone, Term::Beside] {
+        let woken = acted(asleep("1h").sleep_after("1h").idle("1m").with(daemon_set(false, term)));
+        assert_eq!(woken.workloads, [daemon_set(false, Term::Absent)], "kubefree's term is recognised");
+    }
 }
 
 #[test]

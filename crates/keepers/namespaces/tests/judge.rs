@@ -5,7 +5,7 @@ mod table;
 use caretaker_core::Setting;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Form, WorkloadKind};
+use caretaker_namespaces::workload::{Form, Term, WorkloadKind};
 use rstest::rstest;
 use table::*;
 
@@ -246,7 +246,7 @@ fn what_is_excluded_is_left_alone(#[case] ns: Subject, #[case] expected: &str) {
 #[case::excluded(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))))]
 #[case::a_daemon_set_on_its_nodes(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::DaemonSet, Form::Placed { parked: false, kubefree: false }))
+        .with(workload(WorkloadKind::DaemonSet, Form::Placed { parked: false, kubefree: Term::Absent }))
 )]
 #[case::a_cron_job_resumed(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))

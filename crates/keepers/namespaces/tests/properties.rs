@@ -12,7 +12,7 @@ use caretaker_namespaces::judge::RULES;
 use caretaker_namespaces::keep::crowd;
 use caretaker_namespaces::observe::{Manifest, Observation};
 use caretaker_namespaces::subject::{Fallback, Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
+use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
 use proptest::option;
 use proptest::prelude::*;
 use table::*;
@@ -32,7 +32,8 @@ fn any_form() -> impl Strategy<Value = (WorkloadKind, Form)> {
     let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>()).prop_map(|(replicas, record, ours)| {
         (WorkloadKind::StatefulSet, Form::Scaled { replicas, record: record.into(), ours })
     });
-    let placed = any::<(bool, bool)>()
+    let term = prop_oneof![3 => Just(Term::Absent), 1 => Just(Term::Beside), 1 => Just(Term::Alone)];
+    let placed = (any::<bool>(), term)
         .prop_map(|(parked, kubefree)| (WorkloadKind::DaemonSet, Form::Placed { parked, kubefree }));
     let switched = (any::<bool>(), option::of(any::<bool>()))
         .prop_map(|(suspended, record)| (WorkloadKind::CronJob, Form::Switched { suspended, record: record.into() }));
@@ -271,7 +272,7 @@ proptest! {
         let clean = |w: Workload| {
             let form = match w.form {
                 Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Setting::Unset, ours: false },
-                Form::Placed { .. } => Form::Placed { parked: false, kubefree: false },
+                Form::Placed { .. } => Form::Placed { parked: false, kubefree: Term::Absent },
                 Form::Switched { suspended, .. } => Form::Switched { suspended, record: Setting::Unset },
                 Form::Paused { paused, .. } => Form::Paused { paused, record: false },
             };

@@ -19,7 +19,7 @@ use crate::judge::RULES;
 use crate::keep::{Unlisted, observe_home};
 use crate::observe::{self, Manifest, resource};
 use crate::subject::{Kind, Subject, World};
-use crate::workload::{Form, Workload, WorkloadKind};
+use crate::workload::{Form, Term, Workload, WorkloadKind};
 
 /// The field manager of the operator's writes.
 pub const MANAGER: &str = "caretaker-namespaces";
@@ -239,12 +239,13 @@ async fn turn(
     for _ in 0..TRIES {
         let Some(to) = turned(&row, action) else { return Ok(found) };
         let patch = match (&row.form, &to) {
-            (Form::Placed { kubefree: true, .. }, Form::Placed { kubefree: false, .. }) => {
-                match unpark(hand.client, live.home(), &name).await? {
-                    Some(patch) => patch,
-                    None => return Ok(None),
-                }
-            }
+            (
+                Form::Placed { kubefree: Term::Alone | Term::Beside, .. },
+                Form::Placed { kubefree: Term::Absent, .. },
+            ) => match unpark(hand.client, live.home(), &name).await? {
+                Some(patch) => patch,
+                None => return Ok(None),
+            },
             _ => patch::turn(&to, &patch::Seen { uid: &row.uid, resource_version: &row.resource_version }),
         };
         match resource.patch(hand.client, Some(live.home()), &name, hand.manager, &patch).await {
@@ -283,7 +284,7 @@ async fn unpark(client: &Client, namespace: &str, name: &str) -> Result<Option<V
     let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
     let text = |field: &str| found["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, resource_version) = (text("uid"), text("resourceVersion"));
-    let free = Form::Placed { parked: false, kubefree: false };
+    let free = Form::Placed { parked: false, kubefree: Term::Absent };
     let mut patch = patch::turn(&free, &patch::Seen { uid: &uid, resource_version: &resource_version });
     patch["spec"]["template"]["spec"]["affinity"] = affinity;
     Ok(Some(patch))

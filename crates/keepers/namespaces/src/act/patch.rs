@@ -101,6 +101,7 @@ pub fn turn(to: &Form, seen: &Seen<'_>) -> Value {
 mod tests {
     use super::*;
     use crate::api::{Activity, State};
+    use crate::workload::Term;
     use caretaker_core::Setting;
     use rstest::rstest;
 
@@ -116,11 +117,11 @@ mod tests {
         json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/laid-down": null}}, "spec": {"replicas": 3}})
     )]
     #[case::parked(
-        Form::Placed { parked: true, kubefree: false },
+        Form::Placed { parked: true, kubefree: Term::Absent },
         json!({"metadata": {}, "spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": "true"}}}}})
     )]
     #[case::on_its_nodes(
-        Form::Placed { parked: false, kubefree: false },
+        Form::Placed { parked: false, kubefree: Term::Absent },
         json!({"metadata": {}, "spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": null}}}}})
     )]
     #[case::suspended(

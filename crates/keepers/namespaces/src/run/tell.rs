@@ -15,7 +15,7 @@ use crate::act::carry_out::{Failure, Undone};
 use crate::observe::resource;
 use crate::round::{Due, Refusal};
 use crate::subject::Subject;
-use crate::workload::{Form, Workload};
+use crate::workload::{Form, Term, Workload};
 
 /// An act has ended.
 pub(super) fn done(engine: &Engine, due: &Due, outcome: &Result<(), Undone>) {
@@ -174,7 +174,7 @@ fn before(subject: &Subject) -> Value {
                 row["replicas"] = json!(replicas);
                 row["legacyReplicas"] = json!(record.value());
             }
-            Form::Placed { parked, kubefree } => row["parked"] = json!(*parked || *kubefree),
+            Form::Placed { parked, kubefree } => row["parked"] = json!(*parked || *kubefree == Term::Alone),
             Form::Switched { suspended, record } => {
                 row["suspend"] = json!(suspended);
                 row["legacySuspend"] = json!(record.value());
