@@ -32,6 +32,7 @@ test: setup ## Run all tests, against a real API server and, as root, a real nod
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster
+	@cargo build --quiet --package caretaker
 	@$(TESTKIT) demo
 	@echo
 	@echo "And what Caretaker would do to the example cluster in the next two days:"
@@ -47,9 +48,9 @@ cluster-down: ## End that cluster
 	@$(TESTKIT) down
 
 .PHONY: bench
-bench: setup ## Measure what docs/benchmarks.md reports
+bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures one part
 	cargo build --quiet --release --package caretaker
-	cargo run --quiet --release --package caretaker-bench
+	cargo run --quiet --release --package caretaker-bench -- $(PART)
 
 # A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint

@@ -4,6 +4,7 @@
 //! what it is compared with.
 
 mod ground;
+mod operator;
 mod rehearsal;
 
 use anyhow::Result;
@@ -17,8 +18,16 @@ pub(crate) struct Row {
 
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows = rehearsal::rows()?;
-    rows.extend(runtime.block_on(ground::rows())?);
+    // One part alone: make bench PART=operator
+    let part = std::env::args().nth(1).unwrap_or_default();
+    let wanted = |name: &str| part.is_empty() || part == name;
+    let mut rows = if wanted("rehearsal") { rehearsal::rows()? } else { Vec::new() };
+    if wanted("operator") {
+        rows.extend(runtime.block_on(operator::rows())?);
+    }
+    if wanted("ground") {
+        rows.extend(runtime.block_on(ground::rows())?);
+    }
     let wide = |text: fn(&Row) -> &str| rows.iter().map(|r| text(r).chars().count()).max().unwrap_or(0);
     let (what, measured) = (wide(|r| r.what), wide(|r| &r.measured));
     for row in &rows {

@@ -12,8 +12,8 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, annotate, becomes, caretaker,
-    cluster, furnish, look, merge, settings, touch, used,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, SLEEP_AFTER, STATE, annotate, becomes, caretaker, cluster, furnish,
+    look, merge, operate, settings, touch, used,
 };
 use serde_json::json;
 
@@ -35,7 +35,7 @@ async fn event(client: &kube::Client, namespace: &str, reason: &str) -> Event {
 async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     let (cluster, client) = cluster().await;
     furnish(&client, "shop", 3).await;
-    let operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    let operator = operate(&cluster.kubeconfig(), &[]).await;
     operator.ready().await;
 
     becomes(&client, "shop", "sleep", 0).await;
@@ -74,7 +74,7 @@ async fn a_dry_run_writes_nothing_at_all_and_journals_what_it_would_have_done() 
     Api::all(client.clone()).create(&PostParams::default(), &typo).await.unwrap();
     let kubeconfig = cluster.user_kubeconfig("dry", Some("system:masters")).unwrap();
 
-    let mut operator = Operator::start(&kubeconfig, &["--dry-run"]).await;
+    let mut operator = operate(&kubeconfig, &["--dry-run"]).await;
     operator.ready().await;
     operator.tells("shop", "SleepAfterElapsed sleep rehearsed").await;
     operator.tells("typo", "BrokenLabel - refused").await;
@@ -97,7 +97,7 @@ async fn it_starts_before_its_namespace_and_its_rights_are_there_and_says_what_i
     let client = cluster.client().await.unwrap();
     furnish(&client, "shop", 2).await;
     let kubeconfig = cluster.user_kubeconfig("newcomer", None).unwrap();
-    let operator = Operator::start(&kubeconfig, &[]).await;
+    let operator = operate(&kubeconfig, &[]).await;
 
     operator.waits_for("watching deployments: /apis/apps/v1/deployments: deployments.apps is forbidden").await;
     operator.waits_for("permissions: not allowed: list namespaces, ").await;
@@ -125,7 +125,7 @@ async fn bad_input_is_reported_once_on_the_object_and_left_alone() {
     Api::all(client.clone()).create(&post, &mk_namespace("odd").label(SLEEP_AFTER, "1h")).await.unwrap();
     let odd = mk_deployment("odd", "web").replicas(0).annotation(LEGACY_REPLICAS, "many");
     Api::namespaced(client.clone(), "odd").create(&post, &odd).await.unwrap();
-    let operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    let operator = operate(&cluster.kubeconfig(), &[]).await;
 
     let told = event(&client, "typo", "BrokenLabel").await;
     let note = told.note.unwrap();
@@ -155,7 +155,7 @@ async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
     }
     let (_folder, config) = settings("keepers: {namespaces: {breaker: {atLeast: 5, share: 0.1, within: 10m}}}");
     let config = config.to_str().unwrap();
-    let mut operator = Operator::start(&cluster.kubeconfig(), &["--config", config]).await;
+    let mut operator = operate(&cluster.kubeconfig(), &["--config", config]).await;
     operator.tells("caretaker-state", "BreakerOpen - refused").await;
 
     let opened = event(&client, "caretaker-system", "BreakerOpen").await;
@@ -167,7 +167,7 @@ async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
 
     // A restart does not close it, and a wake passes it.
     assert!(operator.stop().success());
-    let operator = Operator::start(&cluster.kubeconfig(), &["--config", config]).await;
+    let operator = operate(&cluster.kubeconfig(), &["--config", config]).await;
     operator.ready().await;
     let post = PostParams::default();
     Api::all(client.clone()).create(&post, &mk_namespace("sleeper")).await.unwrap();
@@ -203,7 +203,7 @@ async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_
     }
     let (_folder, config) = settings("keepers: {namespaces: {pace: {sleep: {atLeast: 1, per: 24h}}}}");
     let args = ["--config", config.to_str().unwrap()];
-    let mut operator = Operator::start(&cluster.kubeconfig(), &args).await;
+    let mut operator = operate(&cluster.kubeconfig(), &args).await;
     until("one of them to sleep", LIMIT, async || {
         let asleep = [look(&client, "first").await.1, look(&client, "second").await.1];
         Ok(if asleep.contains(&0) { Ok(()) } else { Err(format!("{asleep:?}")) })
@@ -212,7 +212,7 @@ async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_
     .unwrap();
     operator.kill();
 
-    let operator = Operator::start(&cluster.kubeconfig(), &args).await;
+    let operator = operate(&cluster.kubeconfig(), &args).await;
     operator.ready().await;
     furnish(&client, "third", 1).await;
     until("all to be judged", LIMIT, async || {
@@ -234,7 +234,7 @@ async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_
 #[tokio::test]
 async fn told_to_stop_it_hands_the_lease_over() {
     let (cluster, client) = cluster().await;
-    let mut operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    let mut operator = operate(&cluster.kubeconfig(), &[]).await;
     operator.ready().await;
     until("it to lead", LIMIT, async || {
         let leads = operator.metric(r#"caretaker_leader{keeper="namespaces"}"#);

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, Operator, SLEEP_AFTER, STATE, becomes, caretaker, cluster, furnish, look,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, becomes, caretaker, cluster, furnish, look, operate,
     settings, used,
 };
 use tokio::sync::OnceCell;
@@ -144,7 +144,7 @@ async fn what_must_not_sleep_is_refused_before_anything_is_written() {
 async fn an_order_and_a_running_operator_do_not_get_into_each_others_way() {
     let (cluster, client) = cluster().await;
     furnish(&client, "busy", 4).await;
-    let operator = Operator::start(&cluster.kubeconfig(), &[]).await;
+    let operator = operate(&cluster.kubeconfig(), &[]).await;
     becomes(&client, "busy", "sleep", 0).await;
 
     let (code, _, errors) = caretaker(&cluster, &["wake", "busy", "--for", "1h"]);
@@ -174,7 +174,7 @@ async fn released_the_cluster_is_as_if_nobody_had_been_there() {
     plain(&client, "unlabelled", 1).await;
     let before = [everything(&client, "shop").await, everything(&client, "unlabelled").await];
     let (_folder, config) = settings("keepers: {namespaces: {fallback: {sleepAfter: 1s}}}");
-    let mut operator = Operator::start(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    let mut operator = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
     becomes(&client, "shop", "sleep", 0).await;
     becomes(&client, "unlabelled", "sleep", 0).await;
 

@@ -6,13 +6,14 @@ mod operator;
 use std::collections::BTreeMap;
 
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::operator::signal;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, cluster, settings, signal, touch,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, cluster, operate, settings, touch,
     used,
 };
 
@@ -60,7 +61,7 @@ fn original(i: i32) -> (String, i32) {
 async fn half_asleep(cluster: &Cluster, client: &Client, config: &str) -> (Operator, Operator) {
     let start = async |user: &str| {
         let kubeconfig = cluster.user_kubeconfig(user, Some("system:masters")).unwrap();
-        Operator::start(&kubeconfig, &["--config", config]).await
+        operate(&kubeconfig, &["--config", config]).await
     };
     let first = start("first").await;
     first.ready().await;

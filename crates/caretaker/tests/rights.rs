@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use operator::{ACTIVITY, DELETE_AFTER, LIMIT, Operator, becomes, furnish, look, touch, used};
+use operator::{ACTIVITY, DELETE_AFTER, LIMIT, becomes, furnish, look, operate, touch, used};
 
 const ROLE: &str = "caretaker-namespaces";
 const HOME: &str = "caretaker-system";
@@ -116,7 +116,7 @@ async fn with_exactly_these_it_does_all_its_work() {
     Api::all(client.clone()).create(&post, &gone).await.unwrap();
     let kubeconfig = cluster.account_kubeconfig(HOME, "caretaker").await.unwrap();
 
-    let operator = Operator::start(&kubeconfig, &[]).await;
+    let operator = operate(&kubeconfig, &[]).await;
     operator.ready().await;
     becomes(&client, "shop", "sleep", 0).await;
     touch(&client, "shop").await;
@@ -147,7 +147,7 @@ async fn one_verb_less_is_noticed_and_nothing_is_begun() {
     furnish(&client, "shop", 2).await;
     let kubeconfig = cluster.account_kubeconfig(HOME, "caretaker").await.unwrap();
 
-    let operator = Operator::start(&kubeconfig, &[]).await;
+    let operator = operate(&kubeconfig, &[]).await;
     operator.waits_for("permissions: not allowed: patch statefulsets.apps").await;
     assert_eq!(look(&client, "shop").await, (String::new(), 2), "half a sleep is worse than none");
 

@@ -71,6 +71,12 @@ impl AuditLog {
         Self { calls: self.calls.iter().filter(|c| keep(c)).cloned().collect() }
     }
 
+    /// Without the first so many.
+    #[must_use]
+    pub fn skip(&self, count: usize) -> Self {
+        Self { calls: self.calls.iter().skip(count).cloned().collect() }
+    }
+
     /// Only this user's.
     #[must_use]
     pub fn of(&self, user: &str) -> Self {

@@ -21,6 +21,7 @@ pub mod image;
 mod kubeconfig;
 pub mod make;
 mod node;
+pub mod operator;
 mod pki;
 mod range;
 mod supervise;
