@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use caretaker_testkit::make::mk_pod;
+use anyhow::{Result, ensure};
+use caretaker_testkit::make::{Scaled, mk_deployment};
+use caretaker_testkit::operator::Operator;
 use caretaker_testkit::{Cluster, Error, Node, until};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{ListParams, PostParams};
+use serde_json::json;
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -19,15 +22,15 @@ pub(crate) async fn run() -> Result<()> {
     let parts =
         if node.is_ok() { "etcd, API server, controllers, scheduler, node" } else { "etcd, API server, controllers" };
     say(&format!("starting a throwaway Kubernetes: {parts}"));
+    if let Err(reason) = &node {
+        say(&format!("no pod can run on this machine: a node {reason}"));
+    }
     let builder = Cluster::builder().controllers();
     let builder = if node.is_ok() { builder.node() } else { builder };
     let cluster = builder.start().await?;
     say(&format!("ready at {}", cluster.url()));
 
-    match node {
-        Ok(()) => a_pod_comes_and_goes(&cluster, &say).await?,
-        Err(reason) => say(&format!("no pod can run on this machine: a node {reason}")),
-    }
+    a_namespace_sleeps_and_wakes(&cluster, node.is_ok(), &say).await?;
 
     let folder = cluster.folder().to_owned();
     cluster.end()?;
@@ -35,38 +38,75 @@ pub(crate) async fn run() -> Result<()> {
         say(&format!("the cluster is gone; CARETAKER_KEEP is set, so its files are kept in {}", folder.display()));
         return Ok(());
     }
-    anyhow::ensure!(!folder.exists(), "{} is still there", folder.display());
+    ensure!(!folder.exists(), "{} is still there", folder.display());
     say("the cluster is gone: no process, no mount, no file is left");
     Ok(())
 }
 
-async fn a_pod_comes_and_goes(cluster: &Cluster, say: &impl Fn(&str)) -> Result<()> {
+/// Silent for eight seconds, it sleeps; used, it wakes with what it had. Where there is no node, the
+/// counts tell it alone.
+async fn a_namespace_sleeps_and_wakes(cluster: &Cluster, pods: bool, say: &impl Fn(&str)) -> Result<()> {
+    let program = std::env::current_exe()?.with_file_name("caretaker");
+    ensure!(program.is_file(), "{} is missing: run make demo", program.display());
+    cluster.namespace("caretaker-system").await?;
     cluster.namespace("demo").await?;
-    let pods: Api<Pod> = Api::namespaced(cluster.client().await?, "demo");
-    pods.create(&PostParams::default(), &mk_pod("demo", "guest")).await?;
-    say("pod demo/guest is created");
+    let deployments = Api::namespaced(cluster.client().await?, "demo");
+    deployments.create(&PostParams::default(), &mk_deployment("demo", "web").replicas(2)).await?;
+    running(cluster, if pods { 2 } else { 0 }).await?;
+    say("namespace demo has a Deployment with two replicas");
+    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    let address = until("the pod to run", LIMIT, async || {
-        let pod = pods.get("guest").await.map_err(Error::api("reading the pod demo/guest"))?;
-        let status = pod.status.unwrap_or_default();
-        let phase = status.phase.unwrap_or_default();
-        Ok(status.pod_ip.filter(|_| phase == "Running").ok_or(phase))
+    let operator = Operator::start(&program, &cluster.kubeconfig(), &[]).await?;
+    operator.ready().await;
+    say("caretaker run is started; the owner labels the namespace sleep-after=8s and delete-after=24h");
+    let labels = ["sleepmode.kubefree.com/sleep-after=8s", "sleepmode.kubefree.com/delete-after=24h"];
+    cluster.kubectl(&[["label", "namespace", "demo"].as_slice(), &labels].concat())?;
+    tells(&operator, "sleep", say).await?;
+    running(cluster, 0).await?;
+    show(cluster, &["get", "namespace", "demo", "-L", "sleepmode.kubefree.com/state"])?;
+    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
+
+    let used = json!({ "LastActivityTime": Timestamp::now().to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } });
+    let activity = format!("sleepmode.kubefree.com/activity-status={used}");
+    cluster.kubectl(&["annotate", "--overwrite", "namespace", "demo", &activity])?;
+    say("ann uses it");
+    tells(&operator, "wake", say).await?;
+    running(cluster, if pods { 2 } else { 0 }).await?;
+    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
+    Ok(())
+}
+
+/// Waits until the journal tells of an action, and tells it in its words.
+async fn tells(operator: &Operator, action: &str, say: &impl Fn(&str)) -> Result<()> {
+    let line = until(&format!("the journal to tell of a {action}"), LIMIT, async || {
+        let lines = operator.journal();
+        let line = lines.into_iter().find(|l| l["action"] == action && l["outcome"] == "done");
+        Ok(line.ok_or_else(|| operator.log()))
     })
     .await?;
-    say(&format!("pod demo/guest is Running at {address}"));
-    for line in cluster.kubectl(&["get", "pods", "-n", "demo", "-o", "wide"])?.lines() {
+    let word = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+    say(&format!("{}: {} {}", word("action"), word("rule"), word("because")));
+    Ok(())
+}
+
+/// Waits until so many pods are there, all of them running.
+async fn running(cluster: &Cluster, count: usize) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client().await?, "demo");
+    until(&format!("{count} pods to run"), LIMIT, async || {
+        let all = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
+        let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
+        let runs = all.iter().filter(|pod| phase(pod) == "Running").count();
+        let bound = all.iter().filter(|pod| pod.spec.as_ref().is_some_and(|s| s.node_name.is_some())).count();
+        Ok(if runs == count && bound == count { Ok(()) } else { Err(format!("{runs} run, {bound} are there")) })
+    })
+    .await?;
+    Ok(())
+}
+
+fn show(cluster: &Cluster, args: &[&str]) -> Result<()> {
+    println!("          $ kubectl {}", args.join(" "));
+    for line in cluster.kubectl(args)?.lines() {
         println!("          {line}");
     }
-
-    pods.delete("guest", &DeleteParams::default()).await?;
-    until("the pod to be gone", LIMIT, async || {
-        Ok(match pods.get_opt("guest").await {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => Err("still there".to_owned()),
-            Err(e) => Err(e.to_string()),
-        })
-    })
-    .await?;
-    say("pod demo/guest is gone");
     Ok(())
 }
