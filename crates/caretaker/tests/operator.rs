@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use operator::{
     ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, SLEEP_AFTER, STATE, annotate, becomes, caretaker, cluster, furnish,
-    look, merge, operate, settings, touch, used,
+    label, look, merge, operate, second, settings, touch, used,
 };
 use serde_json::json;
 
@@ -150,8 +150,10 @@ async fn bad_input_is_reported_once_on_the_object_and_left_alone() {
 #[tokio::test]
 async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
     let (cluster, client) = cluster().await;
+    let due = second() + 10;
     for i in 0..6 {
         furnish(&client, &format!("flood-{i}"), 2).await;
+        label(&client, &format!("flood-{i}"), due).await;
     }
     let (_folder, config) = settings("keepers: {namespaces: {breaker: {atLeast: 5, share: 0.1, within: 10m}}}");
     let config = config.to_str().unwrap();
@@ -173,7 +175,7 @@ async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
     Api::all(client.clone()).create(&post, &mk_namespace("sleeper")).await.unwrap();
     let down = mk_deployment("sleeper", "web").replicas(0).annotation(LEGACY_REPLICAS, "4");
     Api::namespaced(client.clone(), "sleeper").create(&post, &down).await.unwrap();
-    let soon = caretaker_core::Timestamp::now().as_second() + 60;
+    let soon = second() + 60;
     let asleep = json!({ "metadata": {
         "labels": { SLEEP_AFTER: "1s", DELETE_AFTER: "24h", STATE: "sleep" },
         "annotations": { ACTIVITY: used(soon), "caretaker.dev/asleep-since": "2026-01-01T00:00:00Z" },

@@ -5,17 +5,14 @@ mod operator;
 
 use std::collections::BTreeMap;
 
-use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::operator::signal;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, Operator, SLEEP_AFTER, STATE, cluster, operate, settings, touch,
-    used,
-};
+use operator::{LEGACY_REPLICAS, LIMIT, Operator, STATE, cluster, label, operate, second, settings, touch};
 
 const WORKLOADS: i32 = 16;
 
@@ -25,12 +22,12 @@ const SETTINGS: &str = "{lease: 4s, keepers: {namespaces: {callsPerSecond: 4}}}"
 /// Each Deployment with a count of its own.
 async fn furnish(client: &Client) {
     let post = PostParams::default();
-    let namespace = mk_namespace("shop").label(SLEEP_AFTER, "1s").label(DELETE_AFTER, "24h");
-    Api::all(client.clone()).create(&post, &namespace.annotation(ACTIVITY, &used(0))).await.unwrap();
+    Api::all(client.clone()).create(&post, &mk_namespace("shop")).await.unwrap();
     for i in 1..=WORKLOADS {
         let deployment = mk_deployment("shop", &format!("web-{i:02}")).replicas(i);
         Api::namespaced(client.clone(), "shop").create(&post, &deployment).await.unwrap();
     }
+    label(client, "shop", second() + 1).await;
 }
 
 /// The state of the namespace, and for each Deployment its count and the recorded one.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace};
 pub use caretaker_testkit::operator::Operator;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -42,10 +42,21 @@ pub async fn cluster() -> (Cluster, Client) {
 /// A namespace with one Deployment, that sleeps after a second of silence and is not deleted today.
 pub async fn furnish(client: &Client, name: &str, replicas: i32) {
     let post = PostParams::default();
-    let namespace = mk_namespace(name).label(SLEEP_AFTER, "1s").label(DELETE_AFTER, "24h");
-    Api::all(client.clone()).create(&post, &namespace.annotation(ACTIVITY, &used(0))).await.unwrap();
+    Api::all(client.clone()).create(&post, &mk_namespace(name)).await.unwrap();
     let deployment = mk_deployment(name, "web").replicas(replicas);
     Api::namespaced(client.clone(), name).create(&post, &deployment).await.unwrap();
+    label(client, name, second() + 1).await;
+}
+
+/// Labels a namespace that is furnished, as used then: it is not due before everything in it is there.
+pub async fn label(client: &Client, name: &str, used_at: i64) {
+    let labels = json!({ SLEEP_AFTER: "1s", DELETE_AFTER: "24h" });
+    merge(client, name, json!({ "metadata": { "labels": labels, "annotations": { ACTIVITY: used(used_at) } } })).await;
+}
+
+/// The time, in seconds.
+pub fn second() -> i64 {
+    caretaker_core::Timestamp::now().as_second()
 }
 
 /// Used so many seconds after the epoch; before it was made, nothing counts.
@@ -57,8 +68,7 @@ pub fn used(second: i64) -> String {
 
 /// Somebody uses it now, for a minute: no second passes in which it could fall asleep again.
 pub async fn touch(client: &Client, name: &str) {
-    let now = caretaker_core::Timestamp::now().as_second() + 60;
-    annotate(client, name, ACTIVITY, Some(&used(now))).await;
+    annotate(client, name, ACTIVITY, Some(&used(second() + 60))).await;
 }
 
 pub async fn annotate(client: &Client, name: &str, key: &str, value: Option<&str>) {
