@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -92,7 +93,7 @@ pub struct Run {
     #[arg(long, value_name = "LIST", value_delimiter = ',', env = "CARETAKER_KEEPERS")]
     pub keepers: Option<Vec<String>>,
     /// Write nothing at all, and journal what would have been done
-    #[arg(long, env = "CARETAKER_DRY_RUN")]
+    #[arg(long, env = "CARETAKER_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub dry_run: bool,
     /// Where /healthz, /readyz and /metrics are answered
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080", env = "CARETAKER_LISTEN")]

@@ -217,6 +217,9 @@ impl Config {
             if !PACED.contains(&action.as_str()) {
                 return Err(format!("keepers.namespaces.pace.{action}: no such action{}", suggest(action, &PACED)));
             }
+            if pace.at_least == 0 {
+                return Err(format!("keepers.namespaces.pace.{action}.atLeast is 0: write at least 1"));
+            }
             share(&format!("pace.{action}.share"), pace.share)?;
             if pace.per.is_zero() {
                 return Err(format!(

@@ -89,6 +89,9 @@ impl Releasing {
             if !done.is_empty() {
                 self.told.push(format!("{name}: {}", done.join("; ")));
             }
+            for broken in subject.workloads.iter().filter_map(|w| Some((w, w.broken()?))) {
+                self.failed.push(format!("{name}: {}/{} is left as it is: {}", broken.0.kind, broken.0.name, broken.1));
+            }
             if let Err(why) = outcome {
                 self.failed.push(format!("{name}: {why}"));
             }
@@ -156,7 +159,9 @@ impl Releasing {
                 Ok(Some(_)) if self.dry_run => Ok(()),
                 Ok(Some(found)) => {
                     let Meta { uid, resource_version, .. } = &found.metadata;
-                    objects.delete(&self.client, Some(state::NAMESPACE), name, uid, resource_version).await
+                    let deleted =
+                        objects.delete::<Value>(&self.client, Some(state::NAMESPACE), name, uid, resource_version);
+                    deleted.await.map(drop)
                 }
                 Err(e) => Err(e),
             };

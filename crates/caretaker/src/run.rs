@@ -87,7 +87,7 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
     let (events, telling) = if args.dry_run {
         (Events::none(), None)
     } else {
-        let (events, telling) = Events::new(reader.clone(), MANAGER, &identity, metrics.clone());
+        let (events, telling) = Events::new(reader.clone(), MANAGER, &identity, metrics.clone(), health.clone());
         (events, Some(tokio::spawn(telling)))
     };
     let writer = client::writer(cluster, lead.clone(), timing.call(), keeper.calls_per_second.0)?;

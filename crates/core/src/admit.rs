@@ -98,7 +98,7 @@ impl Ledger {
             times.retain(|t| lately(*t, pace.per, now));
             times.push(now);
         }
-        if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due)) {
+        if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due, now)) {
             self.guarded.retain(|t| lately(*t, breaker.within, now));
             self.guarded.push(now);
         }
@@ -109,14 +109,19 @@ impl Ledger {
         *self = Self { admitted: std::mem::take(&mut self.admitted), looked: Some(now), ..Self::default() };
     }
 
-    /// Whether what fell due then counts towards the breaker.
-    pub(crate) fn counts(&self, due: Timestamp) -> bool {
-        self.looked.is_none_or(|looked| due > looked)
+    /// Whether what fell due then counts towards the breaker. Nobody has looked in the future.
+    pub(crate) fn counts(&self, due: Timestamp, now: Timestamp) -> bool {
+        self.looked.filter(|looked| *looked <= time::after(now, SKEW)).is_none_or(|looked| due > looked)
     }
 }
 
+/// Clocks of different machines differ by so much; what is further ahead is an error of one of them,
+/// and must neither hold things back until then nor let them pass.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
 fn lately(then: Timestamp, span: SignedDuration, now: Timestamp) -> bool {
-    time::between(then, now) < span
+    let passed = time::between(then, now);
+    passed < span && passed > -SKEW
 }
 
 /// Those among whom shares are counted.
@@ -179,7 +184,7 @@ fn opens<A: Action>(
         _ => None,
     };
     let dues = verdicts.iter().zip(recent).filter_map(|(v, recent)| at_once(v).or(*recent));
-    let due = dues.filter(|due| ledger.counts(*due)).count();
+    let due = dues.filter(|due| ledger.counts(*due, now)).count();
     let made = ledger.guarded.iter().filter(|t| lately(**t, breaker.within, now)).count();
     let limit = of(breaker.at_least, breaker.share, crowd.subjects);
     let all = due + made + crowd.queued;

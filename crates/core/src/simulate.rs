@@ -212,7 +212,7 @@ impl<M: Model> Simulation<M> {
     fn crowd(&self) -> Crowd {
         let within = self.bounds.breaker.map(|b| b.within);
         let lately = |due: &&Timestamp| {
-            within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due)
+            within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due, self.now)
         };
         Crowd { subjects: self.alive, paced: self.paced, queued: self.queued.values().filter(lately).count() }
     }

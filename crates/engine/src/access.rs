@@ -1,14 +1,12 @@
 //! Whether we may do what we are about to need, asked before anything is begun.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::sync::Notify;
 
 use crate::health::Health;
 
@@ -64,13 +62,13 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Keeps a part of the health up to date with what is allowed: until nothing is missing, and again
 /// each time somebody doubts it.
-pub async fn check(client: Client, needs: Vec<Need>, health: Health, part: &str, doubt: Arc<Notify>) {
+pub async fn check(client: Client, needs: Vec<Need>, health: Health, part: &str) {
     health.awaits(part);
     loop {
         match missing(&client, &needs).await {
             Ok(missing) if missing.is_empty() => {
                 health.fine(part);
-                doubt.notified().await;
+                health.doubted().await;
                 continue;
             }
             Ok(missing) => {

@@ -118,20 +118,25 @@ impl Resource {
         client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Deletes one, if it is still the one that was judged.
-    pub async fn delete(
+    /// Deletes one, if it is still the one that was judged, and returns what is left of it, if
+    /// anything is.
+    pub async fn delete<T: DeserializeOwned>(
         &self,
         client: &Client,
         namespace: Option<&str>,
         name: &str,
         uid: &str,
         resource_version: &str,
-    ) -> Result<(), kube::Error> {
+    ) -> Result<Option<T>, kube::Error> {
         let preconditions =
             Preconditions { uid: Some(uid.to_owned()), resource_version: Some(resource_version.to_owned()) };
         let params = DeleteParams::background().preconditions(preconditions);
         let request = Request::new(self.path(namespace)).delete(name, &params);
-        client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
+        let answer: Value = client.request(request.map_err(kube::Error::BuildRequest)?).await?;
+        if answer["kind"] == "Status" {
+            return Ok(None);
+        }
+        serde_json::from_value(answer).map(Some).map_err(kube::Error::SerdeError)
     }
 }
 

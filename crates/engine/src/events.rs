@@ -7,6 +7,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// More than so many at once are lost, and counted.
@@ -47,10 +48,11 @@ impl Events {
         controller: &str,
         instance: &str,
         metrics: Arc<Metrics>,
+        health: Health,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
-        let writing = write(receiver, Recorder::new(client, reporter), metrics.clone());
+        let writing = write(receiver, Recorder::new(client, reporter), metrics.clone(), health);
         (Self(Some((sender, metrics))), writing)
     }
 
@@ -64,13 +66,16 @@ impl Events {
     }
 }
 
-async fn write(mut reports: Receiver<Report>, recorder: Recorder, metrics: Arc<Metrics>) {
+async fn write(mut reports: Receiver<Report>, recorder: Recorder, metrics: Arc<Metrics>, health: Health) {
     while let Some(report) = reports.recv().await {
         let Report { regarding, warning, reason, action, note } = report;
         let type_ = if warning { EventType::Warning } else { EventType::Normal };
         let note = Some(shortened(&note));
         if let Err(e) = recorder.publish(&Event { type_, reason, note, action, secondary: None }, &regarding).await {
             metrics.event_lost();
+            if matches!(&e, kube::Error::Api(status) if status.code == 403) {
+                health.doubt();
+            }
             let name = regarding.name.as_deref().unwrap_or_default();
             tracing::warn!("an Event on {name} could not be written: {}", crate::told(&e));
         }

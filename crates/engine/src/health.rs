@@ -21,7 +21,14 @@ const NOT_YET: &str = "not yet";
 
 /// What is waited for, by what it is needed for.
 #[derive(Debug, Clone)]
-pub struct Health(Arc<(Mutex<Known>, Notify)>);
+pub struct Health(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    known: Mutex<Known>,
+    better: Notify,
+    doubt: Notify,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -31,7 +38,8 @@ struct Known {
 
 impl Default for Health {
     fn default() -> Self {
-        Self(Arc::new((Mutex::new(Known { parts: BTreeMap::new(), beat: Instant::now() }), Notify::new())))
+        let known = Mutex::new(Known { parts: BTreeMap::new(), beat: Instant::now() });
+        Self(Arc::new(Inner { known, better: Notify::new(), doubt: Notify::new() }))
     }
 }
 
@@ -57,7 +65,7 @@ impl Health {
             if why != NOT_YET {
                 tracing::info!("{part}: fine again");
             }
-            self.0.1.notify_one();
+            self.0.better.notify_one();
         }
     }
 
@@ -77,7 +85,17 @@ impl Health {
 
     /// Returns when something is fine that was not.
     pub async fn better(&self) {
-        self.0.1.notified().await;
+        self.0.better.notified().await;
+    }
+
+    /// Something was not allowed: somebody should ask again what is.
+    pub fn doubt(&self) {
+        self.0.doubt.notify_one();
+    }
+
+    /// Returns when somebody doubts.
+    pub async fn doubted(&self) {
+        self.0.doubt.notified().await;
     }
 
     /// The loop went round.
@@ -86,7 +104,7 @@ impl Health {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lives(&self) -> (StatusCode, String) {

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use caretaker_core::Timestamp;
 use serde::Serialize;
@@ -74,15 +74,21 @@ impl Outcome {
     }
 }
 
-/// Where the lines go.
+/// Where the lines go. What cannot be written is kept and tried again.
 #[derive(Clone)]
-pub struct Journal(Arc<Mutex<Box<dyn Write + Send>>>);
+pub struct Journal(Arc<Mutex<Pages>>);
+
+struct Pages {
+    to: Box<dyn Write + Send>,
+    /// Not written yet, in order.
+    unwritten: String,
+}
 
 impl Journal {
     /// To anything that can be written.
     #[must_use]
     pub fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(to))))
+        Self(Arc::new(Mutex::new(Pages { to: Box::new(to), unwritten: String::new() })))
     }
 
     /// To the end of a file, which may be moved away at any time.
@@ -92,13 +98,39 @@ impl Journal {
         Ok(Self::new(file))
     }
 
-    /// Writes a line, whole or not at all as far as the system goes.
+    /// Writes a line, after those that could not be written before.
     pub fn write(&self, line: &Line) -> io::Result<()> {
-        let mut text = serde_json::to_string(line)?;
-        text.push('\n');
-        let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        to.write_all(text.as_bytes())?;
-        to.flush()
+        let text = serde_json::to_string(line)?;
+        let mut pages = self.pages();
+        pages.unwritten.push_str(&text);
+        pages.unwritten.push('\n');
+        pages.catch_up()
+    }
+
+    /// Tries again what could not be written.
+    pub fn catch_up(&self) -> io::Result<()> {
+        self.pages().catch_up()
+    }
+
+    /// Whether every line is written.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.pages().unwritten.is_empty()
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pages {
+    fn catch_up(&mut self) -> io::Result<()> {
+        if !self.unwritten.is_empty() {
+            self.to.write_all(self.unwritten.as_bytes())?;
+            self.unwritten.clear();
+            self.to.flush()?;
+        }
+        Ok(())
     }
 }
 

@@ -49,6 +49,9 @@ impl Default for Timing {
     }
 }
 
+/// However long a Lease lasts, its holder looks at it this often: somebody may have deleted it.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// Somebody who wants to lead.
 pub struct Candidate {
     /// A client without retries: a call that is repeated unseen could be made after the lead is
@@ -111,7 +114,16 @@ impl Lead {
 /// The holder that was seen last, and since when nothing has changed.
 struct Seen {
     version: String,
+    holder: String,
+    lasts: Duration,
     at: Instant,
+}
+
+impl Seen {
+    /// Whether nobody was heard of for as long as the Lease lasts.
+    fn is_silent(&self) -> bool {
+        self.holder.is_empty() || self.at.elapsed() > self.lasts
+    }
 }
 
 impl Candidate {
@@ -138,7 +150,7 @@ impl Candidate {
                 let trouble = match answer {
                     Ok(Ok(true)) => {
                         // Once more before it runs out, should the next renewal fail.
-                        next = asked + (self.timing.renew / 2).max(self.timing.retry);
+                        next = asked + (self.timing.renew / 2).clamp(self.timing.retry, LOOK);
                         let until = Some(asked + self.timing.renew);
                         standing.send_replace(Standing { until, known: true, trouble: None });
                         continue;
@@ -167,6 +179,10 @@ impl Candidate {
     /// Looks at the Lease once; true if it is ours now.
     async fn seek(&self, leases: &Api<Lease>, seen: &mut Option<Seen>) -> Result<bool, kube::Error> {
         let Some(lease) = leases.get_opt(&self.name).await? else {
+            // Somebody deleted it; whoever held it may not know yet.
+            if seen.as_ref().is_some_and(|s| s.holder != self.identity && !s.is_silent()) {
+                return Ok(false);
+            }
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.spec(LeaseSpec::default(), true)) };
             return won(leases.create(&PostParams::default(), &lease).await);
@@ -175,12 +191,12 @@ impl Candidate {
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if seen.as_ref().is_none_or(|s| s.version != version) {
-            *seen = Some(Seen { version, at: Instant::now() });
+            let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+            let lasts = Duration::from_secs(lasts);
+            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now() });
         }
         let ours = holder == self.identity;
-        let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
-        let silent = seen.as_ref().is_some_and(|s| s.at.elapsed() > Duration::from_secs(lasts));
-        if !ours && !holder.is_empty() && !silent {
+        if !ours && seen.as_ref().is_some_and(|s| !s.is_silent()) {
             return Ok(false);
         }
         let next = Lease { metadata: lease.metadata, spec: Some(self.spec(spec, !ours)) };
@@ -192,7 +208,8 @@ impl Candidate {
         let now = MicroTime(self.clock.now());
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.timing.lease.as_secs()).ok(),
+            // Rounded up: nobody may think that it ends sooner than it does.
+            lease_duration_seconds: i32::try_from(self.timing.lease.as_millis().div_ceil(1_000)).ok(),
             acquire_time: if anew { Some(now.clone()) } else { before.acquire_time.clone() },
             lease_transitions: Some(
                 before.lease_transitions.unwrap_or(0) + i32::from(anew && before.holder_identity.is_some()),

@@ -81,8 +81,8 @@ where
     T: Versioned + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let stream = watcher(api.clone(), config.clone()).boxed();
-    let (until, backoff) = (soon(again), DefaultBackoff::default());
-    let watching = Watching { api, config, resource, stream, again, until, pause: None, backoff };
+    let backoff = DefaultBackoff::default();
+    let watching = Watching { api, config, resource, stream, again, until: None, pause: None, backoff };
     futures::stream::unfold(watching, |mut watching| async {
         let news = watching.next().await;
         Some((news, watching))
@@ -97,7 +97,8 @@ struct Watching<T> {
     resource: &'static Resource,
     stream: Events<T>,
     again: Duration,
-    until: Instant,
+    /// When to list again; none while a list is under way.
+    until: Option<Instant>,
     pause: Option<Duration>,
     backoff: DefaultBackoff,
 }
@@ -119,12 +120,20 @@ where
         loop {
             let event = tokio::select! {
                 event = self.stream.next() => event,
-                () = tokio::time::sleep_until(self.until) => None,
+                () = async {
+                    match self.until {
+                        Some(until) => tokio::time::sleep_until(until).await,
+                        None => std::future::pending().await,
+                    }
+                } => None,
             };
             match event {
                 Some(Ok(Event::Init)) => return News::Begins,
                 Some(Ok(Event::InitApply(object) | Event::Apply(object))) => return News::Is(object.object),
-                Some(Ok(Event::InitDone)) => return News::Complete,
+                Some(Ok(Event::InitDone)) => {
+                    self.until = Some(soon(self.again));
+                    return News::Complete;
+                }
                 Some(Ok(Event::Delete(object))) => return News::Gone(object.object),
                 Some(Err(e)) if self.resource.optional && is_unknown(&e) => {
                     self.pause = Some(ABSENT);
@@ -141,7 +150,7 @@ where
 
     fn anew(&mut self) {
         self.stream = watcher(self.api.clone(), self.config.clone()).boxed();
-        self.until = soon(self.again);
+        self.until = None;
     }
 }
 

@@ -52,7 +52,7 @@ async fn a_patch_of_another_uid_or_version_is_a_conflict_and_writes_nothing() ->
 async fn a_delete_of_another_version_is_a_conflict_and_deletes_nothing() -> Outcome {
     let (client, uid, _) = create("kept").await?;
 
-    let refused = NAMESPACES.delete(&client, None, "kept", &uid, "1").await.unwrap_err();
+    let refused = NAMESPACES.delete::<Value>(&client, None, "kept", &uid, "1").await.unwrap_err();
 
     assert!(is_conflict(&refused), "{refused}");
     let kept: Value = NAMESPACES.get(&client, None, "kept").await?.ok_or("it is there")?;

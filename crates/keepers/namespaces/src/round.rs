@@ -4,23 +4,21 @@
 //! what is due against the bounds. One act at a time in a namespace: what is in it is judged again
 //! when that is over. What was tried and failed is left alone for a while, longer each time.
 
+mod tries;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_core::admit::{BREAKER_OPEN, Bounds, Ledger, Opened, PACED, admit};
 use caretaker_core::deadlines::Deadlines;
-use caretaker_core::{Action as _, Next, SignedDuration, Timestamp, Verdict, time};
+use caretaker_core::{Action as _, Next, Timestamp, Verdict};
 use caretaker_engine::watch::News;
 
 use crate::act::Action;
-use crate::act::carry_out::Seen;
+use crate::act::carry_out::{Seen, Sight};
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation};
 use crate::subject::{Kind, Subject, World};
-
-/// The first pause after a failure; each is twice as long as the one before.
-const PAUSE: SignedDuration = SignedDuration::from_secs(1);
-/// And the longest: what is mended is found mended within this.
-const LONGEST: SignedDuration = SignedDuration::from_mins(5);
+use tries::Try;
 
 /// An act that may be made.
 #[derive(Debug, Clone)]
@@ -67,14 +65,6 @@ pub const BROKEN_RECORD: &str = "BrokenRecord";
 /// An object, by its kind and name.
 type Name = (&'static str, String);
 
-#[derive(Debug)]
-struct Try {
-    action: &'static str,
-    uid: String,
-    count: i32,
-    not_before: Timestamp,
-}
-
 /// How many subjects of a namespace rest, wait, are due, are refused.
 type Counts = [i64; 4];
 /// Their names.
@@ -96,7 +86,7 @@ pub struct Rounds {
     tries: BTreeMap<(String, Name), Try>,
     told: BTreeMap<String, BTreeMap<Name, String>>,
     /// In a dry run: what was told already, as it does not change.
-    rehearsed: BTreeMap<(String, Name), (String, Action)>,
+    rehearsed: BTreeMap<String, BTreeMap<Name, (String, Action)>>,
 }
 
 impl Rounds {
@@ -114,6 +104,11 @@ impl Rounds {
     /// Everything is judged at the next round.
     pub fn doubt(&mut self) {
         self.dirty.extend(self.seen.homes().cloned());
+    }
+
+    /// Nobody asks what has changed while another replica judges.
+    pub fn stand_by(&mut self) {
+        self.seen.take_touched();
     }
 
     /// Forgets what was judged, because another replica judges now.
@@ -139,7 +134,7 @@ impl Rounds {
         let mut homes = std::mem::take(&mut self.dirty);
         homes.extend(self.seen.take_touched());
         homes.extend(self.deadlines.over(now));
-        let mut judged = Judging { world, now, due: Vec::new(), again: Vec::new(), refused: Vec::new() };
+        let mut judged = Judging { world, bounds, now, due: Vec::new(), again: Vec::new(), refused: Vec::new() };
         for home in &homes {
             self.judge(home, &mut judged);
         }
@@ -195,13 +190,15 @@ impl Rounds {
         let mut counts = Counts::default();
         let mut deadline = None;
         let mut refusals = BTreeMap::new();
+        let rehearsed = self.rehearsed.remove(home).unwrap_or_default();
         for subject in subjects {
             let verdict = RULES.judge(&subject, judging.world, judging.now);
             let key = (home.to_owned(), name(&subject));
             if let Some(place) = NEXTS.iter().position(|next| *next == verdict.next.name()) {
                 counts[place] += 1;
             }
-            for broken in subject.workloads.iter().filter(|_| subject.kind == Kind::Namespace) {
+            let rows = subject.workloads.iter();
+            for broken in rows.filter(|_| subject.kind == Kind::Namespace && subject.inactive.is_none()) {
                 if let Some(why) = broken.broken() {
                     refusals.insert((broken.kind.name(), broken.name.clone()), why.to_string());
                     let told = (broken.kind.name(), Some(home), broken.name.as_str(), broken.uid.as_str());
@@ -223,23 +220,18 @@ impl Rounds {
                 Next::Rest => {}
                 Next::Act { .. } | Next::Refuse { record: Some(_) } => {
                     let Some(action) = verdict.next.to_do().copied() else { continue };
-                    let tried = self.tries.get(&key).filter(|t| t.action == action.name() && t.uid == subject.uid);
-                    let told = self.rehearsed.get(&key);
-                    if told.is_some_and(|(uid, done)| *uid == subject.uid && *done == action) {
-                        continue;
-                    }
-                    match tried {
-                        Some(tried) if tried.not_before > judging.now => {
-                            deadline = earlier(deadline, Some(tried.not_before));
+                    let due = Due { subject, verdict, action };
+                    match rehearsed.get(&key.1) {
+                        Some(told) if *told == (due.subject.uid.clone(), action) => {
+                            self.rehearsed.entry(home.to_owned()).or_default().insert(key.1, told.clone());
                         }
-                        tried => {
-                            let again = tried.is_some();
-                            let due = Due { subject, verdict, action };
-                            if again { judging.again.push(due) } else { judging.due.push(due) }
-                        }
+                        _ => deadline = earlier(deadline, self.weigh(&key, due, judging)),
                     }
+                    continue;
                 }
             }
+            // What failed and is not asked for any more may be asked for anew another day.
+            self.tries.remove(&key);
         }
         self.deadlines.set(&home.to_owned(), deadline);
         self.stand(home, counts);
@@ -248,6 +240,25 @@ impl Rounds {
         } else {
             self.told.insert(home.to_owned(), refusals)
         };
+    }
+
+    /// Whether something that is due may be done now, must be admitted first, or waits because it was
+    /// tried a moment ago; then until when.
+    fn weigh(&mut self, key: &(String, Name), due: Due, judging: &mut Judging<'_>) -> Option<Timestamp> {
+        let Some(tried) = self.tries.get(key).filter(|tried| tried.is(&due)) else {
+            judging.due.push(due);
+            return None;
+        };
+        if tried.not_before > judging.now {
+            return Some(tried.not_before);
+        }
+        let again = tried.is_admitted(judging.bounds, judging.now);
+        if again {
+            judging.again.push(due)
+        } else {
+            judging.due.push(due)
+        }
+        None
     }
 
     /// Tells of a refusal, unless it was told in the same words before.
@@ -317,40 +328,44 @@ impl Rounds {
     /// It would have been done; it is not told again.
     pub fn rehearse(&mut self, due: &Due) {
         self.put_back(due);
-        let key = (due.subject.home().to_owned(), name(&due.subject));
-        self.rehearsed.insert(key, (due.subject.uid.clone(), due.action));
+        let told = self.rehearsed.entry(due.subject.home().to_owned()).or_default();
+        told.insert(name(&due.subject), (due.subject.uid.clone(), due.action));
     }
 
     /// What an act has written or read is known before the watch tells of it.
     pub fn see(&mut self, seen: &Seen) {
-        for (kind, object) in seen {
-            self.seen.add(kind, object);
+        for sight in seen {
+            match sight {
+                Sight::Is(kind, object) => self.seen.add(kind, object),
+                Sight::Gone(subject) => self.seen.deleted(subject),
+            }
         }
     }
 
-    /// It is done.
-    pub fn done(&mut self, due: &Due) {
-        self.put_back(due);
-        self.tries.remove(&(due.subject.home().to_owned(), name(&due.subject)));
+    /// It is done. Should it be asked for again at once, it did not help: then there is a pause, too.
+    pub fn done(&mut self, due: &Due, now: Timestamp) {
+        self.tried(due, true, now);
     }
 
     /// It is not done; it is tried again after a while.
     pub fn failed(&mut self, due: &Due, now: Timestamp) {
+        self.tried(due, false, now);
+    }
+
+    fn tried(&mut self, due: &Due, done: bool, now: Timestamp) {
         self.put_back(due);
         let key = (due.subject.home().to_owned(), name(&due.subject));
-        let before = self.tries.get(&key).filter(|t| t.action == due.action.name()).map_or(0, |t| t.count);
-        let pause = PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST);
-        let uid = due.subject.uid.clone();
-        let next = Try { action: due.action.name(), uid, count: before + 1, not_before: time::after(now, pause) };
-        self.tries.insert(key, next);
-        // What is gone for good is not remembered.
+        let before = self.tries.remove(&key).filter(|tried| tried.done == done && tried.is(due));
+        self.tries.insert(key, Try::next(before.as_ref(), due, done, now));
+        // What is long over, or gone for good, is not remembered.
         let seen = &self.seen;
-        self.tries.retain(|(home, _), _| seen.knows(home));
+        self.tries.retain(|(home, _), tried| seen.knows(home) && !tried.is_over(now));
     }
 }
 
 struct Judging<'a> {
     world: &'a World,
+    bounds: &'a Bounds,
     now: Timestamp,
     due: Vec<Due>,
     again: Vec<Due>,

@@ -5,6 +5,7 @@
 //! before anything is begun, so that a successor counts it too. Nothing is begun while anything that
 //! it takes to judge rightly is missing: [`Health`](caretaker_engine::health::Health) says what.
 
+mod needs;
 mod tell;
 
 use std::collections::VecDeque;
@@ -12,22 +13,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::admit::{Bounds, Ledger};
-use caretaker_core::{Next, time};
+use caretaker_core::{Action as _, Next, time};
 use caretaker_engine::Engine;
-use caretaker_engine::access::{self, Need};
+use caretaker_engine::access;
 use caretaker_engine::api::Resource;
 use caretaker_engine::lease::Lead;
 use caretaker_engine::state::{self, Change, Kept};
 use caretaker_engine::watch::{News, Versioned, watch};
 use futures::stream::{BoxStream, FuturesUnordered, select_all};
 use futures::{FutureExt, StreamExt};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::act::Action;
 use crate::act::carry_out::{Hand, Judged, MANAGER, Seen, Undone, carry_out};
 use crate::observe::{Manifest, SOURCES};
 use crate::round::{Due, Round, Rounds};
 use crate::subject::World;
+
+pub use needs::needs;
 
 /// How it works.
 #[derive(Debug, Clone)]
@@ -61,44 +64,14 @@ const LAST_ACTS: Duration = Duration::from_secs(3);
 /// Until the state is tried again that could not be read or written.
 const STATE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Until lines are tried again that the journal did not take.
+const JOURNAL_PAUSE: Duration = Duration::from_secs(1);
+
 const LEASE: &str = "lease";
 const STATE: &str = "state";
 
-/// Everything that it does to a cluster, and therefore must be allowed to.
-#[must_use]
-pub fn needs(dry_run: bool) -> Vec<Need> {
-    let mut needs = Vec::new();
-    for source in &SOURCES {
-        let (group, _) = source.group_and_version();
-        needs.extend(["list", "watch"].map(|verb| Need::to(verb, group, source.plural)));
-        if source.kind == "Namespace" || crate::workload::WorkloadKind::named(source.kind).is_some() {
-            needs.push(Need::to("get", group, source.plural));
-            needs.push(Need::to("patch", group, source.plural));
-        }
-        if ["Namespace", "Deployment", "Service"].contains(&source.kind) {
-            needs.push(Need::to("delete", group, source.plural));
-        }
-        if source.kind == "Service" {
-            needs.push(Need::to("get", group, source.plural));
-            needs.push(Need::to("patch", group, source.plural));
-        }
-    }
-    needs.extend(["create", "patch"].map(|verb| Need::to(verb, "events.k8s.io", "events")));
-    let state = |verb| Need::to(verb, "", "configmaps").within(state::NAMESPACE);
-    needs.extend(["get", "list", "watch", "patch"].map(|verb| state(verb).named(state::NAME)));
-    needs.push(state("create"));
-    let lease = |verb| Need::to(verb, "coordination.k8s.io", "leases").within(state::NAMESPACE);
-    needs.extend(["get", "update"].map(|verb| lease(verb).named(MANAGER)));
-    needs.push(lease("create"));
-    if dry_run {
-        needs.retain(|need| ["list", "watch", "get"].contains(&need.verb) && need.resource != "leases");
-    }
-    needs
-}
-
 /// Works until `stop` rings; then ends what is under way and returns.
 pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = ()>) {
-    let doubt = Arc::new(Notify::new());
     let mut work = Work {
         news: listen(&engine),
         rounds: Rounds::default(),
@@ -107,8 +80,9 @@ pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = 
         ledger: None,
         anew: true,
         led: false,
+        told_open: false,
         pause: None,
-        doubt: doubt.clone(),
+        caught_up: Instant::now(),
         settings: Arc::new(settings),
         engine: Arc::new(engine),
     };
@@ -118,13 +92,14 @@ pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = 
     work.engine.health.awaits(&watching(state::NAME));
     if work.engine.lead.is_some() {
         work.engine.health.awaits(LEASE);
+        work.engine.metrics.leader(crate::NAME, false);
     }
     let engine = work.engine.clone();
     let asking = async move {
         // What a dry run needs, the watches find out; and a question would be a write.
         if !engine.dry_run {
             let (client, health) = (engine.reader.clone(), engine.health.clone());
-            access::check(client, needs(false), health, "permissions", doubt).await;
+            access::check(client, needs(false), health, "permissions").await;
         }
         std::future::pending::<()>().await;
     };
@@ -165,22 +140,22 @@ struct Work {
     /// What is held back must be looked at again.
     anew: bool,
     led: bool,
+    /// Whether a dry run has told that the breaker would open.
+    told_open: bool,
     pause: Option<Instant>,
-    doubt: Arc<Notify>,
+    /// When the journal was last tried again.
+    caught_up: Instant,
 }
 
 impl Work {
     async fn go(&mut self) {
         let mut lead = self.engine.lead.clone();
         loop {
-            while self.acts.len() < self.settings.concurrency.max(1)
-                && let Some(due) = self.queue.pop_front()
-            {
-                self.begin(due);
-            }
+            self.begin_acts();
             let (clock, health) = (self.engine.clock.clone(), self.engine.health.clone());
             let next = if self.may_judge() { self.rounds.next() } else { None };
             let pause = self.pause;
+            let behind = !self.engine.journal.is_complete();
             tokio::select! {
                 Some(told) = self.news.next() => told.into_iter().for_each(|told| self.hear(told)),
                 Some(done) = self.acts.next() => self.finish(done),
@@ -198,11 +173,27 @@ impl Work {
                         None => std::future::pending().await,
                     }
                 } => self.pause = None,
+                () = tokio::time::sleep(JOURNAL_PAUSE), if behind => {}
                 () = tokio::time::sleep(BEAT) => {}
             }
             self.engine.health.beat();
+            if behind && self.caught_up.elapsed() >= JOURNAL_PAUSE {
+                self.caught_up = Instant::now();
+                tell::catch_up(&self.engine);
+            }
             self.follow_lead();
             self.round().await;
+        }
+    }
+
+    /// Begins what is queued, as much at a time as is allowed. What the breaker guards goes back if
+    /// that has opened since, or if nobody knows.
+    fn begin_acts(&mut self) {
+        while self.acts.len() < self.settings.concurrency.max(1)
+            && let Some(due) = self.queue.pop_front()
+        {
+            let open = self.ledger.as_ref().is_none_or(|kept| kept.value.open.is_some());
+            if open && due.action.guarded() { self.rounds.put_back(&due) } else { self.begin(due) }
         }
     }
 
@@ -240,6 +231,9 @@ impl Work {
             None => {}
         }
         let leads = self.engine.leads();
+        if !leads {
+            self.rounds.stand_by();
+        }
         if leads == self.led {
             return;
         }
@@ -251,9 +245,12 @@ impl Work {
             self.rounds.doubt();
         } else {
             tracing::info!("this replica does not lead any more");
-            self.queue.clear();
+            for due in std::mem::take(&mut self.queue) {
+                self.rounds.put_back(&due);
+            }
             self.rounds.stand_down();
             self.tell_totals();
+            metrics.breaker(crate::NAME, false);
         }
     }
 
@@ -279,7 +276,10 @@ impl Work {
         let before = kept.value.clone();
         let now = self.engine.clock.now();
         let Settings { world, bounds, .. } = &*self.settings;
-        let round = self.rounds.round(world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
+        let mut round = self.rounds.round(world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
+        for refusal in std::mem::take(&mut round.refused) {
+            tell::refused(&self.engine, &refusal);
+        }
         if kept.value != before
             && !self.engine.dry_run
             && let Err(e) = self.engine.state.write(&mut kept).await
@@ -303,18 +303,24 @@ impl Work {
     }
 
     fn take_up(&mut self, round: Round) {
-        let Round { due, refused, opened } = round;
+        let Round { due, opened, .. } = round;
         if let Some(opened) = opened {
             self.engine.metrics.breaker(crate::NAME, true);
-            tell::opened(&self.engine, &opened);
-        }
-        for refusal in refused {
-            tell::refused(&self.engine, &refusal);
+            // In a dry run nobody can close it, so it is not kept open; it is told once.
+            if !(self.engine.dry_run && std::mem::replace(&mut self.told_open, true)) {
+                tell::opened(&self.engine, &opened);
+            }
+            if let Some(kept) = self.ledger.as_mut().filter(|_| self.engine.dry_run) {
+                kept.value.open = None;
+            }
         }
         for due in due {
             if self.engine.dry_run {
                 tell::rehearsed(&self.engine, &due);
                 self.rounds.rehearse(&due);
+            } else if matches!(due.action, Action::Wake { .. }) {
+                // Somebody waits for it.
+                self.queue.push_front(due);
             } else {
                 self.queue.push_back(due);
             }
@@ -341,13 +347,14 @@ impl Work {
         let Done { due, outcome, seen } = done;
         tell::done(&self.engine, &due, &outcome);
         self.rounds.see(&seen);
+        let now = self.engine.clock.now();
         match outcome {
-            Ok(()) => self.rounds.done(&due),
+            Ok(()) => self.rounds.done(&due, now),
             Err(undone) => {
                 if undone.is_forbidden() {
-                    self.doubt.notify_one();
+                    self.engine.health.doubt();
                 }
-                self.rounds.failed(&due, self.engine.clock.now());
+                self.rounds.failed(&due, now);
             }
         }
     }

@@ -121,11 +121,14 @@ struct Plan {
     events: BTreeMap<usize, WatchFault>,
     stale_after: Option<usize>,
     random: Option<(u64, Rates)>,
+    /// Which calls are numbered, by their path and query; all, if nothing is said.
+    among: Option<fn(&str) -> bool>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     calls: Vec<Call>,
+    numbered: usize,
     events: usize,
     lists: BTreeMap<String, layer::Recorded>,
     stale_served: usize,
@@ -152,6 +155,12 @@ impl Faults {
         self.with(|plan| {
             plan.calls.insert(n, fault);
         })
+    }
+
+    /// Only calls whose path and query are such are numbered, and can fail; the others pass.
+    #[must_use]
+    pub fn among(self, such: fn(&str) -> bool) -> Self {
+        self.with(|plan| plan.among = Some(such))
     }
 
     /// The n-th watch event, over all watches, is dropped or delayed as well. Bookmarks are no
@@ -220,8 +229,11 @@ impl Faults {
     /// Notes a call and says what becomes of it.
     fn next_call(&self, method: &str, path: &str) -> (usize, Option<Fault>) {
         let mut state = self.state();
-        let n = state.calls.len() + 1;
-        let fault = self.shared.plan.calls.get(&n).copied().or_else(|| self.random_fault(n));
+        let plan = &self.shared.plan;
+        let counts = plan.among.is_none_or(|such| such(path));
+        state.numbered += usize::from(counts);
+        let n = state.numbered;
+        let fault = plan.calls.get(&n).copied().or_else(|| self.random_fault(n)).filter(|_| counts);
         let reached = !matches!(fault, Some(Fault::DieBefore | Fault::Answer(_) | Fault::CutBefore));
         state.calls.push(Call { method: method.to_owned(), path: path.to_owned(), reached, fault });
         (n, fault)

@@ -45,6 +45,9 @@ pub enum Undone {
     /// Some workloads could not be written; the others were.
     #[error("{} of its workloads could not be written: {}", .0.len(), listed(.0))]
     Partly(Vec<Failure>),
+    /// It was written, and somebody on the way made something else of it.
+    #[error("it was written, but is not what was written: {0}; does an admission webhook or policy change it?")]
+    Altered(String),
     /// The API server could not be asked, or refused.
     #[error("{what}: {}", caretaker_engine::told(.source))]
     Api {
@@ -62,7 +65,7 @@ impl Undone {
         match self {
             Self::Changed(_) => Outcome::Overtaken,
             Self::Partly(_) => Outcome::Partly,
-            Self::Api { .. } => Outcome::Failed,
+            Self::Altered(_) | Self::Api { .. } => Outcome::Failed,
         }
     }
 
@@ -70,7 +73,7 @@ impl Undone {
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         match self {
-            Self::Changed(_) => false,
+            Self::Changed(_) | Self::Altered(_) => false,
             Self::Partly(failures) => failures.iter().any(|f| f.forbidden),
             Self::Api { source, .. } => is_forbidden(source),
         }
@@ -117,8 +120,17 @@ pub struct Judged<'a> {
     pub action: &'a Action,
 }
 
-/// Objects as they were written, or read again on the way.
-pub type Seen = Vec<(&'static str, Manifest)>;
+/// What was seen on the way.
+pub type Seen = Vec<Sight>;
+
+/// An object, after it was written or read again.
+#[derive(Debug, Clone)]
+pub enum Sight {
+    /// As it is now.
+    Is(&'static str, Manifest),
+    /// It is deleted.
+    Gone(Box<Subject>),
+}
 
 /// Confirms what was judged, and carries it out. What it sees on the way is worth knowing however it
 /// ends.
@@ -151,7 +163,11 @@ async fn make_steps(
                 }
                 let object = write_mark(hand, &live, &mark).await?;
                 live.resource_version.clone_from(&object.metadata.resource_version);
-                seen.push((live.kind.name(), object));
+                let unwritten = unwritten(&mark, &observe::subject(live.kind, &object));
+                seen.push(Sight::Is(live.kind.name(), object));
+                if let Some(what) = unwritten {
+                    return Err(Undone::Altered(what));
+                }
             }
             Step::Turn { kind, name, .. } => {
                 let Some(row) = live.workloads.iter().find(|w| w.kind == kind && w.name == name) else { continue };
@@ -162,15 +178,19 @@ async fn make_steps(
                         if live.kind == Kind::Deployment {
                             live.resource_version.clone_from(&object.metadata.resource_version);
                         }
-                        seen.push((kind.name(), object));
+                        seen.push(Sight::Is(kind.name(), object));
                     }
                     Err(e) => {
-                        let (uid, why, forbidden) = (row.uid.clone(), caretaker_engine::told(&e), is_forbidden(&e));
+                        let forbidden = matches!(&e, Unturned::Api(e) if is_forbidden(e));
+                        let (uid, why) = (row.uid.clone(), e.to_string());
                         failures.push(Failure { kind, name, uid, why, forbidden });
                     }
                 }
             }
-            Step::Delete => delete(hand.client, &live).await?,
+            Step::Delete => {
+                let left = delete(hand.client, &live).await?;
+                seen.push(left.map_or_else(|| Sight::Gone(Box::new(live.clone())), |l| Sight::Is(live.kind.name(), l)));
+            }
         }
     }
     if failures.is_empty() { Ok(()) } else { Err(Undone::Partly(failures)) }
@@ -179,16 +199,20 @@ async fn make_steps(
 /// The last look: the subject itself, live; before a deletion, all that is in it as well.
 async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timestamp) -> Result<Subject, Undone> {
     let Judged { subject, rule, action } = judged;
-    let found = if *action == Action::Delete && subject.kind == Kind::Namespace {
-        let seen = observe_home(client, &subject.name).await;
+    let found = if *action == Action::Delete {
+        let seen = observe_home(client, subject.home()).await;
         let seen = seen.map_err(|Unlisted { path, source }| Undone::Api { what: format!("reading {path}"), source })?;
-        seen.at_home(&subject.name).into_iter().find(|s| s.kind == Kind::Namespace)
+        seen.at_home(subject.home()).into_iter().find(|s| s.kind == subject.kind && s.name == subject.name)
     } else {
         let kind = subject.kind.name();
         let what = format!("reading {kind} {}", subject.name);
         let found = resource(kind).get(client, subject.namespace.as_deref(), &subject.name).await;
         found.map_err(api_error(&what))?.map(|object: Manifest| Subject {
-            workloads: subject.workloads.clone(),
+            // Its own row is what was just read; those of a namespace are confirmed by their versions.
+            workloads: match subject.kind {
+                Kind::Deployment => vec![observe::row(WorkloadKind::Deployment, &object)],
+                Kind::Namespace | Kind::Service => subject.workloads.clone(),
+            },
             claims: subject.claims,
             kept: subject.kept.clone(),
             serves: subject.serves.clone(),
@@ -229,7 +253,7 @@ async fn turn(
     live: &Subject,
     mut row: Workload,
     action: &Action,
-) -> Result<Option<Manifest>, kube::Error> {
+) -> Result<Option<Manifest>, Unturned> {
     let (kind, name) = (row.kind, row.name.clone());
     if live.kind == Kind::Deployment {
         row.resource_version.clone_from(&live.resource_version);
@@ -249,18 +273,50 @@ async fn turn(
             _ => patch::turn(&to, &patch::Seen { uid: &row.uid, resource_version: &row.resource_version }),
         };
         match resource.patch(hand.client, Some(live.home()), &name, hand.manager, &patch).await {
-            Ok(written) => return Ok(Some(written)),
+            Ok(written) => {
+                let is = observe::row(kind, &written).form;
+                return if is == to {
+                    Ok(Some(written))
+                } else {
+                    Err(Unturned::Altered(format!("{is} instead of {to}")))
+                };
+            }
             Err(kube::Error::Api(status)) if is_absence(&status, &name) => return Ok(None),
             Err(e) if is_conflict(&e) => {
                 found = resource.get(hand.client, Some(live.home()), &name).await?;
-                let Some(found) = &found else { return Ok(None) };
+                // Another one of the same name is nobody's business here.
+                let Some(found) = found.as_ref().filter(|f| f.metadata.uid == row.uid) else { return Ok(None) };
                 row = Workload { own_sleep: row.own_sleep, ..observe::row(kind, found) };
             }
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         }
     }
-    let busy = kube::core::Status::failure("it changes faster than it can be written", "Conflict").with_code(409);
-    Err(kube::Error::Api(Box::new(busy)))
+    Err(Unturned::Busy)
+}
+
+/// Why a workload could not be turned.
+#[derive(Debug, thiserror::Error)]
+enum Unturned {
+    #[error("it changes faster than it can be written")]
+    Busy,
+    #[error("it was written, but is {0}; does an admission webhook or policy change it?")]
+    Altered(String),
+    #[error("{}", caretaker_engine::told(.0))]
+    Api(#[from] kube::Error),
+}
+
+/// What of a mark is not there after it was written.
+fn unwritten(mark: &Mark, is: &Subject) -> Option<String> {
+    if mark.state.is_some_and(|state| is.state.value() != Some(state)) {
+        return Some("its state".to_owned());
+    }
+    if mark.activity.as_ref().is_some_and(|activity| is.activity.get().map(|a| a.at) != Some(activity.at)) {
+        return Some("its activity-status".to_owned());
+    }
+    if mark.sleep_after.is_some_and(|after| is.sleep_after.value() != Some(after)) {
+        return Some("its sleep-after".to_owned());
+    }
+    mark.set.iter().find(|(key, at)| super::moment(is, key).value() != Some(*at)).map(|(key, _)| (*key).to_owned())
 }
 
 fn turned(row: &Workload, action: &Action) -> Option<Form> {
@@ -290,13 +346,14 @@ async fn unpark(client: &Client, namespace: &str, name: &str) -> Result<Option<V
     Ok(Some(patch))
 }
 
-async fn delete(client: &Client, live: &Subject) -> Result<(), Undone> {
+/// Deletes it, and returns what is left of it: a namespace lasts until it is empty.
+async fn delete(client: &Client, live: &Subject) -> Result<Option<Manifest>, Undone> {
     let kind = live.kind.name();
     let deleted =
         resource(kind).delete(client, live.namespace.as_deref(), &live.name, &live.uid, &live.resource_version).await;
     match deleted {
-        Ok(()) => Ok(()),
-        Err(kube::Error::Api(status)) if is_absence(&status, &live.name) => Ok(()),
+        Ok(left) => Ok(left),
+        Err(kube::Error::Api(status)) if is_absence(&status, &live.name) => Ok(None),
         Err(e) if is_conflict(&e) => Err(Undone::Changed(format!("{kind} {} was written by somebody else", live.name))),
         Err(e) => Err(api_error(format!("deleting {kind} {}", live.name))(e)),
     }

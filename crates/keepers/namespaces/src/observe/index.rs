@@ -29,6 +29,8 @@ pub struct Observation {
     unseen: BTreeMap<String, BTreeSet<Name>>,
     /// Namespaces in which something has changed.
     touched: BTreeSet<String>,
+    /// What is known to be deleted, by its identity, before the watch tells so.
+    gone: BTreeSet<String>,
 }
 
 /// A namespace and a name, or a kind and a name.
@@ -45,7 +47,7 @@ impl Observation {
         if let Some(unseen) = self.unseen.get_mut(kind) {
             unseen.remove(&name(meta));
         }
-        if self.is_old_news(kind, meta) {
+        if self.is_old_news(kind, meta) || self.gone.contains(&meta.uid) {
             return;
         }
         self.forget(kind, meta);
@@ -77,8 +79,8 @@ impl Observation {
         let mut row = row(kind, object);
         if kind == WorkloadKind::Deployment {
             self.add_single(Kind::Deployment, object, Some(row.clone()));
-            let asleep =
-                meta.label(api::STATE).is_some_and(|s| s == State::Sleep.name() || s == State::Sleeping.name());
+            let states = [State::Sleep, State::Sleeping, State::Deleting];
+            let asleep = meta.label(api::STATE).is_some_and(|label| states.iter().any(|s| s.name() == label));
             row.own_sleep = is_single(meta) && asleep && !row.excluded;
         }
         let rows = self.workloads.entry(home(meta)).or_default();
@@ -114,8 +116,18 @@ impl Observation {
     /// An object is gone.
     pub fn remove(&mut self, kind: &str, object: &Manifest) {
         if is_of_our_group(kind, &object.api_version) {
+            self.gone.remove(&object.metadata.uid);
             self.forget(kind, &object.metadata);
         }
+    }
+
+    /// A subject was deleted; what the watch still tells of its life is passed over.
+    pub fn deleted(&mut self, subject: &Subject) {
+        self.gone.insert(subject.uid.clone());
+        let mut gone = Meta::default();
+        gone.name.clone_from(&subject.name);
+        gone.namespace = subject.namespace.clone().unwrap_or_default();
+        self.forget(subject.kind.name(), &gone);
     }
 
     fn forget(&mut self, kind: &str, meta: &Meta) {
@@ -182,6 +194,7 @@ impl Observation {
 
     /// That list is complete.
     pub fn complete(&mut self, kind: &str) {
+        self.gone.clear();
         for (namespace, name) in self.unseen.remove(kind).unwrap_or_default() {
             let mut gone = Meta::default();
             (gone.name, gone.namespace) = (name, namespace);

@@ -102,7 +102,11 @@ pub(super) fn refused(engine: &Engine, refusal: &Refusal) {
 
 /// The breaker has opened: nothing is put to sleep or destroyed until a person has looked.
 pub(super) fn opened(engine: &Engine, opened: &Opened) {
-    let remedy = format!("look at `caretaker plan`, then close it with `caretaker breaker reset {NAME}`");
+    let remedy = if engine.dry_run {
+        "in a dry run there is nothing to close".to_owned()
+    } else {
+        format!("look at `caretaker plan`, then close it with `caretaker breaker reset {NAME}`")
+    };
     let because = format!("{}; {remedy}", opened.because);
     tracing::warn!("the breaker is open: {because}");
     write(
@@ -158,10 +162,19 @@ fn line(engine: &Engine, due: &Due, outcome: Outcome, error: Option<String>) -> 
 }
 
 fn write(engine: &Engine, line: &Line) {
+    written(engine, engine.journal.write(line));
+}
+
+/// Tries again what the journal did not take. Nothing is done that cannot be told.
+pub(super) fn catch_up(engine: &Engine) {
+    written(engine, engine.journal.catch_up());
+}
+
+fn written(engine: &Engine, outcome: std::io::Result<()>) {
     const PART: &str = "journal";
-    match engine.journal.write(line) {
+    match outcome {
         Ok(()) => engine.health.fine(PART),
-        Err(e) => engine.health.waits(PART, format!("a line could not be written: {e}")),
+        Err(e) => engine.health.waits(PART, format!("lines wait to be written: {e}")),
     }
 }
 

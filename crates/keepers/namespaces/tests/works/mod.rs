@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,10 +37,13 @@ pub struct Working {
 
 /// Lines of a journal that is kept in memory.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct Lines(Arc<Mutex<Vec<u8>>>, Arc<AtomicBool>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.1.load(Ordering::Relaxed) {
+            return Err(std::io::Error::other("the disk is full"));
+        }
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
     }
 
@@ -50,6 +54,10 @@ impl Write for Lines {
 
 impl Working {
     pub fn start(client: &Client, clock: Clock, scan: Duration, world: World) -> Self {
+        Self::bounded(client, clock, scan, world, Bounds::default())
+    }
+
+    pub fn bounded(client: &Client, clock: Clock, scan: Duration, world: World, bounds: Bounds) -> Self {
         let (lines, health) = (Lines::default(), Health::default());
         let engine = Engine {
             reader: client.clone(),
@@ -64,7 +72,7 @@ impl Working {
             dry_run: false,
             scan,
         };
-        let settings = Settings { world, bounds: Bounds::default(), concurrency: 8 };
+        let settings = Settings { world, bounds, concurrency: 8 };
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(run(settings, engine, async {
             // Dropped is as good as rung.
@@ -82,15 +90,33 @@ impl Working {
         .unwrap();
     }
 
+    /// Nothing can be written to its journal, or it can again.
+    pub fn disk_is_full(&self, full: bool) {
+        self.lines.1.store(full, Ordering::Relaxed);
+    }
+
+    /// What it waits for.
+    pub fn waits(&self) -> Vec<String> {
+        self.health.waiting()
+    }
+
     /// What was done, by name: when, under which rule, and what.
     pub fn done(&self) -> Vec<(String, Timestamp, String, String)> {
-        let bytes = self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let lines = String::from_utf8(bytes).unwrap();
-        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let done = lines.filter(|line| line["outcome"] == "done");
+        let done = self.journal().into_iter().filter(|line| line["outcome"] == "done");
         done.map(|l| (word(&l["name"]), word(&l["at"]).parse().unwrap(), word(&l["rule"]), word(&l["action"])))
             .collect()
+    }
+
+    /// Everything the journal tells of one subject: rule and outcome.
+    pub fn told(&self, name: &str) -> Vec<String> {
+        let lines = self.journal().into_iter().filter(|line| line["name"] == name);
+        lines.map(|l| format!("{} {}", word(&l["rule"]), word(&l["outcome"]))).collect()
+    }
+
+    fn journal(&self) -> Vec<Value> {
+        let bytes = self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lines = String::from_utf8(bytes).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     pub async fn stop(self) {
@@ -98,4 +124,8 @@ impl Working {
         let _ = self.stop.send(());
         self.task.await.unwrap();
     }
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }

@@ -1,0 +1,266 @@
+//! The keeper at work: killed after any call of its whole life, without a disk, and against somebody
+//! who undoes what it does. On a real API server.
+
+mod furnished;
+mod works;
+
+use std::time::Duration;
+
+use caretaker_core::admit::{Bounds, Breaker, Pace};
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::clock::Clock;
+use caretaker_namespaces::api;
+use caretaker_namespaces::subject::World;
+use caretaker_testkit::faults::{Fault, Faults, mortal};
+use caretaker_testkit::make::{Said, mk_namespace};
+use caretaker_testkit::{Cluster, until};
+use furnished::{clear, furnish, hours, look, runtime, told, touch};
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt};
+use rstest::rstest;
+use serde_json::json;
+use works::{LIMIT, Working};
+
+const SCAN: Duration = Duration::from_mins(10);
+/// A whole life: lists of all kinds, the state, the last look, the writes.
+const MOST: usize = 60;
+
+/// What it asks about its rights changes nothing; to die at a watch is to die after its list.
+fn matters(path: &str) -> bool {
+    !path.contains("selfsubjectaccessreviews") && !path.contains("watch=true")
+}
+
+async fn cluster() -> (Cluster, Client) {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await.unwrap();
+    (cluster, client)
+}
+
+/// Bounds that are never reached, and counted all the same.
+fn bounds() -> Bounds {
+    let pace =
+        |action: &str| (action.to_owned(), Pace { at_least: 1_000, share: 1.0, per: SignedDuration::from_hours(1) });
+    Bounds {
+        pace: [pace("sleep"), pace("wake"), pace("delete")].into(),
+        breaker: Some(Breaker { at_least: 1_000, ..Breaker::default() }),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Story {
+    Sleep,
+    Wake,
+    Delete,
+}
+
+impl Story {
+    fn now(self) -> Timestamp {
+        match self {
+            Self::Sleep => hours(2),
+            Self::Wake => hours(3),
+            Self::Delete => hours(4) + SignedDuration::from_mins(8),
+        }
+    }
+
+    fn is_over(self, seen: &[String]) -> bool {
+        seen[0].starts_with(match self {
+            Self::Sleep => "sleep since",
+            Self::Wake => "normal",
+            Self::Delete => "gone",
+        })
+    }
+
+    async fn prepare(self, client: &Client, name: &str) {
+        furnish(client, name).await;
+        if self != Self::Sleep {
+            live(client, client, name, hours(2), |seen| Self::Sleep.is_over(seen)).await;
+        }
+        if self == Self::Wake {
+            touch(client, name, hours(3)).await;
+        }
+        if self == Self::Delete {
+            // Announced; the notice is a tenth of an hour.
+            let namespaces: Api<Namespace> = Api::all(client.clone());
+            let working = start(client, hours(4));
+            until("its deletion to be announced", LIMIT, async || {
+                let namespace = namespaces.get(name).await.unwrap();
+                let announced = namespace.annotations().contains_key(api::ANNOUNCED_AT);
+                Ok(if announced { Ok(()) } else { Err(format!("{:?}", namespace.annotations())) })
+            })
+            .await
+            .unwrap();
+            working.stop().await;
+        }
+    }
+}
+
+fn start(client: &Client, now: Timestamp) -> Working {
+    let (clock, hands) = Clock::by_hand(now);
+    hands.turn(now);
+    Working::bounded(client, clock, SCAN, World::default(), bounds())
+}
+
+/// A keeper's life until the namespace is as expected.
+async fn live(client: &Client, eye: &Client, name: &str, now: Timestamp, is_over: impl Fn(&[String]) -> bool) {
+    let working = start(client, now);
+    until(&format!("{name} to be done with"), LIMIT, async || {
+        let seen = told(look(eye, name).await);
+        Ok(if is_over(&seen) { Ok(()) } else { Err(format!("{seen:?} {:?}", working.waits())) })
+    })
+    .await
+    .unwrap();
+    working.stop().await;
+}
+
+#[rstest]
+#[case::sleep(Story::Sleep)]
+#[case::wake(Story::Wake)]
+#[case::delete(Story::Delete)]
+fn killed_after_any_call_of_its_life_another_one_completes_it(#[case] story: Story) {
+    let runtime = runtime();
+    let (cluster, client) = runtime.block_on(cluster());
+    let config = runtime.block_on(cluster.admin_config()).unwrap();
+    let name = format!("{story:?}").to_lowercase();
+    let end = |name: &str| {
+        runtime.block_on(live(&client, &client, name, story.now(), |seen| story.is_over(seen)));
+        // The lists of one look are not of one moment; what was last written is true of all by now.
+        let ended = runtime.block_on(async { told(look(&client, name).await) });
+        runtime.block_on(clear(&client, name));
+        ended
+    };
+    runtime.block_on(story.prepare(&client, &name));
+    let expected = end(&name);
+
+    let mut struck = 0;
+    for n in 1..=MOST {
+        let name = format!("{name}-{n}");
+        runtime.block_on(story.prepare(&client, &name));
+        let faults = Faults::none().at(n, Fault::DieAfter).among(matters);
+        mortal(&faults, config.clone(), async |client| {
+            let eye = cluster.client().await.unwrap();
+            live(&client, &eye, &name, story.now(), |seen| story.is_over(seen)).await;
+        });
+
+        assert_eq!(end(&name), expected, "killed after call {n}");
+        if !faults.struck() {
+            break;
+        }
+        struck = n;
+    }
+    assert!((22..MOST).contains(&struck), "{struck} calls were struck: does it act at all, and end?");
+}
+
+#[tokio::test]
+async fn without_a_journal_nothing_is_begun_and_nothing_is_left_out_of_it() {
+    let (_cluster, client) = cluster().await;
+    furnish(&client, "shop").await;
+    let (clock, hands) = Clock::by_hand(hours(0));
+    let working = Working::start(&client, clock, SCAN, World::default());
+    working.ready().await;
+    working.disk_is_full(true);
+    hands.turn(hours(2));
+    until("the journal to be missed", LIMIT, async || {
+        let waits = working.waits();
+        Ok(if waits.iter().any(|w| w.contains("the disk is full")) { Ok(()) } else { Err(format!("{waits:?}")) })
+    })
+    .await
+    .unwrap();
+    touch(&client, "shop", hours(3)).await;
+    hands.turn(hours(3));
+
+    working.disk_is_full(false);
+
+    until("it to wake", LIMIT, async || {
+        let story: Vec<String> = working.done().into_iter().map(|(_, _, rule, _)| rule).collect();
+        Ok(if story == ["SleepAfterElapsed", "WokenByActivity"] { Ok(()) } else { Err(format!("{story:?}")) })
+    })
+    .await
+    .unwrap();
+    working.stop().await;
+}
+
+#[tokio::test]
+async fn against_a_policy_that_undoes_what_it_writes_it_does_not_write_without_a_pause() {
+    let (_cluster, client) = cluster().await;
+    let policy: MutatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": { "name": "forgetful" },
+        "spec": {
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["namespaces"],
+            }] },
+            "matchConditions": [{ "name": "noted", "expression": format!("has(object.metadata.annotations) && '{}' in object.metadata.annotations", api::ACTIVITY) }],
+            "mutations": [{ "patchType": "JSONPatch", "jsonPatch": {
+                "expression": format!("[JSONPatch{{op: 'remove', path: '/metadata/annotations/' + jsonpatch.escapeKey('{}')}}]", api::ACTIVITY),
+            } }],
+        },
+    }))
+    .unwrap();
+    let binding: MutatingAdmissionPolicyBinding =
+        serde_json::from_value(json!({ "metadata": { "name": "forgetful" }, "spec": { "policyName": "forgetful" } }))
+            .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &policy).await.unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+    let namespace = mk_namespace("shop").label(api::SLEEP_AFTER, "1h");
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    until("the policy to work", LIMIT, async || {
+        touch(&client, "shop", hours(0)).await;
+        let namespace = Api::<Namespace>::all(client.clone()).get("shop").await.unwrap();
+        let gone = !namespace.annotations().contains_key(api::ACTIVITY);
+        Ok(if gone { Ok(()) } else { Err(format!("{:?}", namespace.annotations())) })
+    })
+    .await
+    .unwrap();
+    // The clock stands still: a pause never ends.
+    let (clock, _hands) = Clock::by_hand(hours(0));
+
+    let working = Working::start(&client, clock, Duration::from_millis(300), World::default());
+    until("it to be tried", LIMIT, async || {
+        let tries = working.told("shop");
+        Ok(if tries.is_empty() { Err("not yet".to_owned()) } else { Ok(()) })
+    })
+    .await
+    .unwrap();
+    // Several scans later, which each judge it again, it was not tried again.
+    furnish(&client, "other").await;
+    touch(&client, "other", hours(0)).await;
+    let told = working.told("shop");
+    working.stop().await;
+
+    assert_eq!(told, ["FirstSeen failed"]);
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_stops_it_until_it_is_mended() {
+    let (_cluster, client) = cluster().await;
+    furnish(&client, "shop").await;
+    let states: Api<ConfigMap> = Api::namespaced(client.clone(), "caretaker-system");
+    let mut broken: ConfigMap = serde_json::from_value(json!({
+        "metadata": { "name": "caretaker-state" }, "data": { "namespaces": "{no json" },
+    }))
+    .unwrap();
+    broken = states.create(&PostParams::default(), &broken).await.unwrap();
+    let working = start(&client, hours(2));
+    until("the state to be missed", LIMIT, async || {
+        let waits = working.waits();
+        let told = waits.iter().any(|w| w.contains("caretaker-state, key namespaces") && w.contains("remove the key"));
+        Ok(if told { Ok(()) } else { Err(format!("{waits:?}")) })
+    })
+    .await
+    .unwrap();
+    assert!(told(look(&client, "shop").await)[0].starts_with("normal"));
+
+    broken.data = None;
+    states.replace("caretaker-state", &PostParams::default(), &broken).await.unwrap();
+
+    until("it to sleep", LIMIT, async || {
+        let seen = told(look(&client, "shop").await);
+        Ok(if Story::Sleep.is_over(&seen) { Ok(()) } else { Err(format!("{seen:?}")) })
+    })
+    .await
+    .unwrap();
+    working.stop().await;
+}
