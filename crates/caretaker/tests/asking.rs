@@ -241,3 +241,19 @@ fn a_crowd_has_no_lanes_and_the_timeline_says_so() {
     assert!(all.contains("The lanes of 41 subjects are left out") && all.contains("-n"), "{all}");
     assert!(one.contains("░") && !one.contains("left out"), "{one}");
 }
+
+#[rstest]
+#[case::one("1")]
+#[case::yes("true")]
+#[case::nothing("")]
+#[case::no("false")]
+fn a_dry_run_can_be_asked_for_by_a_variable_in_any_usual_word(#[case] word: &str) {
+    let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
+        .args(["run", "--config", "/nonexistent/config.yaml"])
+        .env("CARETAKER_DRY_RUN", word)
+        .output()
+        .unwrap();
+
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && errors.contains("/nonexistent/config.yaml"), "{errors}");
+}

@@ -251,3 +251,38 @@ async fn told_to_stop_it_hands_the_lease_over() {
     let lease = Api::<Lease>::namespaced(client, "caretaker-system").get("caretaker-namespaces").await.unwrap();
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
 }
+
+#[tokio::test]
+async fn a_breaker_that_opens_stops_what_is_queued_as_well() {
+    let (cluster, client) = cluster().await;
+    let names: Vec<String> = (0..8).map(|i| format!("wave-{i}")).collect();
+    let first = second() + 12;
+    for (i, name) in names.iter().enumerate() {
+        furnish(&client, name, 1).await;
+        label(&client, name, first + if i < 4 { 0 } else { 3 }).await;
+    }
+    // A sleep takes four calls, and so two seconds: of the first wave one or two are done when the
+    // second one opens the breaker.
+    let keeper = "{concurrency: 1, callsPerSecond: 2, breaker: {atLeast: 6, share: 0.1, within: 10m}}";
+    let (_folder, config) = settings(&format!("keepers: {{namespaces: {keeper}}}"));
+    let operator = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    operator.ready().await;
+    operator.tells("caretaker-state", "BreakerOpen - refused").await;
+
+    let asleep = until("what is under way to end", LIMIT, async || {
+        let refused = operator.metric(r#"caretaker_subjects{keeper="namespaces",next="refuse"}"#).unwrap_or(0.0);
+        let asleep = operator.journal().iter().filter(|l| l["action"] == "sleep" && l["outcome"] == "done").count();
+        #[expect(clippy::cast_precision_loss, reason = "a count of namespaces")]
+        let all = refused + asleep as f64;
+        Ok(if (all - 8.0).abs() < 0.5 { Ok(asleep) } else { Err(format!("{refused} refused, {asleep} asleep")) })
+    })
+    .await
+    .unwrap();
+    assert!(asleep < 4, "the queue was stopped: {asleep}");
+
+    let (code, _, _) = caretaker(&cluster, &["breaker", "reset", "namespaces"]);
+    assert_eq!(code, 0);
+    for name in &names {
+        becomes(&client, name, "sleep", 0).await;
+    }
+}

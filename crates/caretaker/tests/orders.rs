@@ -212,3 +212,21 @@ async fn a_namespace_that_kubefree_put_to_sleep_can_be_released_alone() {
     assert_eq!((code, errors.as_str()), (0, ""), "{said}");
     assert_eq!(look(&client, "inherited").await, (String::new(), 5));
 }
+
+#[tokio::test]
+async fn what_cannot_be_released_is_named_and_the_rest_is() {
+    let (cluster, client) = shared().await;
+    let namespace = mk_namespace("half-broken").label(SLEEP_AFTER, "1h").label(STATE, "sleep");
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    let of =
+        |name: &str, record: &str| mk_deployment("half-broken", name).replicas(0).annotation(LEGACY_REPLICAS, record);
+    let deployments = Api::namespaced(client.clone(), "half-broken");
+    deployments.create(&PostParams::default(), &of("web", "2")).await.unwrap();
+    deployments.create(&PostParams::default(), &of("odd", "many")).await.unwrap();
+
+    let (code, said, errors) = caretaker(cluster, &["release", "half-broken"]);
+
+    assert_eq!(code, 1, "{said}");
+    assert!(errors.contains("Deployment/odd is left as it is") && errors.contains("\"many\""), "{errors}");
+    assert_eq!(look(&client, "half-broken").await, (String::new(), 2));
+}

@@ -4,6 +4,7 @@
 mod operator;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::operator::signal;
@@ -150,4 +151,34 @@ async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
     ends_asleep_and_wakes_with_what_it_had(&client).await;
     second.tells("shop", "WokenByActivity wake done").await;
     assert_eq!(writers(&cluster), ["first", "second"], "one after the other");
+}
+
+#[tokio::test]
+async fn a_lead_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
+    let (cluster, client) = cluster().await;
+    let (_folder, config) =
+        settings("{lease: 3s, keepers: {namespaces: {callsPerSecond: 4, concurrency: 1, breaker: none}}}");
+    let used_at = second() + 8;
+    for i in 0..5 {
+        operator::furnish(&client, &format!("queued-{i}"), 1).await;
+        label(&client, &format!("queued-{i}"), used_at).await;
+    }
+    let only = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    only.ready().await;
+    until("the first of them to sleep", LIMIT, async || {
+        let done = only.journal().len();
+        Ok(if done >= 1 { Ok(()) } else { Err(format!("{done}")) })
+    })
+    .await
+    .unwrap();
+
+    signal("STOP", only.id());
+    // Longer than it may lead without a renewal, which only time can show.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    signal("CONT", only.id());
+
+    for i in 0..5 {
+        operator::becomes(&client, &format!("queued-{i}"), "sleep", 0).await;
+    }
+    assert!(only.log().contains("does not lead any more"), "{}", only.log());
 }

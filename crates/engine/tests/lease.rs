@@ -128,3 +128,29 @@ async fn a_renewal_keeps_the_lead_beyond_its_first_term() {
         assert!(first.lead.held());
     }
 }
+
+#[tokio::test]
+async fn a_lease_that_somebody_deletes_makes_no_second_leader() {
+    let first = start(client().await, "deleted", "first");
+    leads(&first).await;
+    let second = start(client().await, "deleted", "second");
+    let leases: Api<Lease> = Api::namespaced(client().await, "default");
+    until("the second to know of the first", LIMIT, async || {
+        Ok(if second.lead.is_known() { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+
+    leases.delete("deleted", &kube::api::DeleteParams::default()).await.unwrap();
+
+    until("the Lease to be there again", LIMIT, async || {
+        assert!(!second.lead.held(), "the first still leads");
+        let lease = leases.get_opt("deleted").await.unwrap();
+        Ok(lease.and_then(|l| l.spec?.holder_identity).ok_or_else(|| "gone".to_owned()))
+    })
+    .await
+    .map(|holder| assert_eq!(holder, "first"))
+    .unwrap();
+    assert!(first.lead.held());
+    drop((first, second));
+}

@@ -193,3 +193,15 @@ fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_lat
     assert_eq!(admit(&mut [due("sleep", 7)], crowd(4), &bounds, &ledger, at(7)), None, "what was seen does not count");
     assert!(admit(&mut vec![due("sleep", 7); 3], crowd(4), &bounds, &ledger, at(7)).is_some(), "the next flood does");
 }
+
+#[test]
+fn a_time_in_the_future_neither_switches_the_breaker_off_nor_holds_the_pace() {
+    let looked = Ledger { looked: Some(at(10_000)), ..Ledger::default() };
+    assert!(admit(&mut vec![due("sleep", 0); 3], crowd(4), &broken(3, 0.5), &looked, at(1)).is_some());
+
+    let admitted = [("delete".to_owned(), vec![at(10_000)])].into();
+    let ahead = Ledger { admitted, ..Ledger::default() };
+    let mut verdicts = vec![due("delete", 0)];
+    admit(&mut verdicts, crowd(4), &paced(1, 0.0), &ahead, at(1));
+    assert_eq!(verdicts[0].next.name(), "act");
+}

@@ -254,9 +254,9 @@ impl Rounds {
         }
         let again = tried.is_admitted(judging.bounds, judging.now);
         if again {
-            judging.again.push(due)
+            judging.again.push(due);
         } else {
-            judging.due.push(due)
+            judging.due.push(due);
         }
         None
     }

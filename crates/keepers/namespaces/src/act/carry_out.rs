@@ -127,7 +127,7 @@ pub type Seen = Vec<Sight>;
 #[derive(Debug, Clone)]
 pub enum Sight {
     /// As it is now.
-    Is(&'static str, Manifest),
+    Is(&'static str, Box<Manifest>),
     /// It is deleted.
     Gone(Box<Subject>),
 }
@@ -164,7 +164,7 @@ async fn make_steps(
                 let object = write_mark(hand, &live, &mark).await?;
                 live.resource_version.clone_from(&object.metadata.resource_version);
                 let unwritten = unwritten(&mark, &observe::subject(live.kind, &object));
-                seen.push(Sight::Is(live.kind.name(), object));
+                seen.push(Sight::Is(live.kind.name(), Box::new(object)));
                 if let Some(what) = unwritten {
                     return Err(Undone::Altered(what));
                 }
@@ -178,7 +178,7 @@ async fn make_steps(
                         if live.kind == Kind::Deployment {
                             live.resource_version.clone_from(&object.metadata.resource_version);
                         }
-                        seen.push(Sight::Is(kind.name(), object));
+                        seen.push(Sight::Is(kind.name(), Box::new(object)));
                     }
                     Err(e) => {
                         let forbidden = matches!(&e, Unturned::Api(e) if is_forbidden(e));
@@ -189,7 +189,12 @@ async fn make_steps(
             }
             Step::Delete => {
                 let left = delete(hand.client, &live).await?;
-                seen.push(left.map_or_else(|| Sight::Gone(Box::new(live.clone())), |l| Sight::Is(live.kind.name(), l)));
+                seen.push(
+                    left.map_or_else(
+                        || Sight::Gone(Box::new(live.clone())),
+                        |l| Sight::Is(live.kind.name(), Box::new(l)),
+                    ),
+                );
             }
         }
     }
