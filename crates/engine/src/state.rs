@@ -132,9 +132,26 @@ impl State {
 }
 
 impl<T> Kept<T> {
-    /// Whether an object of this version is the one this was read from.
+    /// Whether an object of this version is newer than the one this was read from, or another one.
+    /// The watch tells of our own writes late, one after the other.
     #[must_use]
-    pub fn is_of(&self, version: &str) -> bool {
-        self.version == version
+    pub fn is_older_than(&self, version: &str) -> bool {
+        match (self.version.parse::<u64>(), version.parse::<u64>()) {
+            (Ok(known), Ok(told)) => known < told,
+            _ => self.version != version,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_newer_is_news() {
+        let kept = |version: &str| Kept { value: (), version: version.to_owned() };
+
+        assert!(!kept("100").is_older_than("100") && !kept("100").is_older_than("99"));
+        assert!(kept("99").is_older_than("100") && kept("").is_older_than("1"));
     }
 }

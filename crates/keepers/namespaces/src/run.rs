@@ -186,14 +186,18 @@ impl Work {
         }
     }
 
-    /// Begins what is queued, as much at a time as is allowed. What the breaker guards goes back if
-    /// that has opened since, or if nobody knows.
+    /// Begins what is queued, as much at a time as is allowed, and only while all is there that it
+    /// takes. What the breaker guards goes back if that has opened since, and waits if nobody knows.
     fn begin_acts(&mut self) {
         while self.acts.len() < self.settings.concurrency.max(1)
+            && self.engine.health.is_fine()
             && let Some(due) = self.queue.pop_front()
         {
-            let open = self.ledger.as_ref().is_none_or(|kept| kept.value.open.is_some());
-            if open && due.action.guarded() { self.rounds.put_back(&due) } else { self.begin(due) }
+            match self.ledger.as_ref().map(|kept| kept.value.open.is_some()) {
+                None if due.action.guarded() => return self.queue.push_front(due),
+                Some(true) if due.action.guarded() => self.rounds.put_back(&due),
+                _ => self.begin(due),
+            }
         }
     }
 
@@ -209,7 +213,7 @@ impl Work {
                 self.rounds.hear(source.kind, &news);
             }
             Told::State(news) => match news {
-                News::Is(change) if self.ledger.as_ref().is_some_and(|kept| kept.is_of(change.version())) => {}
+                News::Is(change) if self.ledger.as_ref().is_some_and(|kept| !kept.is_older_than(change.version())) => {}
                 News::Is(_) | News::Gone(_) => self.ledger = None,
                 News::Complete => health.fine(&watching(state::NAME)),
                 News::Failed(why) => health.waits(&watching(state::NAME), why),
