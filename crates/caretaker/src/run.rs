@@ -142,7 +142,8 @@ fn told_to_stop() -> Result<impl Future<Output = ()>> {
 /// What happens, for people, on standard error. The journal is for programs.
 fn log() {
     // kube tells what the health says already.
-    let targets = Targets::new().with_default(LevelFilter::INFO).with_target("kube_runtime", LevelFilter::ERROR);
+    let targets = Targets::new().with_default(LevelFilter::INFO);
+    let targets = targets.with_target("kube_runtime", LevelFilter::OFF).with_target("kube_client", LevelFilter::OFF);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
     // A second one in the same process keeps the first's.
     let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();

@@ -244,7 +244,9 @@ impl Work {
         self.led = leads;
         metrics.leader(crate::NAME, leads && lead.is_some());
         if leads {
-            tracing::info!("this replica leads");
+            if lead.is_some() {
+                tracing::info!("this replica leads");
+            }
             self.ledger = None;
             self.rounds.doubt();
         } else {
