@@ -4,12 +4,12 @@
 mod operator;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::operator::signal;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -173,8 +173,14 @@ async fn a_lead_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
     .unwrap();
 
     signal("STOP", only.id());
-    // Longer than it may lead without a renewal, which only time can show.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "caretaker-system");
+    until("its Lease to be over", LIMIT, async || {
+        let renewed = leases.get("caretaker-namespaces").await.unwrap().spec.and_then(|s| s.renew_time);
+        let over = renewed.is_some_and(|at| second() > at.0.as_second() + 4);
+        Ok(if over { Ok(()) } else { Err("still young".to_owned()) })
+    })
+    .await
+    .unwrap();
     signal("CONT", only.id());
 
     for i in 0..5 {
