@@ -31,6 +31,11 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// The time at which deadlines are set here.
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
 fn program() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("caretaker");
     ensure!(program.is_file(), "{} is missing: run make bench", program.display());
@@ -114,15 +119,15 @@ async fn work() -> Result<Vec<Row>> {
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await?;
-    let (now, ahead) = (Timestamp::now(), SignedDuration::from_secs(60));
-    furnish_all(&client, "base", NAMESPACES, "720h", now, true).await?;
-    let due = time::after(now, ahead + SignedDuration::from_secs(1));
-    furnish_all(&client, "busy", NAMESPACES, "1s", time::after(now, ahead), true).await?;
+    let (made, ahead) = (now(), SignedDuration::from_secs(60));
+    furnish_all(&client, "base", NAMESPACES, "720h", made, true).await?;
+    let due = time::after(made, ahead + SignedDuration::from_secs(1));
+    furnish_all(&client, "busy", NAMESPACES, "1s", time::after(made, ahead), true).await?;
     let (operator, _settings) = start(&cluster, "keepers: {namespaces: {breaker: none, callsPerSecond: none}}").await?;
-    ensure!(Timestamp::now() < due, "the machine is too slow to make {NAMESPACES} namespaces in a minute");
+    ensure!(now() < due, "the machine is too slow to make {NAMESPACES} namespaces in a minute");
 
     let slept = Measured::begin(&cluster, "caretaker", operator.id(), "busy-")?;
-    tokio::time::sleep(Duration::try_from(time::between(Timestamp::now(), due)).unwrap_or_default()).await;
+    tokio::time::sleep(Duration::try_from(time::between(now(), due)).unwrap_or_default()).await;
     let began = Instant::now();
     let wall = all_done(&operator, "sleep", began).await?;
     let slept = slept.end(&cluster, wall)?;
@@ -157,7 +162,7 @@ async fn all_done(operator: &Operator, action: &str, began: Instant) -> Result<D
 }
 
 async fn touch(client: &Client) -> Result<()> {
-    let soon = time::after(Timestamp::now(), SignedDuration::from_secs(240));
+    let soon = time::after(now(), SignedDuration::from_secs(240));
     let activity = json!({ "LastActivityTime": soon.to_string(), "ActionBy": "ListPods" }).to_string();
     let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: activity } } });
     let (namespaces, patch) = (Api::<Namespace>::all(client.clone()), &patch);
@@ -278,7 +283,7 @@ async fn idle() -> Result<Vec<Row>> {
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await?;
-    furnish_all(&client, "idle", IDLE, "144h", Timestamp::now(), false).await?;
+    furnish_all(&client, "idle", IDLE, "144h", now(), false).await?;
     let (operator, _settings) = start(&cluster, "").await?;
     until("all to be judged", LIMIT, async || {
         let waiting = operator.metric(r#"caretaker_subjects{keeper="namespaces",next="wait"}"#);
@@ -296,8 +301,8 @@ async fn idle() -> Result<Vec<Row>> {
     let leases = calls.only(|c| c.resource == "leases").len();
     let memory = resident(operator.id())?;
 
-    let now = Timestamp::now();
-    let due = |i: usize| time::after(now, SignedDuration::from_secs(5 + i64::try_from(i).unwrap_or(0)));
+    let made = now();
+    let due = |i: usize| time::after(made, SignedDuration::from_secs(5 + i64::try_from(i).unwrap_or(0)));
     for i in 0..SOON {
         let used = time::after(due(i), SignedDuration::from_secs(-1));
         furnish(&client, &format!("soon-{i}"), "1s", used, false).await?;

@@ -3,7 +3,7 @@
 //! This is the scan that closes the loop; everything else is only faster. It keeps nothing: all it
 //! knows it reads from the cluster, so that any process can make the next pass.
 
-use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened, admit};
+use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened};
 use caretaker_core::{Timestamp, Verdict};
 use caretaker_engine::api::Resource;
 use futures::{StreamExt, TryStreamExt};
@@ -11,8 +11,8 @@ use kube::Client;
 
 use crate::act::Action;
 use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, carry_out};
-use crate::judge::RULES;
 use crate::observe::{Manifest, Observation, SOURCES};
+use crate::round::{Due, Round, Rounds};
 use crate::subject::{Kind, Subject, World};
 
 /// Eight writes at a time are what an API server on two cores takes; more only wait there.
@@ -114,21 +114,10 @@ impl Keep {
         now: Timestamp,
         ours: impl Fn(&Subject) -> bool,
     ) -> Result<Pass, Unlisted> {
-        let subjects = observe(client).await?.subjects();
-        let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &self.world, now)).collect();
-        let opened = admit(&mut verdicts, crowd(&subjects), &self.bounds, ledger, now);
-        if opened.is_some() {
-            ledger.open.clone_from(&opened);
-        }
-        let mut due = Vec::new();
-        for (subject, verdict) in subjects.into_iter().zip(verdicts) {
-            let Some(action) = verdict.next.to_do().copied() else { continue };
-            if ours(&subject) {
-                ledger.note(&action, verdict.next.at().unwrap_or(now), &self.bounds, now);
-                due.push((subject, verdict, action));
-            }
-        }
-        let acts = due.into_iter().map(|(subject, verdict, action)| async move {
+        let mut rounds = Rounds::of(observe(client).await?);
+        let Round { due, opened, .. } = rounds.round(&self.world, &self.bounds, ledger, true, now);
+        let acts = due.into_iter().filter(|due| ours(&due.subject)).map(|due| async move {
+            let Due { subject, verdict, action } = due;
             let judged = Judged { subject: &subject, rule: Some(verdict.rule), action: &action };
             let (outcome, _) = carry_out(Hand { client, manager: MANAGER }, judged, &self.world, now).await;
             Done { subject, verdict, outcome }

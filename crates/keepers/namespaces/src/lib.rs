@@ -16,8 +16,10 @@
 //! # The rooms
 //!
 //! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
-//! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data. [`lint`] finds
-//! what is wrong with the labels before anything reads them in earnest.
+//! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data, and does it.
+//! [`round`] says which namespaces to judge now and what of it may be done, [`keep`] makes one pass
+//! of that over a whole cluster, and [`run`] is the loop around it. [`lint`] finds what is wrong with
+//! the labels before anything reads them in earnest.
 //!
 //! # What it never does
 //!

@@ -90,6 +90,14 @@ pub struct Rounds {
 }
 
 impl Rounds {
+    /// Over what was seen at once; everything is judged at the first round.
+    #[must_use]
+    pub fn of(seen: Observation) -> Self {
+        let mut rounds = Self { seen, ..Self::default() };
+        rounds.doubt();
+        rounds
+    }
+
     /// Takes in what a watch tells of a kind.
     pub fn hear(&mut self, kind: &str, news: &News<Manifest>) {
         match news {

@@ -72,6 +72,32 @@ pub(super) fn rehearsed(engine: &Engine, due: &Due) {
 
 /// Something cannot be read, or must not happen.
 pub(super) fn refused(engine: &Engine, refusal: &Refusal) {
+    let Refusal { kind, namespace, name, uid, .. } = refusal;
+    refuse(engine, refusal, object(kind, Some(namespace.as_deref().unwrap_or(name)), name, uid));
+}
+
+/// The breaker has opened: nothing is put to sleep or destroyed until a person has looked.
+pub(super) fn opened(engine: &Engine, opened: &Opened) {
+    let remedy = if engine.dry_run {
+        "in a dry run there is nothing to close".to_owned()
+    } else {
+        format!("look at `caretaker plan`, then close it with `caretaker breaker reset {NAME}`")
+    };
+    let because = format!("{}; {remedy}", opened.because);
+    tracing::warn!("the breaker is open: {because}");
+    let (kind, rule) = ("ConfigMap", BREAKER_OPEN);
+    let (namespace, name, uid) = (Some(state::NAMESPACE.to_owned()), state::NAME.to_owned(), String::new());
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: namespace.clone(),
+        name: Some(name.clone()),
+        ..ObjectReference::default()
+    };
+    refuse(engine, &Refusal { kind, namespace, name, uid, rule, because }, regarding);
+}
+
+fn refuse(engine: &Engine, refusal: &Refusal, regarding: ObjectReference) {
     let Refusal { kind, namespace, name, uid, rule, because } = refusal;
     write(
         engine,
@@ -91,55 +117,8 @@ pub(super) fn refused(engine: &Engine, refusal: &Refusal) {
             before: None,
         },
     );
-    engine.events.say(Report {
-        regarding: object(kind, Some(namespace.as_deref().unwrap_or(name)), name, uid),
-        warning: true,
-        reason: (*rule).to_owned(),
-        action: "refuse".to_owned(),
-        note: because.clone(),
-    });
-}
-
-/// The breaker has opened: nothing is put to sleep or destroyed until a person has looked.
-pub(super) fn opened(engine: &Engine, opened: &Opened) {
-    let remedy = if engine.dry_run {
-        "in a dry run there is nothing to close".to_owned()
-    } else {
-        format!("look at `caretaker plan`, then close it with `caretaker breaker reset {NAME}`")
-    };
-    let because = format!("{}; {remedy}", opened.because);
-    tracing::warn!("the breaker is open: {because}");
-    write(
-        engine,
-        &Line {
-            at: opened.since,
-            keeper: NAME,
-            kind: "ConfigMap".to_owned(),
-            namespace: Some(state::NAMESPACE.to_owned()),
-            name: state::NAME.to_owned(),
-            uid: String::new(),
-            rule: BREAKER_OPEN.to_owned(),
-            because: because.clone(),
-            action: None,
-            outcome: Outcome::Refused,
-            error: None,
-            dry_run: engine.dry_run,
-            before: None,
-        },
-    );
-    engine.events.say(Report {
-        regarding: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("ConfigMap".to_owned()),
-            namespace: Some(state::NAMESPACE.to_owned()),
-            name: Some(state::NAME.to_owned()),
-            ..ObjectReference::default()
-        },
-        warning: true,
-        reason: BREAKER_OPEN.to_owned(),
-        action: "refuse".to_owned(),
-        note: because,
-    });
+    let (reason, action, note) = ((*rule).to_owned(), "refuse".to_owned(), because.clone());
+    engine.events.say(Report { regarding, warning: true, reason, action, note });
 }
 
 fn line(engine: &Engine, due: &Due, outcome: Outcome, error: Option<String>) -> Line {
