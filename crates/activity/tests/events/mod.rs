@@ -1,0 +1,97 @@
+//! Events as the API server writes them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use caretaker_activity::event::{self, Event};
+use serde_json::{Value, json};
+
+/// An event under construction.
+#[derive(Debug, Clone)]
+pub struct Made {
+    value: Value,
+    text: String,
+}
+
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// Somebody does something in the namespace shop, and it works.
+pub fn event(user: &str, verb: &str, resource: &str) -> Made {
+    let id = format!("id-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let time = "2026-03-02T08:59:00.123456Z";
+    let value = json!({
+        "level": "Metadata", "auditID": id, "stage": "ResponseComplete",
+        "requestURI": "/api/v1/namespaces/shop/pods", "verb": verb,
+        "user": { "username": user, "uid": "u1", "groups": ["system:authenticated"] },
+        "sourceIPs": ["10.0.0.1"], "userAgent": "kubectl/v1.36.3 (linux/amd64)",
+        "objectRef": { "resource": resource, "namespace": "shop", "apiVersion": "v1" },
+        "responseStatus": { "metadata": {}, "code": 200 },
+        "requestReceivedTimestamp": time, "stageTimestamp": time,
+        "annotations": { "authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "" },
+    });
+    Made { text: value.to_string(), value }
+}
+
+#[allow(dead_code, reason = "not every test says everything")]
+impl Made {
+    fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.value);
+        self.text = self.value.to_string();
+        self
+    }
+
+    pub fn stage(self, stage: &str) -> Self {
+        self.with(|v| v["stage"] = json!(stage))
+    }
+
+    pub fn code(self, code: u16) -> Self {
+        self.with(|v| v["responseStatus"]["code"] = json!(code))
+    }
+
+    pub fn group(self, group: &str) -> Self {
+        self.with(|v| v["objectRef"]["apiGroup"] = json!(group))
+    }
+
+    pub fn sub(self, sub: &str) -> Self {
+        self.with(|v| v["objectRef"]["subresource"] = json!(sub))
+    }
+
+    pub fn by(self, group: &str) -> Self {
+        self.with(|v| v["user"]["groups"] = json!([group, "system:authenticated"]))
+    }
+
+    pub fn as_user(self, user: &str) -> Self {
+        self.with(|v| v["impersonatedUser"] = json!({ "username": user, "groups": ["system:authenticated"] }))
+    }
+
+    pub fn agent(self, agent: &str) -> Self {
+        self.with(|v| v["userAgent"] = json!(agent))
+    }
+
+    pub fn at(self, time: &str) -> Self {
+        self.with(|v| (v["requestReceivedTimestamp"], v["stageTimestamp"]) = (json!(time), json!(time)))
+    }
+
+    pub fn id(self, id: &str) -> Self {
+        self.with(|v| v["auditID"] = json!(id))
+    }
+
+    pub fn namespace(self, namespace: &str) -> Self {
+        self.with(|v| v["objectRef"]["namespace"] = json!(namespace))
+    }
+
+    pub fn elsewhere(self) -> Self {
+        self.with(|v| _ = v["objectRef"].as_object_mut().unwrap().remove("namespace"))
+    }
+
+    pub fn without_object(self) -> Self {
+        self.with(|v| _ = v.as_object_mut().unwrap().remove("objectRef"))
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn read(&self) -> Event<'_> {
+        event::line(self.text.as_bytes()).unwrap()
+    }
+}
