@@ -33,12 +33,14 @@ struct Inner {
 #[derive(Debug)]
 struct Known {
     parts: BTreeMap<String, Option<String>>,
+    /// What is worth knowing and keeps nobody waiting.
+    notes: BTreeMap<String, String>,
     beat: Instant,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        let known = Mutex::new(Known { parts: BTreeMap::new(), beat: Instant::now() });
+        let known = Mutex::new(Known { parts: BTreeMap::new(), notes: BTreeMap::new(), beat: Instant::now() });
         Self(Arc::new(Inner { known, better: Notify::new(), doubt: Notify::new() }))
     }
 }
@@ -67,6 +69,15 @@ impl Health {
             }
             self.0.better.notify_one();
         }
+    }
+
+    /// This is worth knowing of a part, and keeps nobody waiting; nothing takes it back.
+    pub fn note(&self, part: &str, note: Option<String>) {
+        let mut known = self.known();
+        match note {
+            Some(note) => known.notes.insert(part.to_owned(), note),
+            None => known.notes.remove(part),
+        };
     }
 
     /// Whether nothing is waited for.
@@ -124,15 +135,16 @@ impl Health {
         };
         let fine = !known.parts.is_empty() && known.parts.values().all(Option::is_none);
         let code = if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (code, known.parts.iter().map(line).collect())
+        let notes = known.notes.iter().map(|(part, note)| format!("note     {part}: {note}\n"));
+        (code, known.parts.iter().map(line).chain(notes).collect())
     }
 }
 
-/// Answers `/healthz`, `/readyz` and `/metrics` until the end.
-pub async fn serve(listener: TcpListener, health: Health, metrics: Arc<Metrics>) -> std::io::Result<()> {
+/// Answers `/healthz`, `/readyz` and `/metrics`, and what there is `more`, until the end.
+pub async fn serve(listener: TcpListener, health: Health, metrics: Arc<Metrics>, more: Router) -> std::io::Result<()> {
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let alive = health.clone();
-    let app = Router::new()
+    let app = more
         .route("/healthz", get(move || async move { alive.lives() }))
         .route("/readyz", get(move || async move { health.ready() }))
         .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.text()) }));

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use caretaker_core::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
@@ -81,6 +82,8 @@ struct Standing {
     known: bool,
     /// Why it could not find out.
     trouble: Option<String>,
+    /// When whoever led before was last heard of.
+    before: Option<Timestamp>,
 }
 
 impl Lead {
@@ -102,6 +105,13 @@ impl Lead {
         self.0.borrow().trouble.clone()
     }
 
+    /// When somebody was last known to lead before this lead was won, by the time in the Lease;
+    /// `None` if nobody ever did.
+    #[must_use]
+    pub fn before(&self) -> Option<Timestamp> {
+        self.0.borrow().before
+    }
+
     /// Returns when the lead was won, renewed or lost.
     pub async fn changed(&mut self) {
         // An error means that the candidate has stopped; nothing changes any more.
@@ -117,6 +127,8 @@ struct Seen {
     holder: String,
     lasts: Duration,
     at: Instant,
+    /// By the time that it says itself.
+    renewed: Option<Timestamp>,
 }
 
 impl Seen {
@@ -152,7 +164,13 @@ impl Candidate {
                         // Once more before it runs out, should the next renewal fail.
                         next = asked + (self.timing.renew / 2).clamp(self.timing.retry, LOOK);
                         let until = Some(asked + self.timing.renew);
-                        standing.send_replace(Standing { until, known: true, trouble: None });
+                        standing.send_modify(|standing| {
+                            // What was seen last is how it was before this renewal.
+                            if standing.until.is_none_or(|until| until < asked) {
+                                standing.before = seen.as_ref().and_then(|seen| seen.renewed);
+                            }
+                            (standing.until, standing.known, standing.trouble) = (until, true, None);
+                        });
                         continue;
                     }
                     Ok(Ok(false)) => {
@@ -193,7 +211,8 @@ impl Candidate {
         if seen.as_ref().is_none_or(|s| s.version != version) {
             let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
             let lasts = Duration::from_secs(lasts);
-            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now() });
+            let renewed = spec.renew_time.as_ref().map(|time| time.0);
+            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now(), renewed });
         }
         let ours = holder == self.identity;
         if !ours && seen.as_ref().is_some_and(|s| !s.is_silent()) {

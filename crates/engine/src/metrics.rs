@@ -31,6 +31,11 @@ struct Of {
     keeper: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    outcome: &'static str,
+}
+
 /// How late an act may be: well under a second is what is promised, minutes are an outage.
 const LAGS: [f64; 9] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
@@ -44,6 +49,8 @@ pub struct Metrics {
     breaker: Family<Of, Gauge<i64, AtomicI64>>,
     leader: Family<Of, Gauge<i64, AtomicI64>>,
     unsaid: Counter,
+    gap: Gauge<i64, AtomicI64>,
+    records: Family<Ended, Counter>,
 }
 
 impl Metrics {
@@ -63,8 +70,12 @@ impl Metrics {
         registry.register("leader", "1 on the replica that leads", leader.clone());
         let unsaid = Counter::default();
         registry.register("events_lost", "Kubernetes Events that could not be written", unsaid.clone());
+        let gap = Gauge::default();
+        registry.register("activity_gap", "1 while activity may be missed", gap.clone());
+        let records = Family::default();
+        registry.register("activity_records", "Uses written to namespaces by how it went", records.clone());
         registry.register("build", "This program", Info::new([("version", version)]));
-        Self { registry, actions, subjects, lag, breaker, leader, unsaid }
+        Self { registry, actions, subjects, lag, breaker, leader, unsaid, gap, records }
     }
 
     /// Something was done, or was to be done.
@@ -95,6 +106,21 @@ impl Metrics {
     /// An Event was lost.
     pub fn event_lost(&self) {
         self.unsaid.inc();
+    }
+
+    /// Whether activity may be missed.
+    pub fn gap(&self, open: bool) {
+        self.gap.set(open.into());
+    }
+
+    /// A use was written to its namespace, or was not.
+    pub fn recorded(&self, outcome: &'static str) {
+        self.records.get_or_create(&Ended { outcome }).inc();
+    }
+
+    /// Has somebody add what they count themselves.
+    pub fn add(&mut self, register: impl FnOnce(&mut Registry)) {
+        register(&mut self.registry);
     }
 
     /// In the format that Prometheus reads.

@@ -1,5 +1,5 @@
-//! What must outlive a process and be shared by replicas: a key of the ConfigMap `caretaker-state`
-//! for each keeper, written on condition that nobody else wrote it meanwhile.
+//! What must outlive a process and be shared by replicas: keys of the ConfigMap `caretaker-state`,
+//! one for each keeper and each further matter, written on condition that nobody else wrote it meanwhile.
 
 use std::time::Duration;
 
@@ -128,6 +128,24 @@ impl State {
             }
             Err(e) => Err(e.into()),
         }
+    }
+}
+
+impl State {
+    /// Writes a word, whatever was there before. Where there is no ConfigMap yet, nobody asks for it.
+    pub async fn say(&self, word: Option<&str>) -> Result<(), StateError> {
+        let params = PatchParams { field_manager: Some(self.manager.clone()), ..PatchParams::default() };
+        let patch = Patch::Merge(json!({ "data": { self.key: word } }));
+        match self.objects.patch(NAME, &params, &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// The word, as it stands there.
+    pub async fn word(&self) -> Result<Option<String>, StateError> {
+        let map = self.objects.get_opt(NAME).await?;
+        Ok(map.and_then(|map| map.data?.remove(self.key)))
     }
 }
 

@@ -3,6 +3,7 @@
 //! The names are kubefree's, so that a cluster changes nothing but the operator. Where two dialects
 //! are in the wild, both are read and the specification's is written.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use caretaker_core::duration;
@@ -47,6 +48,8 @@ pub const LAID_DOWN: &str = "caretaker.dev/laid-down";
 pub const LEGACY_SUSPEND: &str = "caretaker.dev/legacy-suspend";
 /// Annotation on a ScaledObject: the pause it had, empty for none.
 pub const LEGACY_PAUSED_REPLICAS: &str = "caretaker.dev/legacy-paused-replicas";
+/// Annotation: sessions that are open in it, by the audit's name for each, with its beginning.
+pub const SESSIONS: &str = "caretaker.dev/sessions";
 /// The `nodeSelector` entry that parks a DaemonSet.
 pub const PARKED: &str = "caretaker.dev/asleep";
 /// The key of the node-affinity term with which kubefree parks a DaemonSet.
@@ -58,7 +61,7 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 /// Every label and annotation that is ours to read, with its place: true for a label.
-pub const KNOWN: [(&str, bool); 16] = [
+pub const KNOWN: [(&str, bool); 17] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -73,6 +76,7 @@ pub const KNOWN: [(&str, bool); 16] = [
     (SLEPT_BY_HAND, false),
     (FALLBACK, false),
     (LAID_DOWN, false),
+    (SESSIONS, false),
     (LEGACY_SUSPEND, false),
     (LEGACY_PAUSED_REPLICAS, false),
 ];
@@ -119,6 +123,8 @@ pub struct Activity {
     pub by: String,
     /// Who did it.
     pub user: String,
+    /// Which of that name; often nobody knows.
+    pub uid: String,
 }
 
 impl Activity {
@@ -128,7 +134,7 @@ impl Activity {
     /// Activity that is Caretaker's own note.
     #[must_use]
     pub fn noted(at: Timestamp, by: &str) -> Self {
-        Self { at, by: by.to_owned(), user: "caretaker".to_owned() }
+        Self { at, by: by.to_owned(), user: "caretaker".to_owned(), uid: String::new() }
     }
 
     /// In the specification's dialect.
@@ -137,7 +143,7 @@ impl Activity {
         json!({
             "LastActivityTime": self.at.to_string(),
             "ActionBy": self.by,
-            "UserInfo": { "name": self.user, "uid": "" },
+            "UserInfo": { "name": self.user, "uid": self.uid },
         })
         .to_string()
     }
@@ -255,16 +261,34 @@ pub fn read_activity(text: Option<&str>) -> Setting<Activity> {
         ("", action, resource) => format!("{action} {resource}").trim().to_owned(),
         (by, ..) => by.to_owned(),
     };
-    let user = match field(&fields, "UserInfo") {
-        Some(Value::Object(user)) => ["Impersonate", "RancherName", "Name"]
-            .iter()
-            .filter_map(|name| field(user, name)?.as_str())
-            .find(|name| !name.is_empty())
-            .unwrap_or_default()
-            .to_owned(),
+    let info = |names: &[&str]| match field(&fields, "UserInfo") {
+        Some(Value::Object(user)) => {
+            let known = names.iter().filter_map(|name| field(user, name)?.as_str());
+            plain(known.into_iter().find(|name| !name.is_empty()).unwrap_or_default())
+        }
         _ => String::new(),
     };
-    Setting::Is(Activity { at, by: plain(&by), user: plain(&user) })
+    let (user, uid) = (info(&["Impersonate", "RancherName", "Name"]), info(&["uid"]));
+    Setting::Is(Activity { at, by: plain(&by), user, uid })
+}
+
+/// The sessions that are open, by name.
+#[must_use]
+pub fn read_sessions(text: Option<&str>) -> Setting<BTreeMap<String, Timestamp>> {
+    let Some(text) = text else { return Setting::Unset };
+    let parsed = serde_json::from_str::<BTreeMap<String, String>>(text).ok().and_then(|all| {
+        all.into_iter().map(|(id, since)| Some((id, time::parse(&since)?))).collect::<Option<BTreeMap<_, _>>>()
+    });
+    match parsed {
+        Some(sessions) if sessions.is_empty() => Setting::Unset,
+        Some(sessions) => Setting::Is(sessions),
+        None => broken(
+            Place::Annotation(SESSIONS),
+            text,
+            "not a JSON object of times by name",
+            "remove it; a session that is still open then counts no more",
+        ),
+    }
 }
 
 /// A name is a word for people: short, and without anything that would move a cursor.

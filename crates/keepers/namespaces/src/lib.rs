@@ -18,7 +18,8 @@
 //! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
 //! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data, and does it.
 //! [`round`] says which namespaces to judge now and what of it may be done, [`keep`] makes one pass
-//! of that over a whole cluster, and [`run`] is the loop around it. [`lint`] finds what is wrong with
+//! of that over a whole cluster, and [`run`] is the loop around it.
+//! [`record`] says when a use that was heard of is written down. [`lint`] finds what is wrong with
 //! the labels before anything reads them in earnest.
 //!
 //! # What it never does
@@ -32,6 +33,7 @@ pub mod judge;
 pub mod keep;
 pub mod lint;
 pub mod observe;
+pub mod record;
 pub mod round;
 pub mod run;
 pub mod subject;
@@ -67,7 +69,7 @@ impl Model for Simulated {
         let known = subject.activity.get().map(|a| a.at);
         if known.is_none_or(|known| at > known) {
             let by = "Use".to_owned();
-            subject.activity = Setting::Is(Activity { at, by, user: String::new() });
+            subject.activity = Setting::Is(Activity { at, by, user: String::new(), uid: String::new() });
         }
         subject
     }

@@ -117,6 +117,7 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
             });
         }
         found.extend(fault(activity));
+        found.extend(fault(api::read_sessions(meta.annotation(api::SESSIONS))));
         let since = api::read_time(Place::Annotation(api::ASLEEP_SINCE), meta.annotation(api::ASLEEP_SINCE));
         if let Some(ahead) = since.value().filter(|t| *t > time::after(now, SKEW)) {
             found.push(Broken {

@@ -95,6 +95,7 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
         delete_after: duration(api::DELETE_AFTER),
         state: api::read_state(meta.label(api::STATE)),
         activity: api::read_activity(meta.annotation(api::ACTIVITY)),
+        sessions: api::read_sessions(meta.annotation(api::SESSIONS)),
         asleep_since: time(api::ASLEEP_SINCE),
         announced_at: time(api::ANNOUNCED_AT),
         delete_at: time(api::DELETE_AT),

@@ -15,6 +15,7 @@ use caretaker_engine::watch::News;
 
 use crate::act::Action;
 use crate::act::carry_out::{Seen, Sight};
+use crate::api::Activity;
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation};
 use crate::subject::{Kind, Subject, World};
@@ -107,6 +108,17 @@ impl Rounds {
             News::Gone(object) => self.seen.remove(kind, object),
             News::Failed(_) => {}
         }
+    }
+
+    /// A namespace was used, which is not written down yet.
+    pub fn used(&mut self, home: &str, activity: Activity) {
+        self.seen.used(home, activity);
+    }
+
+    /// What a namespace says about itself.
+    #[must_use]
+    pub fn namespace(&self, home: &str) -> Option<&Subject> {
+        self.seen.namespace(home)
     }
 
     /// Everything is judged at the next round.

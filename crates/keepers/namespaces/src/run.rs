@@ -5,15 +5,18 @@
 //! before anything is begun, so that a successor counts it too. Nothing is begun while anything that
 //! it takes to judge rightly is missing: [`Health`](caretaker_engine::health::Health) says what.
 
+mod acts;
+mod listen;
 mod needs;
+mod records;
 mod tell;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use caretaker_core::Timestamp;
 use caretaker_core::admit::{Bounds, Ledger};
-use caretaker_core::{Action as _, Next, time};
 use caretaker_engine::Engine;
 use caretaker_engine::access;
 use caretaker_engine::api::Resource;
@@ -24,13 +27,16 @@ use futures::stream::{BoxStream, FuturesUnordered, select_all};
 use futures::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
-use crate::act::Action;
-use crate::act::carry_out::{Hand, Judged, MANAGER, Seen, Undone, carry_out};
+use crate::act::carry_out::{MANAGER, Seen, Undone};
 use crate::observe::{Manifest, SOURCES};
-use crate::round::{Due, Round, Rounds};
+use crate::round::{Due, Rounds};
 use crate::subject::World;
 
+pub use listen::GAPS;
+use listen::Wires;
 pub use needs::needs;
+use records::Records;
+pub use records::{Fresh, Source};
 
 /// How it works.
 #[derive(Debug, Clone)]
@@ -41,6 +47,8 @@ pub struct Settings {
     pub bounds: Bounds,
     /// How many acts at a time.
     pub concurrency: usize,
+    /// Where uses are heard of; `None` where somebody else writes them down.
+    pub source: Option<Source>,
 }
 
 /// What is told by a watch.
@@ -72,8 +80,20 @@ const STATE: &str = "state";
 
 /// Works until `stop` rings; then ends what is under way and returns.
 pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = ()>) {
+    let engine = Arc::new(engine);
+    let (wires, listening) = match settings.source.clone() {
+        Some(source) => {
+            let (wires, listening) = listen::listen(source, engine.clone(), MANAGER);
+            (Some(wires), listening.boxed())
+        }
+        None => (None, std::future::pending().boxed()),
+    };
     let mut work = Work {
-        news: listen(&engine),
+        news: watches(&engine),
+        records: settings.source.clone().map(Records::new),
+        wires,
+        complete: false,
+        tidy: false,
         rounds: Rounds::default(),
         queue: VecDeque::new(),
         acts: FuturesUnordered::new(),
@@ -84,7 +104,7 @@ pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = 
         pause: None,
         caught_up: Instant::now(),
         settings: Arc::new(settings),
-        engine: Arc::new(engine),
+        engine: engine.clone(),
     };
     for source in &SOURCES {
         work.engine.health.awaits(&watching(source.plural));
@@ -94,7 +114,6 @@ pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = 
         work.engine.health.awaits(LEASE);
         work.engine.metrics.leader(crate::NAME, false);
     }
-    let engine = work.engine.clone();
     let asking = async move {
         // What a dry run needs, the watches find out; and a question would be a write.
         if !engine.dry_run {
@@ -107,6 +126,7 @@ pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = 
         () = stop => {}
         () = work.go() => {}
         () = asking => {}
+        () = listening => {}
     }
     work.end().await;
 }
@@ -115,7 +135,7 @@ fn watching(what: &str) -> String {
     format!("watching {what}")
 }
 
-fn listen(engine: &Engine) -> BoxStream<'static, Vec<Told>> {
+fn watches(engine: &Engine) -> BoxStream<'static, Vec<Told>> {
     let mut all: Vec<BoxStream<'static, Told>> = Vec::new();
     for source in &SOURCES {
         all.push(
@@ -145,6 +165,12 @@ struct Work {
     pause: Option<Instant>,
     /// When the journal was last tried again.
     caught_up: Instant,
+    records: Option<Records>,
+    wires: Option<Wires>,
+    /// Whether all namespaces were seen.
+    complete: bool,
+    /// Whether gaps are to be forgotten that were noted while uses were heard of here.
+    tidy: bool,
 }
 
 impl Work {
@@ -156,7 +182,10 @@ impl Work {
             let next = if self.may_judge() { self.rounds.next() } else { None };
             let pause = self.pause;
             let behind = !self.engine.journal.is_complete();
+            let later = self.records.as_ref().and_then(Records::next);
             tokio::select! {
+                stir = records::stir(&mut self.records, &mut self.wires) => self.stirred(stir),
+                () = clock.over(later) => {}
                 Some(told) = self.news.next() => told.into_iter().for_each(|told| self.hear(told)),
                 Some(done) = self.acts.next() => self.finish(done),
                 () = clock.over(next) => {}
@@ -182,22 +211,8 @@ impl Work {
                 tell::catch_up(&self.engine);
             }
             self.follow_lead();
+            self.record();
             self.round().await;
-        }
-    }
-
-    /// Begins what is queued, as much at a time as is allowed, and only while all is there that it
-    /// takes. What the breaker guards goes back if that has opened since, and waits if nobody knows.
-    fn begin_acts(&mut self) {
-        while self.acts.len() < self.settings.concurrency.max(1)
-            && self.engine.health.is_fine()
-            && let Some(due) = self.queue.pop_front()
-        {
-            match self.ledger.as_ref().map(|kept| kept.value.open.is_some()) {
-                None if due.action.guarded() => return self.queue.push_front(due),
-                Some(true) if due.action.guarded() => self.rounds.put_back(&due),
-                _ => self.begin(due),
-            }
         }
     }
 
@@ -206,13 +221,17 @@ impl Work {
         match told {
             Told::Of(source, news) => {
                 match &*news {
-                    News::Complete => health.fine(&watching(source.plural)),
+                    News::Complete => {
+                        health.fine(&watching(source.plural));
+                        self.complete |= source.kind == "Namespace";
+                    }
                     News::Failed(why) => health.waits(&watching(source.plural), why),
                     News::Begins | News::Is(_) | News::Gone(_) => {}
                 }
                 self.rounds.hear(source.kind, &news);
             }
             Told::State(news) => match news {
+                News::Is(_) if self.wires.as_ref().is_some_and(Wires::ring) => {}
                 News::Is(change) if self.ledger.as_ref().is_some_and(|kept| !kept.is_older_than(change.version())) => {}
                 News::Is(_) | News::Gone(_) => self.ledger = None,
                 News::Complete => health.fine(&watching(state::NAME)),
@@ -224,7 +243,14 @@ impl Work {
 
     /// Whether all is there that it takes to judge rightly, and to act on it.
     fn may_judge(&self) -> bool {
-        self.led && self.pause.is_none() && self.engine.health.is_fine()
+        let listens = self.wires.as_ref().is_none_or(|wires| wires.hearing.borrow().is_some());
+        self.led && listens && self.pause.is_none() && self.engine.health.is_fine()
+    }
+
+    /// The world as it is now: while activity may be missed, no silence counts.
+    fn world(&self, now: Timestamp) -> World {
+        let gaps = self.wires.as_ref().and_then(|wires| wires.hearing.borrow().as_ref()?.last(now));
+        World { last_gap: gaps.or(self.settings.world.last_gap), ..self.settings.world.clone() }
     }
 
     fn follow_lead(&mut self) {
@@ -248,6 +274,7 @@ impl Work {
                 tracing::info!("this replica leads");
             }
             self.ledger = None;
+            self.tidy = self.wires.is_none() && !self.engine.dry_run;
             self.rounds.doubt();
         } else {
             tracing::info!("this replica does not lead any more");
@@ -275,14 +302,19 @@ impl Work {
                 Err(e) => return self.state_failed(&e.to_string()),
             }
         }
+        if std::mem::take(&mut self.tidy)
+            && let Err(e) = listen::forget(&self.engine).await
+        {
+            return self.state_failed(&e.to_string());
+        }
         if !self.may_judge() {
             return;
         }
         let Some(mut kept) = self.ledger.take() else { return };
         let before = kept.value.clone();
         let now = self.engine.clock.now();
-        let Settings { world, bounds, .. } = &*self.settings;
-        let mut round = self.rounds.round(world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
+        let (world, bounds) = (self.world(now), &self.settings.bounds);
+        let mut round = self.rounds.round(&world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
         for refusal in std::mem::take(&mut round.refused) {
             tell::refused(&self.engine, &refusal);
         }
@@ -308,63 +340,6 @@ impl Work {
         self.pause = Some(Instant::now() + STATE_PAUSE);
     }
 
-    fn take_up(&mut self, round: Round) {
-        let Round { due, opened, .. } = round;
-        if let Some(opened) = opened {
-            self.engine.metrics.breaker(crate::NAME, true);
-            // In a dry run nobody can close it, so it is not kept open; it is told once.
-            if !(self.engine.dry_run && std::mem::replace(&mut self.told_open, true)) {
-                tell::opened(&self.engine, &opened);
-            }
-            if let Some(kept) = self.ledger.as_mut().filter(|_| self.engine.dry_run) {
-                kept.value.open = None;
-            }
-        }
-        for due in due {
-            if self.engine.dry_run {
-                tell::rehearsed(&self.engine, &due);
-                self.rounds.rehearse(&due);
-            } else if matches!(due.action, Action::Wake { .. }) {
-                // Somebody waits for it.
-                self.queue.push_front(due);
-            } else {
-                self.queue.push_back(due);
-            }
-        }
-    }
-
-    fn begin(&mut self, due: Due) {
-        let (engine, settings) = (self.engine.clone(), self.settings.clone());
-        if let Next::Act { due: at, .. } = &due.verdict.next {
-            engine.metrics.lag(time::between(*at, engine.clock.now()).as_secs_f64());
-        }
-        self.acts.push(
-            async move {
-                let judged = Judged { subject: &due.subject, rule: Some(due.verdict.rule), action: &due.action };
-                let hand = Hand { client: &engine.writer, manager: MANAGER };
-                let (outcome, seen) = carry_out(hand, judged, &settings.world, engine.clock.now()).await;
-                Done { due, outcome, seen }
-            }
-            .boxed(),
-        );
-    }
-
-    fn finish(&mut self, done: Done) {
-        let Done { due, outcome, seen } = done;
-        tell::done(&self.engine, &due, &outcome);
-        self.rounds.see(&seen);
-        let now = self.engine.clock.now();
-        match outcome {
-            Ok(()) => self.rounds.done(&due, now),
-            Err(undone) => {
-                if undone.is_forbidden() {
-                    self.engine.health.doubt();
-                }
-                self.rounds.failed(&due, now);
-            }
-        }
-    }
-
     fn tell_totals(&self) {
         for (next, count) in self.rounds.totals() {
             self.engine.metrics.subjects(crate::NAME, next, count);
@@ -376,6 +351,10 @@ impl Work {
         let limit = Instant::now() + LAST_ACTS;
         while let Ok(Some(done)) = tokio::time::timeout_at(limit, self.acts.next()).await {
             self.finish(done);
+        }
+        if let Some(mut records) = self.records.take() {
+            let policy = &self.settings.world.policy;
+            records.end(&mut self.rounds, &self.engine, policy, limit).await;
         }
         if !self.acts.is_empty() {
             tracing::warn!("{} acts are cut short; the next leader completes them", self.acts.len());

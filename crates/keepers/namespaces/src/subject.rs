@@ -1,5 +1,6 @@
 //! What is judged, and the world it is judged in: plain data.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -69,6 +70,8 @@ pub struct Subject {
     pub state: Setting<State>,
     /// The annotation `activity-status`.
     pub activity: Setting<Activity>,
+    /// Who is in it, as an exec or a port-forward: since when, by the audit's name for each.
+    pub sessions: Setting<BTreeMap<String, Timestamp>>,
     /// Since when it is asleep.
     pub asleep_since: Setting<Timestamp>,
     /// When its deletion was announced.
@@ -142,7 +145,8 @@ impl Subject {
     /// What can be said to be wrong with its own annotations, as far as the words go.
     pub fn broken_annotations(&self) -> impl Iterator<Item = &Broken> {
         let by_hand = [self.hand_sleep_until.broken(), self.hand_wake_until.broken()];
-        [self.activity.broken(), self.asleep_since.broken()].into_iter().chain(by_hand).flatten()
+        let use_and_sleep = [self.activity.broken(), self.sessions.broken(), self.asleep_since.broken()];
+        use_and_sleep.into_iter().chain(by_hand).flatten()
     }
 
     /// The same of its announcement, which hinders a deletion and not a wake.
@@ -165,6 +169,10 @@ impl Subject {
                 if who.is_empty() { moment(&a.at) } else { format!("{}, {who}", moment(&a.at)) }
             }),
         ));
+        if self.sessions.is_set() {
+            let since = |all: &BTreeMap<String, Timestamp>| all.values().map(moment).collect::<Vec<_>>().join("; ");
+            facts.push(("open sessions", said(&self.sessions, since)));
+        }
         for (name, setting) in [
             ("asleep since", &self.asleep_since),
             ("announced at", &self.announced_at),
@@ -240,6 +248,8 @@ pub struct Policy {
     pub fallback: Option<Fallback>,
     /// Which share of its period a deletion is announced ahead; zero: not at all.
     pub announce: f64,
+    /// How long a session may last: its end may never be heard of.
+    pub session: SignedDuration,
 }
 
 /// What namespaces without a label get.
@@ -263,6 +273,9 @@ impl Policy {
     /// A tenth of the period: a week's notice for ten weeks, two hours' for a day.
     pub const ANNOUNCE: f64 = 0.10;
 
+    /// A day: longer than anybody works at a stretch.
+    pub const SESSION: SignedDuration = SignedDuration::from_hours(24);
+
     /// More than half of a period is no announcement any more; it would begin before the silence does.
     pub const MOST_ANNOUNCE: f64 = 0.5;
 
@@ -276,6 +289,6 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { protected: Vec::new(), fallback: None, announce: Self::ANNOUNCE }
+        Self { protected: Vec::new(), fallback: None, announce: Self::ANNOUNCE, session: Self::SESSION }
     }
 }

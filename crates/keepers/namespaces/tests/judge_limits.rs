@@ -215,6 +215,25 @@ fn silence_asleep_counts_from_the_last_gap_on_too() {
 }
 
 #[rstest]
+#[case::not_put_to_sleep(awake().sleep_after("2h").idle("3h").in_use("3h"), "CountingDown: wait sleep @+2h")]
+#[case::not_deleted(asleep("99h").sleep_after("10h").announced("90h", past("89h")).in_use("1h"), "AnnouncementWithdrawn: act label @+0s")]
+#[case::not_deleted_awake(awake().delete_after("10h").idle("11h").announced("2h", past("1h")).in_use("12h"), "AnnouncementWithdrawn: act label @+0s")]
+#[case::not_for_ever(awake().sleep_after("2h").idle("26h").in_use("25h"), "CountingDown: wait sleep @+1h")]
+#[case::an_order_is_an_order(awake().sleep_after("2h").by_hand_until(future("1h")).in_use("1h"), "HandSleep: act sleep @+0s")]
+fn an_open_session_is_use_until_it_ends(#[case] ns: Subject, #[case] expected: &str) {
+    let found = judge(&ns, &world());
+
+    assert_eq!(short(&found), expected, "{}", found.because);
+}
+
+#[test]
+fn who_is_in_it_is_said() {
+    let found = judge(&awake().sleep_after("2h").idle("3h").in_use("3h"), &world());
+
+    assert_eq!(found.because, "in use: a session is open since 2026-01-09T21:00:00Z; sleep-after is 2h");
+}
+
+#[rstest]
 #[case::malformed(awake().sleep_after("soon").idle("9d"), "BrokenLabel: refuse", "sleep-after")]
 #[case::negative(awake().delete_after("-1h").idle("9d"), "BrokenLabel: refuse", "it is negative")]
 #[case::one_broken_is_enough(awake().sleep_after("1h").delete_after("1y").idle("9d"), "BrokenLabel: refuse", "delete-after")]
@@ -222,6 +241,7 @@ fn silence_asleep_counts_from_the_last_gap_on_too() {
 #[case::activity_without_a_time(awake().sleep_after("1h").activity("{}"), "BrokenAnnotation: refuse", "without LastActivityTime")]
 #[case::activity_from_the_future(awake().sleep_after("1h").used_at(future("1h")), "BrokenAnnotation: refuse", "in the future")]
 #[case::unknown_state(awake().sleep_after("1h").change(|s| s.state = api::read_state(Some("dreaming"))), "UnknownState: refuse", "dreaming")]
+#[case::sessions_no_json(awake().sleep_after("1h").change(|s| s.sessions = api::read_sessions(Some("[1]"))), "BrokenAnnotation: refuse", "sessions")]
 #[case::asleep_since_no_time(
     asleep("1h").sleep_after("1h").change(|s| s.asleep_since = api::read_time(api::Place::Annotation(api::ASLEEP_SINCE), Some("noon"))),
     "BrokenAnnotation: refuse", "asleep-since"

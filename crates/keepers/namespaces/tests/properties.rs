@@ -117,7 +117,12 @@ fn any_world() -> impl Strategy<Value = World> {
     let announce = prop_oneof![1 => Just(0.0), 4 => Just(0.1), 1 => Just(0.5)];
     (fallback, announce, option::weighted(0.2, moment(0..100))).prop_map(|(fallback, announce, last_gap)| {
         let fallback = fallback.map(|delete_claims| Fallback { sleep_after: Fallback::SLEEP_AFTER, delete_claims });
-        let policy = Policy { protected: vec![wildmatch::WildMatch::new("prod-*")], fallback, announce };
+        let policy = Policy {
+            protected: vec![wildmatch::WildMatch::new("prod-*")],
+            fallback,
+            announce,
+            session: Policy::SESSION,
+        };
         World { policy, last_gap }
     })
 }

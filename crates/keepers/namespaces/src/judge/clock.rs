@@ -1,5 +1,7 @@
 //! The deadlines of a subject: all of them follow from its labels, its records and the last gap.
 
+use std::collections::BTreeMap;
+
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
 use crate::act::{Action, Sleep};
@@ -61,10 +63,23 @@ impl<'a> Clock<'a> {
         Some(self.not_before_gap(since))
     }
 
+    /// Since when somebody is in it; a session that lasts too long counts no more.
+    fn in_use(&self) -> Option<Timestamp> {
+        let sessions = self.subject.sessions.get()?.values().copied();
+        sessions.filter(|since| self.until(*since) > self.now).min()
+    }
+
+    /// Until when a session counts at the most.
+    fn until(&self, since: Timestamp) -> Timestamp {
+        time::after(since, self.world.policy.session)
+    }
+
     /// Neither a time before the last gap nor one before it was made says anything about it, nor one
-    /// in which a person had its namespace sleep.
+    /// in which a person had its namespace sleep; and while somebody is in it, nothing is silent.
     fn not_before_gap(&self, t: Timestamp) -> Timestamp {
-        let bounds = [self.world.last_gap, self.subject.created, self.subject.home_woken];
+        let sessions = self.subject.sessions.get().into_iter().flat_map(BTreeMap::values);
+        let in_use = sessions.map(|since| self.until(*since).min(self.now)).max();
+        let bounds = [self.world.last_gap, self.subject.created, self.subject.home_woken, in_use];
         bounds.into_iter().flatten().fold(t, Timestamp::max)
     }
 
@@ -212,6 +227,9 @@ impl<'a> Clock<'a> {
         let limits = [("sleep-after", self.subject.sleep_after()), ("delete-after", self.subject.delete_after.value())];
         let limits: Vec<String> =
             limits.into_iter().filter_map(|(name, d)| Some(format!("{name} is {}", duration::format(d?)))).collect();
+        if let Some(since) = self.in_use() {
+            return format!("in use: a session is open since {}; {}", time::show(since), limits.join(", "));
+        }
         let gap = if self.world.last_gap.is_some_and(|gap| gap >= idle) {
             ", counted from the last gap of the activity source"
         } else {

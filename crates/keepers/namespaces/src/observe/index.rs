@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caretaker_core::Setting;
 use caretaker_core::admit::Crowd;
 
 use super::{Manifest, Meta, home, is_of_our_group, is_single, row, subject};
-use crate::api::{self, State};
+use crate::api::{self, Activity, State};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Workload, WorkloadKind};
 
@@ -29,6 +30,8 @@ pub struct Observation {
     unseen: BTreeMap<String, BTreeSet<Name>>,
     /// Namespaces in which something has changed.
     touched: BTreeSet<String>,
+    /// Uses that were heard of and are not written down yet.
+    uses: BTreeMap<String, Activity>,
     /// What is known to be deleted, by its identity, before the watch tells so.
     gone: BTreeSet<String>,
 }
@@ -54,7 +57,12 @@ impl Observation {
         let home = home(meta);
         match kind {
             "Namespace" => {
-                self.namespaces.insert(meta.name.clone(), Box::new(subject(Kind::Namespace, object)));
+                let ns = subject(Kind::Namespace, object);
+                let said = ns.activity.get().map(|a| a.at);
+                if self.uses.get(&meta.name).is_some_and(|heard| said.is_some_and(|said| said >= heard.at)) {
+                    self.uses.remove(&meta.name);
+                }
+                self.namespaces.insert(meta.name.clone(), Box::new(ns));
             }
             "PersistentVolumeClaim" => {
                 self.claims.entry(home).or_default().insert(meta.name.clone());
@@ -113,9 +121,27 @@ impl Observation {
         self.calls.insert(caller, homes);
     }
 
+    /// A namespace was used; so it is judged, until its object says the same.
+    pub fn used(&mut self, home: &str, activity: Activity) {
+        let known = self.uses.get(home).map(|a| a.at);
+        if self.namespaces.contains_key(home) && known.is_none_or(|known| known < activity.at) {
+            self.uses.insert(home.to_owned(), activity);
+            self.touched.insert(home.to_owned());
+        }
+    }
+
+    /// What a namespace says about itself; what stands around it is not part of it.
+    #[must_use]
+    pub fn namespace(&self, home: &str) -> Option<&Subject> {
+        self.namespaces.get(home).map(|ns| &**ns)
+    }
+
     /// An object is gone.
     pub fn remove(&mut self, kind: &str, object: &Manifest) {
         if is_of_our_group(kind, &object.api_version) {
+            if kind == "Namespace" {
+                self.uses.remove(&object.metadata.name);
+            }
             self.gone.remove(&object.metadata.uid);
             self.forget(kind, &object.metadata);
         }
@@ -267,6 +293,12 @@ impl Observation {
             (ns.is_asleep() || ns.state() == State::Sleeping, ns.hand_sleep_until.value(), woken)
         });
         for ns in &mut subjects {
+            if let Some(heard) = self.uses.get(home)
+                && ns.activity.get().is_none_or(|said| said.at < heard.at)
+                && ns.activity.broken().is_none()
+            {
+                ns.activity = Setting::Is(heard.clone());
+            }
             ns.claims = self.claims.get(home).map_or(0, BTreeSet::len);
             ns.kept = self.kept.get(home).into_iter().flatten().map(|name| format!("Service/{name}")).collect();
             ns.serves.clone_from(&serves);

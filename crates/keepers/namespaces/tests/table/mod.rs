@@ -33,7 +33,7 @@ pub fn awake() -> Subject {
     Subject {
         name: "shop".to_owned(),
         state: Setting::Is(State::Normal),
-        activity: Setting::Is(Activity { at: now(), by: "ListPods".into(), user: "ann".into() }),
+        activity: Setting::Is(Activity { at: now(), by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
         ..Subject::default()
     }
 }
@@ -65,7 +65,9 @@ pub trait Told: Sized {
         self.used_at(past(text))
     }
     fn used_at(self, at: Timestamp) -> Self {
-        self.change(|s| s.activity = Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into() }))
+        self.change(|s| {
+            s.activity = Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() });
+        })
     }
     fn activity(self, text: &str) -> Self {
         self.change(|s| s.activity = api::read_activity(Some(text)))
@@ -91,6 +93,10 @@ pub trait Told: Sized {
     }
     fn kept_awake_until(self, at: Timestamp) -> Self {
         self.change(|s| s.hand_wake_until = Setting::Is(at))
+    }
+    /// Somebody is in it since so long ago.
+    fn in_use(self, ago: &str) -> Self {
+        self.change(|s| s.sessions = Setting::Is([("x1".to_owned(), past(ago))].into()))
     }
     fn created(self, ago: &str) -> Self {
         self.change(|s| s.created = Some(past(ago)))

@@ -72,7 +72,7 @@ impl Working {
             dry_run: false,
             scan,
         };
-        let settings = Settings { world, bounds, concurrency: 8 };
+        let settings = Settings { world, bounds, concurrency: 8, source: None };
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(run(settings, engine, async {
             // Dropped is as good as rung.

@@ -1,0 +1,84 @@
+//! What may be done is begun, and what was done is taken in.
+
+use caretaker_core::{Action as _, Next, time};
+use futures::FutureExt;
+
+use super::{Done, Work, tell};
+use crate::act::Action;
+use crate::act::carry_out::{Hand, Judged, MANAGER, carry_out};
+use crate::round::{Due, Round};
+
+impl Work {
+    /// Begins what is queued, as much at a time as is allowed, and only while all is there that it
+    /// takes. What the breaker guards goes back if that has opened since, and waits if nobody knows.
+    pub(super) fn begin_acts(&mut self) {
+        while self.acts.len() < self.settings.concurrency.max(1)
+            && self.engine.health.is_fine()
+            && let Some(due) = self.queue.pop_front()
+        {
+            match self.ledger.as_ref().map(|kept| kept.value.open.is_some()) {
+                None if due.action.guarded() => return self.queue.push_front(due),
+                Some(true) if due.action.guarded() => self.rounds.put_back(&due),
+                _ => self.begin(due),
+            }
+        }
+    }
+
+    pub(super) fn take_up(&mut self, round: Round) {
+        let Round { due, opened, .. } = round;
+        if let Some(opened) = opened {
+            self.engine.metrics.breaker(crate::NAME, true);
+            // In a dry run nobody can close it, so it is not kept open; it is told once.
+            if !(self.engine.dry_run && std::mem::replace(&mut self.told_open, true)) {
+                tell::opened(&self.engine, &opened);
+            }
+            if let Some(kept) = self.ledger.as_mut().filter(|_| self.engine.dry_run) {
+                kept.value.open = None;
+            }
+        }
+        for due in due {
+            if self.engine.dry_run {
+                tell::rehearsed(&self.engine, &due);
+                self.rounds.rehearse(&due);
+            } else if matches!(due.action, Action::Wake { .. }) {
+                // Somebody waits for it.
+                self.queue.push_front(due);
+            } else {
+                self.queue.push_back(due);
+            }
+        }
+    }
+
+    fn begin(&mut self, due: Due) {
+        let engine = self.engine.clone();
+        let world = self.world(engine.clock.now());
+        if let Next::Act { due: at, .. } = &due.verdict.next {
+            engine.metrics.lag(time::between(*at, engine.clock.now()).as_secs_f64());
+        }
+        self.acts.push(
+            async move {
+                let judged = Judged { subject: &due.subject, rule: Some(due.verdict.rule), action: &due.action };
+                let hand = Hand { client: &engine.writer, manager: MANAGER };
+                let (outcome, seen) = carry_out(hand, judged, &world, engine.clock.now()).await;
+                Done { due, outcome, seen }
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn finish(&mut self, done: Done) {
+        let Done { due, outcome, seen } = done;
+        tell::done(&self.engine, &due, &outcome);
+        self.rounds.see(&seen);
+        let now = self.engine.clock.now();
+        match outcome {
+            Ok(()) => self.rounds.done(&due, now),
+            Err(undone) => {
+                if undone.is_forbidden() {
+                    self.engine.health.doubt();
+                }
+                self.rounds.failed(&due, now);
+            }
+        }
+    }
+}

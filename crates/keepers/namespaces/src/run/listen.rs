@@ -1,0 +1,330 @@
+//! Whether anybody listens: canaries, and what is known of gaps.
+//!
+//! The leader sends canaries and keeps the gaps. A canary may come back to another replica, which
+//! then says so in the state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use caretaker_activity::canary::{Canary, Gaps, Next};
+use caretaker_activity::fold::CANARY;
+use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_engine::state::{self, Kept, State, StateError};
+use caretaker_engine::{Engine, told};
+use kube::api::Request;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::records::Source;
+
+/// What a leader knows of gaps; nothing before it has read the state.
+pub(super) type Hearing = watch::Receiver<Option<Gaps>>;
+
+/// The key of the gaps in the state, and that of a canary that came back to another replica.
+pub const GAPS: &str = "activity";
+const ACKNOWLEDGED: &str = "canary";
+
+const PART: &str = "activity";
+
+/// However short, the time without a leader in which an API server holds on to what it could not
+/// send: it tries again after ten seconds.
+const UNLED: SignedDuration = SignedDuration::from_secs(30);
+
+/// Until the state is tried again that could not be read or written.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A canary that takes longer to be answered is not sent.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Its wires to the loop.
+pub(super) struct Wires {
+    /// Words of canaries that came back here.
+    pub(super) words: mpsc::UnboundedSender<String>,
+    /// Rung when the state was written.
+    pub(super) changed: Arc<Notify>,
+    pub(super) hearing: Hearing,
+}
+
+impl Wires {
+    /// The state was written: a canary may have come back to another replica.
+    pub(super) fn ring(&self) -> bool {
+        self.changed.notify_one();
+        false
+    }
+}
+
+struct Listening {
+    source: Source,
+    engine: Arc<Engine>,
+    gaps: State,
+    acknowledged: State,
+    /// For whoever does not lead.
+    open: (State, State),
+    words: mpsc::UnboundedReceiver<String>,
+    changed: Arc<Notify>,
+    hearing: watch::Sender<Option<Gaps>>,
+}
+
+/// Nobody listens here any more, and somebody else vouches for what is written down: gaps of before
+/// mean nothing.
+pub(super) async fn forget(engine: &Engine) -> Result<(), StateError> {
+    let gaps = State::new(engine.writer.clone(), GAPS, crate::act::carry_out::MANAGER);
+    if gaps.word().await?.is_some() { gaps.say(None).await } else { Ok(()) }
+}
+
+/// Prepares it; the future runs for ever.
+pub(super) fn listen(source: Source, engine: Arc<Engine>, manager: &str) -> (Wires, impl Future<Output = ()> + use<>) {
+    let (words, heard) = mpsc::unbounded_channel();
+    let (sender, hearing) = watch::channel(None);
+    let changed = Arc::new(Notify::new());
+    let state = |client: &kube::Client, key| State::new(client.clone(), key, manager);
+    let listening = Listening {
+        gaps: state(&engine.writer, GAPS),
+        acknowledged: state(&engine.writer, ACKNOWLEDGED),
+        open: (state(&source.client, GAPS), state(&source.client, ACKNOWLEDGED)),
+        source,
+        engine,
+        words: heard,
+        changed: changed.clone(),
+        hearing: sender,
+    };
+    (Wires { words, changed, hearing }, listening.go())
+}
+
+impl Listening {
+    async fn go(mut self) {
+        let mut lead = self.engine.lead.clone();
+        loop {
+            self.engine.health.fine(PART);
+            while !self.engine.leads() {
+                self.hearing.send_replace(None);
+                let changed = async {
+                    match &mut lead {
+                        Some(lead) => lead.changed().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = changed => {}
+                    Some(word) = self.words.recv() => self.acknowledge(&word).await,
+                    why = self.source.ear.lost() => self.note_loss(&why).await,
+                }
+            }
+            self.engine.health.awaits(PART);
+            self.lead().await;
+        }
+    }
+
+    /// Another replica waits for this one.
+    async fn acknowledge(&self, word: &str) {
+        if let Err(e) = self.open.1.say(Some(word)).await {
+            tracing::warn!("a canary of the leader could not be acknowledged: {e}");
+        }
+    }
+
+    /// Lines of a log were lost here, and the leader must know.
+    async fn note_loss(&self, why: &str) {
+        let now = self.engine.clock.now();
+        loop {
+            let noted = async {
+                let mut kept: Kept<Gaps> = self.open.0.read().await?;
+                kept.value.begin(now, why);
+                kept.value.end(now);
+                self.open.0.write(&mut kept).await
+            };
+            match noted.await {
+                Ok(()) => return,
+                Err(e) => tracing::warn!("lines of the audit log were lost, and it could not be noted: {e}"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// As long as this replica leads.
+    async fn lead(&mut self) {
+        let Some(mut kept) = self.read().await else { return };
+        let mut saved = kept.value.clone();
+        let now = self.engine.clock.now();
+        let proven = self.take_over(&mut kept.value, now);
+        let Some(every) = self.source.canary else {
+            self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
+            self.tell(&kept.value);
+            return self.idle().await;
+        };
+        let mut canary = Canary::new(every, proven, now);
+        while self.engine.leads() {
+            let now = self.engine.clock.now();
+            let next = canary.next(&mut kept.value, now);
+            if kept.value != saved && self.save(&mut kept).await {
+                saved = kept.value.clone();
+            }
+            self.tell(&kept.value);
+            match next {
+                Next::Send => self.send(&mut canary).await,
+                Next::Wait(until) => self.wait(until, &mut canary, &mut kept).await,
+            }
+        }
+    }
+
+    /// Without canaries there is nothing to do but to lead.
+    async fn idle(&self) {
+        let mut lead = self.engine.lead.clone();
+        while self.engine.leads() {
+            match &mut lead {
+                Some(lead) => lead.changed().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn read(&self) -> Option<Kept<Gaps>> {
+        while self.engine.leads() {
+            match self.gaps.read().await {
+                Ok(kept) => {
+                    self.engine.health.fine(PART);
+                    return Some(kept);
+                }
+                Err(e) => self.engine.health.waits(PART, e.to_string()),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        None
+    }
+
+    /// What the time before this lead means; returns when somebody was last known to listen.
+    fn take_over(&self, gaps: &mut Gaps, now: Timestamp) -> Timestamp {
+        // A dry run has no predecessor and writes nothing: it begins as if all had been heard.
+        if self.engine.dry_run {
+            return now;
+        }
+        let before = self.engine.lead.as_ref().and_then(caretaker_engine::lease::Lead::before);
+        match before {
+            _ if gaps.is_empty() => gaps.begin(now, "nobody has listened before"),
+            None => gaps.begin(now, "nobody knows whether anybody has listened before"),
+            Some(before) if time::between(before, now) > UNLED => {
+                gaps.begin(before, "no replica was there to listen");
+                return before;
+            }
+            Some(before) => return before,
+        }
+        now
+    }
+
+    /// True if it is written; it is tried again otherwise.
+    async fn save(&self, kept: &mut Kept<Gaps>) -> bool {
+        if self.engine.dry_run {
+            return true;
+        }
+        let Err(e) = self.gaps.write(kept).await else { return true };
+        // Of two that were written at once, the later gap counts; it is ours that lasts.
+        if let Ok(there) = self.gaps.read::<Gaps>().await {
+            let ours = std::mem::replace(kept, there);
+            let longer = |gaps: &Gaps| gaps.last(Timestamp::MAX);
+            if longer(&ours.value) >= longer(&kept.value) {
+                kept.value = ours.value;
+            }
+            if self.gaps.write(kept).await.is_ok() {
+                return true;
+            }
+        }
+        tracing::warn!("what is known of gaps could not be written: {e}");
+        false
+    }
+
+    fn tell(&self, gaps: &Gaps) {
+        let Engine { metrics, health, .. } = &*self.engine;
+        metrics.gap(gaps.open().is_some());
+        let note = match (gaps.open(), gaps.all().last()) {
+            (Some(gap), _) => Some(format!(
+                "activity may be missed since {}, so that no silence counts: {}",
+                time::show(gap.from),
+                gap.because
+            )),
+            (None, Some(gap)) => gap.to.map(|to| {
+                format!(
+                    "silence counts from {} on; the last gap began at {}: {}",
+                    time::show(to),
+                    time::show(gap.from),
+                    gap.because
+                )
+            }),
+            (None, None) => None,
+        };
+        health.note(PART, note);
+        self.hearing.send_if_modified(|known| {
+            let news = known.as_ref() != Some(gaps);
+            if news {
+                if let Some(gap) = gaps.open().filter(|_| known.as_ref().is_none_or(|known| known.open().is_none())) {
+                    tracing::warn!("activity may be missed: {}", gap.because);
+                } else if known.as_ref().is_some_and(|known| known.open().is_some()) && gaps.open().is_none() {
+                    tracing::info!("activity is heard of again");
+                }
+                *known = Some(gaps.clone());
+            }
+            news
+        });
+    }
+
+    async fn send(&self, canary: &mut Canary) {
+        let word = format!("{:016x}", fastrand::u64(..));
+        let asked = async {
+            let client = (self.source.fresh)(&format!("{CANARY}{word}"))?;
+            let path = format!("/api/v1/namespaces/{}/configmaps", state::NAMESPACE);
+            let request = Request::new(path).get(state::NAME, &kube::api::GetParams::default());
+            let request = request.map_err(|e| e.to_string())?;
+            match client.request_text(request).await {
+                // It was answered: so it is in the audit.
+                Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+                Err(e) => Err(told(&e)),
+            }
+        };
+        // It may come back before it is answered.
+        let now = self.engine.clock.now();
+        canary.sent(word.clone(), now);
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => canary.unsent(why, now),
+            Err(_) => canary.unsent("the API server does not answer".to_owned(), now),
+        }
+    }
+
+    async fn wait(&mut self, until: Timestamp, canary: &mut Canary, kept: &mut Kept<Gaps>) {
+        let mut lead = self.engine.lead.clone();
+        let clock = self.engine.clock.clone();
+        let lost = async {
+            match &mut lead {
+                Some(lead) => lead.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(word) = self.words.recv() => {
+                canary.back(&word, &mut kept.value);
+            }
+            why = self.source.ear.lost() => {
+                let now = clock.now();
+                kept.value.begin(now, why);
+                if !canary.waits() {
+                    kept.value.end(now);
+                }
+            }
+            () = self.changed.notified() => self.look(canary, kept).await,
+            // A comparison with a deadline is strict, and one that is due now is due.
+            () = clock.over(Some(until)) => {}
+            () = lost => {}
+        }
+    }
+
+    /// Another replica may have heard the canary, or lost lines of its log.
+    async fn look(&self, canary: &mut Canary, kept: &mut Kept<Gaps>) {
+        if let Ok(there) = self.gaps.read::<Gaps>().await {
+            let ours = std::mem::replace(kept, there);
+            if ours.value.last(Timestamp::MAX) >= kept.value.last(Timestamp::MAX) {
+                kept.value = ours.value;
+            }
+        }
+        if canary.waits()
+            && let Ok(Some(word)) = self.acknowledged.word().await
+        {
+            canary.back(&word, &mut kept.value);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Writes down what was heard. Every replica does, whoever leads.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use caretaker_activity::ear::Ear;
+use caretaker_activity::fold::Note;
+use caretaker_core::deadlines::Deadlines;
+use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_engine::api::{is_absence, is_conflict};
+use caretaker_engine::{Engine, told};
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use kube::Client;
+use tokio::time::Instant;
+
+use super::Work;
+use super::listen::Wires;
+use crate::act::carry_out::{MANAGER, Sight};
+use crate::api::State;
+use crate::observe::{Manifest, resource};
+use crate::record::{Recording, activity, weigh};
+use crate::round::Rounds;
+use crate::subject::Policy;
+
+/// Makes a client on a connection of its own, under a name of its own.
+pub type Fresh = dyn Fn(&str) -> Result<Client, String> + Send + Sync;
+
+/// Where uses are heard of.
+#[derive(Clone)]
+pub struct Source {
+    /// What was heard.
+    pub ear: Ear,
+    /// A client that needs no lead.
+    pub client: Client,
+    /// For the requests that must come back as audit events.
+    pub fresh: Arc<Fresh>,
+    /// How often one of those is sent; `None`: never, and nobody knows whether anything is heard.
+    pub canary: Option<SignedDuration>,
+    /// How often a namespace that is awake may be written.
+    pub every: SignedDuration,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("canary", &self.canary).field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
+/// A write that has ended.
+pub(super) struct Written {
+    home: String,
+    note: Note,
+    outcome: Result<Box<Manifest>, kube::Error>,
+}
+
+/// Writes at once, at most.
+const AT_ONCE: usize = 8;
+/// Until a write is tried again that failed.
+const PAUSE: SignedDuration = SignedDuration::from_secs(5);
+/// Until one is that came second: by then the watch tells what came first.
+const MOMENT: SignedDuration = SignedDuration::from_millis(100);
+
+/// What waits to be written, and what is being written.
+pub(super) struct Records {
+    pub(super) source: Source,
+    notes: BTreeMap<String, Note>,
+    /// Where somebody waits.
+    urgent: VecDeque<String>,
+    due: BTreeSet<String>,
+    later: Deadlines<String>,
+    written: BTreeMap<String, Timestamp>,
+    busy: BTreeSet<String>,
+    writes: FuturesUnordered<BoxFuture<'static, Written>>,
+}
+
+impl Records {
+    pub(super) fn new(source: Source) -> Self {
+        Self {
+            source,
+            notes: BTreeMap::new(),
+            urgent: VecDeque::new(),
+            due: BTreeSet::new(),
+            later: Deadlines::default(),
+            written: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            writes: FuturesUnordered::new(),
+        }
+    }
+
+    /// When something may be written that may not be written yet.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        self.later.first()
+    }
+
+    /// Returns when a write has ended; never, if none is under way.
+    pub(super) async fn ended(&mut self) -> Written {
+        match self.writes.next().await {
+            Some(written) => written,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes in what was heard, and has it judged at once where nobody sleeps: what is asleep is
+    /// judged by what its object says, as the last look before a wake sees no more than that.
+    pub(super) fn hear(&mut self, rounds: &mut Rounds, dry_run: bool) {
+        for (home, note) in self.source.ear.take() {
+            let awake = rounds.namespace(&home).is_some_and(|ns| ns.state() == State::Normal);
+            if let Some(activity) = activity(&note).filter(|_| awake || dry_run) {
+                rounds.used(&home, activity);
+            }
+            if dry_run {
+                continue;
+            }
+            self.notes.entry(home.clone()).or_default().and(note);
+            self.look_at(home, awake);
+        }
+    }
+
+    fn look_at(&mut self, home: String, awake: bool) {
+        self.later.set(&home, None);
+        if awake {
+            self.due.insert(home);
+        } else if !self.urgent.contains(&home) {
+            self.urgent.push_back(home);
+        }
+    }
+
+    /// Begins what may be written. `complete`: a namespace that is not known does not exist.
+    pub(super) fn begin(&mut self, rounds: &Rounds, policy: &Policy, complete: bool, now: Timestamp) {
+        self.due.extend(self.later.over(now));
+        while self.writes.len() < AT_ONCE
+            && complete
+            && let Some(home) = self.urgent.pop_front().or_else(|| self.due.pop_first())
+        {
+            if !self.busy.contains(&home) {
+                self.write(home, rounds, policy, now);
+            }
+        }
+    }
+
+    fn write(&mut self, home: String, rounds: &Rounds, policy: &Policy, now: Timestamp) {
+        let Some((note, ns)) = self.notes.get(&home).zip(rounds.namespace(&home)) else {
+            self.forget(&home);
+            return;
+        };
+        let written = self.written.get(&home).copied();
+        match weigh(ns, policy, note, written, self.source.every, now) {
+            Recording::Nothing => _ = self.notes.remove(&home),
+            Recording::At(at) => self.later.set(&home, Some(at)),
+            Recording::Now(patch) => {
+                let note = self.notes.remove(&home).unwrap_or_default();
+                let client = self.source.client.clone();
+                self.busy.insert(home.clone());
+                self.writes.push(
+                    async move {
+                        let outcome = resource("Namespace").patch(&client, None, &home, MANAGER, &patch).await;
+                        Written { home, note, outcome }
+                    }
+                    .boxed(),
+                );
+            }
+        }
+    }
+
+    fn forget(&mut self, home: &str) {
+        self.notes.remove(home);
+        self.written.remove(home);
+    }
+
+    /// Takes in how a write went.
+    pub(super) fn finish(&mut self, written: Written, rounds: &mut Rounds, engine: &Engine) {
+        let Written { home, note, outcome } = written;
+        let now = engine.clock.now();
+        self.busy.remove(&home);
+        let pause = match outcome {
+            Ok(namespace) => {
+                engine.metrics.recorded("written");
+                self.written.insert(home.clone(), now);
+                rounds.see(&vec![Sight::Is("Namespace", namespace)]);
+                // Whatever was heard meanwhile.
+                if self.notes.contains_key(&home) {
+                    self.due.insert(home);
+                }
+                return;
+            }
+            Err(kube::Error::Api(status)) if is_absence(&status, &home) => return self.forget(&home),
+            Err(e) if is_conflict(&e) => MOMENT,
+            Err(e) => {
+                engine.metrics.recorded("failed");
+                tracing::warn!("the use of namespace {home} could not be written: {}", told(&e));
+                PAUSE
+            }
+        };
+        let mut earlier = note;
+        earlier.and(self.notes.remove(&home).unwrap_or_default());
+        self.notes.insert(home.clone(), earlier);
+        self.later.set(&home, Some(time::after(now, pause)));
+    }
+
+    /// Writes the rest, as far as there is time.
+    pub(super) async fn end(&mut self, rounds: &mut Rounds, engine: &Engine, policy: &Policy, limit: Instant) {
+        self.source.every = SignedDuration::ZERO;
+        self.hear(rounds, engine.dry_run);
+        self.due.extend(self.notes.keys().cloned());
+        loop {
+            self.begin(rounds, policy, true, engine.clock.now());
+            if self.writes.is_empty() {
+                return;
+            }
+            match tokio::time::timeout_at(limit, self.ended()).await {
+                Ok(written) => self.finish(written, rounds, engine),
+                Err(_) => return tracing::warn!("{} uses were not written down", self.notes.len() + self.writes.len()),
+            }
+        }
+    }
+}
+
+/// Something about uses.
+pub(super) enum Stir {
+    /// Something was heard.
+    News,
+    /// A write has ended.
+    Written(Box<Written>),
+    /// What is known of gaps has changed.
+    Gaps,
+}
+
+/// Returns when anything happens about uses; never, where nobody listens.
+pub(super) async fn stir(records: &mut Option<Records>, wires: &mut Option<Wires>) -> Stir {
+    let (Some(records), Some(wires)) = (records, wires) else { return std::future::pending().await };
+    let ear = records.source.ear.clone();
+    tokio::select! {
+        () = ear.news() => Stir::News,
+        written = records.ended() => Stir::Written(Box::new(written)),
+        Ok(()) = wires.hearing.changed() => Stir::Gaps,
+    }
+}
+
+impl Work {
+    /// Takes in what happened about uses.
+    pub(super) fn stirred(&mut self, stir: Stir) {
+        let (Some(records), Some(wires)) = (&mut self.records, &self.wires) else { return };
+        match stir {
+            Stir::News => {
+                for word in records.source.ear.take_canaries() {
+                    // Whoever waits for it outlives this loop.
+                    let _ = wires.words.send(word);
+                }
+                records.hear(&mut self.rounds, self.engine.dry_run);
+            }
+            Stir::Written(written) => records.finish(*written, &mut self.rounds, &self.engine),
+            // Every deadline is another one.
+            Stir::Gaps => self.rounds.doubt(),
+        }
+    }
+
+    /// Begins to write down what may be written.
+    pub(super) fn record(&mut self) {
+        if let Some(records) = &mut self.records {
+            records.begin(&self.rounds, &self.settings.world.policy, self.complete, self.engine.clock.now());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! When a use is written down, and what is written: a decision table.
+
+mod table;
+
+use std::collections::BTreeMap;
+
+use caretaker_activity::fold::{Note, Use};
+use caretaker_core::{Setting, Timestamp};
+use caretaker_namespaces::api::{self, State};
+use caretaker_namespaces::record::{Recording, weigh};
+use caretaker_namespaces::subject::{Policy, Subject};
+use rstest::rstest;
+use serde_json::Value;
+use table::{Told, asleep, awake, now, past, span, with_fallback};
+
+/// Bob lists pods at a time.
+fn used(at: Timestamp) -> Note {
+    let last = Use { at, what: "ListPods".into(), user: "bob".into(), uid: "u1".into(), agent: "kubectl".into() };
+    Note { last: Some(last), ..Note::default() }
+}
+
+fn weighed(ns: &Subject, note: &Note, written: Option<&str>) -> Recording {
+    weigh(ns, &Policy::default(), note, written.map(past), span("1m"), now())
+}
+
+/// What is written, in short.
+fn short(recording: &Recording) -> String {
+    match recording {
+        Recording::Nothing => "nothing".to_owned(),
+        Recording::At(at) => format!("in {}", caretaker_core::duration::format(caretaker_core::time::between(now(), *at))),
+        Recording::Now(patch) => format!("now {}", written(patch)["LastActivityTime"].as_str().unwrap_or("no use")),
+    }
+}
+
+fn written(patch: &Value) -> Value {
+    let text = patch["metadata"]["annotations"][api::ACTIVITY].as_str().unwrap_or("{}");
+    serde_json::from_str(text).unwrap()
+}
+
+fn sleepy() -> Subject {
+    awake().sleep_after("1h").idle("30m")
+}
+
+#[rstest]
+#[case::the_first_use(sleepy(), used(now()), None, "now 2026-01-10T00:00:00Z")]
+#[case::never_used(sleepy().never_seen(), used(now()), None, "now 2026-01-10T00:00:00Z")]
+#[case::a_second_one_within_the_minute(sleepy(), used(now()), Some("20s"), "in 40s")]
+#[case::another_replica_wrote_a_moment_ago(sleepy().idle("15s"), used(now()), None, "in 45s")]
+#[case::the_minute_is_over(sleepy().idle("2m"), used(now()), Some("61s"), "now 2026-01-10T00:00:00Z")]
+#[case::older_than_what_is_known(sleepy(), used(past("31m")), None, "nothing")]
+#[case::what_is_known(sleepy(), used(past("30m")), None, "nothing")]
+#[case::before_it_was_made(sleepy().never_seen().created("1m"), used(past("2m")), None, "nothing")]
+#[case::no_label(awake().idle("30m"), used(now()), None, "nothing")]
+#[case::protected(sleepy().called("kube-public"), used(now()), None, "nothing")]
+#[case::on_its_way_out(sleepy().change(|s| s.inactive = Some("Terminating".into())), used(now()), None, "nothing")]
+#[case::what_nobody_can_read_stays(sleepy().activity("yesterday"), used(now()), None, "nothing")]
+fn awake_once_a_minute(#[case] ns: Subject, #[case] note: Note, #[case] before: Option<&str>, #[case] expected: &str) {
+    assert_eq!(short(&weighed(&ns, &note, before)), expected);
+}
+
+#[rstest]
+#[case::at_once(asleep("5m").sleep_after("1h"), now(), None, "now 2026-01-10T00:00:00Z")]
+#[case::however_late_it_was_written_before(asleep("5s").sleep_after("1h"), now(), Some("6s"), "now 2026-01-10T00:00:00Z")]
+#[case::on_its_way_there(sleepy().in_state(State::Sleeping), now(), None, "now 2026-01-10T00:00:00Z")]
+#[case::the_word_is_out(asleep("5m").sleep_after("1h").idle("10s"), now(), Some("10s"), "in 50s")]
+#[case::on_its_way_to_us_when_it_fell_asleep(asleep("5s").sleep_after("1h"), past("6s"), None, "now 2026-01-09T23:59:55.001Z")]
+#[case::long_before_it_fell_asleep(asleep("5m").sleep_after("1h"), past("8m"), None, "now 2026-01-09T23:52:00Z")]
+fn asleep_at_once(#[case] ns: Subject, #[case] at: Timestamp, #[case] before: Option<&str>, #[case] expected: &str) {
+    assert_eq!(short(&weighed(&ns, &used(at), before)), expected);
+}
+
+#[test]
+fn it_is_written_in_the_words_of_the_specification_and_on_condition() {
+    let ns = sleepy().change(|s| (s.uid, s.resource_version) = ("id".into(), "7".into()));
+    let Recording::Now(patch) = weighed(&ns, &used(now()), None) else { panic!("not now") };
+
+    assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&"id".into(), &"7".into()));
+    let text = r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-10T00:00:00Z","UserInfo":{"name":"bob","uid":"u1"}}"#;
+    assert_eq!(patch["metadata"]["annotations"][api::ACTIVITY], text);
+    assert!(patch["metadata"]["annotations"].get(api::SESSIONS).is_none());
+}
+
+#[test]
+fn with_the_fallback_every_namespace_is_written() {
+    let ns = awake().idle("30m");
+    let policy = with_fallback(false).policy;
+
+    assert_eq!(short(&weigh(&ns, &policy, &used(now()), None, span("1m"), now())), "now 2026-01-10T00:00:00Z");
+}
+
+fn sessions(recording: &Recording) -> Option<BTreeMap<String, String>> {
+    let Recording::Now(patch) = recording else { panic!("{recording:?}") };
+    match &patch["metadata"]["annotations"][api::SESSIONS] {
+        Value::String(text) => Some(serde_json::from_str(text).unwrap()),
+        Value::Null => None,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_session_is_written_when_it_begins_and_taken_off_when_it_ends() {
+    let begins = Note { begun: [("x2".to_owned(), now())].into(), ..used(now()) };
+    let open = sessions(&weighed(&sleepy().in_use("5m"), &begins, None)).unwrap();
+    assert_eq!(open.keys().collect::<Vec<_>>(), ["x1", "x2"]);
+
+    let ends = Note { ended: vec!["x1".to_owned()], ..Note::default() };
+    let closed = weighed(&sleepy().in_use("5m"), &ends, None);
+    assert_eq!((sessions(&closed), short(&closed)), (None, "now no use".to_owned()));
+    assert_eq!(weighed(&sleepy(), &ends, None), Recording::Nothing, "nobody knew of it");
+}
+
+#[test]
+fn one_that_lasts_too_long_is_taken_off_with_the_next_word() {
+    let ns = sleepy().in_use("25h");
+    let Recording::Now(patch) = weighed(&ns, &used(now()), None) else { panic!("not now") };
+
+    assert!(patch["metadata"]["annotations"].as_object().unwrap()[api::SESSIONS].is_null());
+}
+
+#[test]
+fn what_is_written_can_be_read() {
+    let begins = Note { begun: [("x2".to_owned(), now())].into(), ..used(now()) };
+    let Recording::Now(patch) = weighed(&sleepy(), &begins, None) else { panic!("not now") };
+    let text = |key: &str| patch["metadata"]["annotations"][key].as_str();
+
+    assert_eq!(api::read_sessions(text(api::SESSIONS)), Setting::Is([("x2".to_owned(), now())].into()));
+    let activity = api::read_activity(text(api::ACTIVITY));
+    assert_eq!(activity.get().map(|a| (a.at, a.user.as_str(), a.uid.as_str())), Some((now(), "bob", "u1")));
+}
