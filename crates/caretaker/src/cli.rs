@@ -46,6 +46,10 @@ pub enum Verb {
     Release(Release),
     /// Show whether a breaker is open, or close it
     Breaker(Breaker),
+    /// Show when each namespace was last used, by whom and how, and what did not count
+    Activity(Activity),
+    /// Print what an API server needs to send its audit events to the operator
+    AuditConfig(AuditConfig),
     /// Print the rules in the order in which they are tried
     Rules,
     /// Print a completion script for a shell
@@ -101,9 +105,39 @@ pub struct Run {
     /// Where the journal goes, a line of JSON for each act; default: standard output
     #[arg(long, value_name = "FILE", env = "CARETAKER_JOURNAL")]
     pub journal: Option<PathBuf>,
+    /// Where uses are heard of.
+    #[command(flatten)]
+    pub audit: Audit,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: Cluster,
+}
+
+/// Where uses of namespaces are heard of.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Activity")]
+pub struct Audit {
+    /// Receive audit events from API servers here, such as 0.0.0.0:9443; see `caretaker audit-config`
+    #[arg(long, value_name = "ADDR", env = "CARETAKER_AUDIT_LISTEN")]
+    pub audit_listen: Option<SocketAddr>,
+    /// The receiver's certificate, PEM
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_TLS_CERT")]
+    pub audit_tls_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_TLS_KEY")]
+    pub audit_tls_key: Option<PathBuf>,
+    /// Who shows a certificate of this authority may send audit events, PEM
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_CLIENT_CA")]
+    pub audit_client_ca: Option<PathBuf>,
+    /// Who shows the token in this file may send audit events
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_TOKEN_FILE")]
+    pub audit_token_file: Option<PathBuf>,
+    /// Follow this audit log of an API server
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_LOG")]
+    pub audit_log: Option<PathBuf>,
+    /// Where the place in that log is kept; default: a hidden file beside it
+    #[arg(long, value_name = "FILE", env = "CARETAKER_AUDIT_POSITION")]
+    pub audit_position: Option<PathBuf>,
 }
 
 /// Which cluster is meant.
@@ -185,15 +219,18 @@ pub struct Simulate {
     /// Which of them.
     #[command(flatten)]
     pub scope: Scope,
-    /// Begin at this time (RFC 3339, without a zone in UTC); default: now
+    /// Begin at this time (RFC 3339, without a zone in UTC); default: now, or with --audit the first event
     #[arg(long, value_name = "T", value_parser = moment)]
     pub start: Option<Timestamp>,
-    /// How long to run, such as 48h, 30d or 4w
-    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
-    pub length: SignedDuration,
+    /// How long to run, such as 48h, 30d or 4w; default with --audit: to the last event
+    #[arg(long = "for", value_name = "DURATION", value_parser = span, required_unless_present = "audit")]
+    pub length: Option<SignedDuration>,
     /// Activity to come: JSON lines {"at": "…", "namespace": "…"}, of a file or of standard input (-)
     #[arg(long, value_name = "FILE")]
     pub activity: Option<PathBuf>,
+    /// Activity that was: audit logs of API servers, in the order of their rotation. Everything is awake at the start
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "activity")]
+    pub audit: Vec<PathBuf>,
     /// How to show it
     #[arg(short, long, value_enum, default_value_t = SimulateOutput::Timeline)]
     pub output: SimulateOutput,
@@ -268,6 +305,64 @@ pub enum BreakerVerb {
         /// The keeper, such as namespaces
         keeper: String,
     },
+}
+
+/// `caretaker activity`
+#[derive(Debug, Args)]
+pub struct Activity {
+    /// Only this namespace, with everything that did not count and why
+    #[arg(short, long, value_name = "NS")]
+    pub namespace: Option<String>,
+    /// Go on, and show each use as it is heard of
+    #[arg(short, long, conflicts_with = "audit")]
+    pub watch: bool,
+    /// Read these audit logs, instead of asking the running operator; - for standard input
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub audit: Vec<PathBuf>,
+    /// Ask the operator at this address, such as http://127.0.0.1:8080; default: its pods, through the API server
+    #[arg(long, value_name = "URL", conflicts_with = "audit")]
+    pub operator: Option<String>,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
+    pub output: TextOutput,
+    /// Settings, with --audit: what counts; default: built in
+    #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// `caretaker audit-config`
+#[derive(Debug, Args)]
+pub struct AuditConfig {
+    /// Where API servers reach the receiver, such as 10.96.3.4:9443; default: the cluster IP of the Service caretaker-audit
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub address: Option<String>,
+    /// The authority of the receiver's certificate, PEM; default: a new one, with a certificate in a Secret
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The token that API servers show; default: a new one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["client_cert", "client_key"])]
+    pub token_file: Option<PathBuf>,
+    /// The certificate that API servers show instead, PEM
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    pub client_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    pub client_key: Option<PathBuf>,
+    /// Write files to this folder, instead of printing them
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The folder on control-plane nodes that the flags name
+    #[arg(long, value_name = "DIR", default_value = "/etc/kubernetes/caretaker")]
+    pub host_dir: PathBuf,
+    /// Replace files that are there
+    #[arg(long, requires = "dir")]
+    pub force: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
 }
 
 /// `caretaker lint`

@@ -1,5 +1,7 @@
 //! The settings: one YAML file, every key known, every value checked.
 
+mod activity;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +14,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use wildmatch::WildMatch;
+
+pub use activity::{ActivityConfig, ActivitySource, Sources};
 
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -84,23 +88,6 @@ pub struct FallbackConfig {
     #[serde(deserialize_with = "span")]
     sleep_after: SignedDuration,
     delete_claims: bool,
-}
-
-/// Where activity comes from.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct ActivityConfig {
-    /// The source.
-    pub source: ActivitySource,
-}
-
-/// Who writes the annotation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ActivitySource {
-    /// Somebody else, as with kubefree.
-    #[default]
-    Annotation,
 }
 
 /// So many, or such a share, in a time.
@@ -230,7 +217,7 @@ impl Config {
         if let Some(breaker) = &keeper.breaker.0 {
             share("breaker.share", breaker.share)?;
         }
-        Ok(())
+        keeper.activity.check()
     }
 
     /// What judging looks at.
@@ -244,6 +231,7 @@ impl Config {
                 .as_ref()
                 .map(|f| Fallback { sleep_after: f.sleep_after, delete_claims: f.delete_claims }),
             announce: keeper.announce,
+            session: keeper.activity.session,
         }
     }
 
@@ -266,6 +254,14 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D:
     let text = String::deserialize(deserializer)?;
     duration::parse(&text)
         .map_err(|e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1h or 7d")))
+}
+
+fn span_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == "none" {
+        return Ok(None);
+    }
+    span(text.into_deserializer()).map(Some)
 }
 
 /// A value, or the word `none`.

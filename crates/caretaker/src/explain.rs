@@ -117,9 +117,9 @@ fn find(subjects: &[Subject], kind: Kind, name: &str, namespace: Option<&str>) -
 
 impl Story {
     fn of(scene: &Scene, place: usize, now: Timestamp) -> Self {
-        let subject = &scene.subjects[place];
+        let (subject, world) = (&scene.subjects[place], scene.world_at(now));
         let mut rules = Vec::new();
-        for (rule, found) in RULES.trace(subject, &scene.world, now) {
+        for (rule, found) in RULES.trace(subject, &world, now) {
             let fits = found.is_some();
             rules.push(Tried { rule: rule.name, says: rule.doc, fits, because: found.map(|f| f.because) });
             if fits {
@@ -127,7 +127,7 @@ impl Story {
             }
         }
         let verdict = &scene.verdicts(now)[place];
-        let to_do = verdict.next.to_do().map(|action| steps(action, subject, &scene.world, now));
+        let to_do = verdict.next.to_do().map(|action| steps(action, subject, &world, now));
         let steps = to_do.unwrap_or_default().iter().map(ToString::to_string).collect();
         Self {
             keeper: caretaker_namespaces::NAME,
@@ -144,7 +144,7 @@ impl Story {
                 next: verdict.next.name(),
                 action: verdict.next.action().map(Action::name),
                 at: verdict.next.at(),
-                then: follows(subject, verdict, &scene.world, now),
+                then: follows(subject, verdict, &world, now),
             },
             steps,
             sentence: sentence(verdict, now),

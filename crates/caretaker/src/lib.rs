@@ -5,11 +5,14 @@
 //! everything else only reads. Standard output carries the answer and nothing else; notes and errors
 //! go to standard error.
 
+pub mod activity;
+pub mod audit_config;
 pub mod breaker;
 pub mod cli;
 pub mod config;
 pub mod explain;
 pub mod lint;
+mod listen;
 pub mod live;
 pub mod manifests;
 pub mod order;
@@ -77,6 +80,8 @@ fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
         Verb::Wake(args) => order::wake(args, now),
         Verb::Release(args) => release::answer(args, now),
         Verb::Breaker(args) => breaker::answer(args, now),
+        Verb::Activity(args) => activity::answer(args, now),
+        Verb::AuditConfig(args) => audit_config::answer(args),
         Verb::Rules => Ok(Answer::text(caretaker_namespaces::judge::RULES.markdown())),
         Verb::Completions { shell } => {
             let mut text = Vec::new();

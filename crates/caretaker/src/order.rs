@@ -69,7 +69,8 @@ pub fn wake(args: &Order, now: Timestamp) -> Result<Answer> {
         if let Some(phase) = &subject.inactive {
             bail!("namespace {} cannot be woken: its phase is {phase}", args.namespace);
         }
-        let activity = Activity { at: now, by: "HandWake".to_owned(), user: whoami(&scene.client).await };
+        let activity =
+            Activity { at: now, by: "HandWake".to_owned(), user: whoami(&scene.client).await, uid: String::new() };
         let annotations = json!({
             api::ACTIVITY: activity.to_json(),
             api::HAND_WAKE_UNTIL: until.map(|t| t.to_string()),

@@ -44,13 +44,13 @@ pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
     if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
         return Ok(scene.refused(why));
     }
-    let verdicts = scene.verdicts(at);
+    let (verdicts, world) = (scene.verdicts(at), scene.world_at(at));
     let mut rows: Vec<Row<'_>> = scene
         .subjects
         .iter()
         .zip(&verdicts)
         .filter(|(subject, _)| args.scope.namespace.as_deref().is_none_or(|ns| subject.home() == ns))
-        .map(|(subject, verdict)| row(subject, verdict, &scene.world, at))
+        .map(|(subject, verdict)| row(subject, verdict, &world, at))
         .collect();
     let text = match args.output {
         PlanOutput::Json => json(&rows)?,

@@ -25,7 +25,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::cli::Run;
 use crate::config::Config;
 use crate::output::Answer;
-use crate::{live, scene};
+use crate::{listen, live, scene};
 
 /// How long Events that are still to be written, and the Lease, may take at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -49,7 +49,14 @@ pub fn answer(args: &Run) -> Result<Answer> {
 
 async fn operate(args: &Run, config: &Config) -> Result<()> {
     let clock = Clock::new(crate::now);
-    let (health, metrics) = (Health::default(), Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"))));
+    let (health, mut metrics) = (Health::default(), Metrics::new(env!("CARGO_PKG_VERSION")));
+    let activity = &config.keepers.namespaces.activity;
+    let sources = activity.sources(&args.audit).map_err(anyhow::Error::msg)?;
+    let ear = (!sources.is_empty()).then(|| listen::ear(activity));
+    if let Some(ear) = &ear {
+        metrics.add(|registry| ear.register(registry));
+    }
+    let metrics = Arc::new(metrics);
     let journal = match &args.journal {
         Some(path) => Journal::file(path.clone()).with_context(|| format!("--journal {}", path.display()))?,
         None => Journal::new(std::io::stdout()),
@@ -58,8 +65,21 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
         .await
         .with_context(|| format!("--listen {}: is another program there?", args.listen))?;
     tracing::info!("answering on {}", listener.local_addr()?);
-    let serving = tokio::spawn(health::serve(listener, health.clone(), metrics.clone()));
+    let more = ear.as_ref().map(listen::routes).unwrap_or_default();
+    let serving = tokio::spawn(health::serve(listener, health.clone(), metrics.clone(), more));
     let cluster = live::settings(&args.cluster).await?;
+    let source = match &ear {
+        Some(ear) => {
+            listen::begin(sources, ear).await?;
+            Some(listen::source(&cluster, ear.clone(), activity)?)
+        }
+        None => None,
+    };
+    if source.is_none() && config.keepers.namespaces.fallback.is_some() {
+        tracing::warn!(
+            "the fallback is on, but nobody here hears of activity: where nobody writes activity-status, everything looks idle"
+        );
+    }
     let keeper = &config.keepers.namespaces;
     let timing = Timing::of(config.lease.unsigned_abs());
     let identity = identity();
@@ -108,6 +128,7 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
         world: World { policy: config.policy(), last_gap: None },
         bounds: config.bounds(),
         concurrency: keeper.concurrency,
+        source,
     };
     run(settings, engine, told_to_stop()?).await;
     // Whoever is next begins when nothing of this one is under way any more.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use caretaker_activity::canary::Gaps;
 use caretaker_core::admit::{Bounds, Ledger, admit};
-use caretaker_core::{Timestamp, Verdict};
+use caretaker_core::{Timestamp, Verdict, time};
 use caretaker_namespaces::act::Action;
 use caretaker_namespaces::judge::RULES;
 use caretaker_namespaces::keep::crowd;
@@ -13,7 +14,7 @@ use caretaker_namespaces::observe::Observation;
 use caretaker_namespaces::subject::{Subject, World};
 
 use crate::cli::Source;
-use crate::config::{Config, nearest, suggest};
+use crate::config::{ActivityConfig, Config, nearest, suggest};
 use crate::manifests::Manifests;
 use crate::output::Answer;
 use crate::{breaker, live};
@@ -34,6 +35,10 @@ pub struct Scene {
     pub bounds: Bounds,
     /// What was done lately.
     pub ledger: Ledger,
+    /// What counts as use.
+    pub activity: ActivityConfig,
+    /// When uses may have been missed.
+    pub gaps: Gaps,
     /// What to tell on standard error.
     pub notes: Vec<String>,
     /// Whether part of the input could not be read.
@@ -50,6 +55,8 @@ impl Scene {
         scene.world.policy = config.policy();
         scene.bounds = config.bounds();
         scene.ledger = ledger(&settings)?;
+        scene.gaps = gaps(&settings)?;
+        scene.activity = config.keepers.namespaces.activity.clone();
         let enabled = config.keepers.namespaces.enabled;
         let subjects = observation.subjects();
         scene.homes = subjects.iter().map(|s| s.home().to_owned()).collect();
@@ -60,6 +67,9 @@ impl Scene {
         }
         scene.note_broken_records();
         scene.notes.extend(scene.ledger.open.as_ref().map(breaker::sentence));
+        scene.notes.extend(scene.gaps.open().map(|gap| {
+            format!("activity may be missed since {}, so that no silence counts: {}", time::show(gap.from), gap.because)
+        }));
         Ok(scene)
     }
 
@@ -124,9 +134,16 @@ impl Scene {
     /// The verdict on each subject, after pace and breaker.
     #[must_use]
     pub fn verdicts(&self, now: Timestamp) -> Vec<Verdict<Action>> {
-        let mut verdicts: Vec<_> = self.subjects.iter().map(|s| RULES.judge(s, &self.world, now)).collect();
+        let world = self.world_at(now);
+        let mut verdicts: Vec<_> = self.subjects.iter().map(|s| RULES.judge(s, &world, now)).collect();
         admit(&mut verdicts, crowd(&self.subjects), &self.bounds, &self.ledger, now);
         verdicts
+    }
+
+    /// The world at a time: while uses may be missed, no silence counts.
+    #[must_use]
+    pub fn world_at(&self, now: Timestamp) -> World {
+        World { last_gap: self.gaps.last(now), ..self.world.clone() }
     }
 
     /// Why nothing can be said about a namespace that was asked for, if there is none of that name.
@@ -185,6 +202,14 @@ fn ledger(settings: &Settings) -> Result<Ledger> {
     text.map_or_else(
         || Ok(Ledger::default()),
         |text| serde_json::from_str(text).context("ConfigMap caretaker-system/caretaker-state, key namespaces"),
+    )
+}
+
+fn gaps(settings: &Settings) -> Result<Gaps> {
+    let text = settings.get("caretaker-state").and_then(|data| data.get(caretaker_namespaces::run::GAPS));
+    text.map_or_else(
+        || Ok(Gaps::default()),
+        |text| serde_json::from_str(text).context("ConfigMap caretaker-system/caretaker-state, key activity"),
     )
 }
 

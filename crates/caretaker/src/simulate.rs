@@ -1,5 +1,7 @@
 //! `caretaker simulate`: the clock run forward.
 
+mod audit;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -27,12 +29,23 @@ struct Row<'a> {
     action: Option<&'static str>,
     rule: &'static str,
     because: &'a str,
+    /// Whose use woke it, where an audit log tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited: Option<&'a Waiting>,
 }
+
+/// Somebody who found a namespace asleep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Waiting {
+    user: String,
+    what: String,
+}
+
+/// Who used which subject, and when.
+type Users = BTreeMap<(usize, Timestamp), Waiting>;
 
 /// Answers it.
 pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
-    let start = args.start.unwrap_or(now);
-    let end = time::after(start, args.length);
     let stdin = Some(Path::new("-"));
     if args.activity.as_deref() == stdin && args.source.from.as_deref() == stdin {
         bail!("--from and --activity cannot both be standard input; put one of them in a file");
@@ -41,7 +54,19 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
     if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
         return Ok(scene.refused(why));
     }
+    let mut people = Users::new();
+    let (mut first, mut last) = (now, None);
     let uses = match &args.activity {
+        None if !args.audit.is_empty() => {
+            let heard = audit::read(&args.audit, &scene.activity, now)?;
+            scene.incomplete |= !heard.notes.is_empty();
+            scene.notes.extend(heard.notes);
+            let Some(span) = heard.span else { bail!("--audit: there is no event with a time in these files") };
+            (first, last) = (span.0, Some(span.1));
+            let (uses, by) = audit::uses(&heard.uses, &scene.subjects);
+            people = by;
+            uses
+        }
         Some(path) => {
             let (uses, wrong) = read_uses(&path.display().to_string(), &text_of(path)?, &scene.subjects);
             scene.incomplete |= !wrong.is_empty();
@@ -50,7 +75,17 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
         }
         None => Vec::new(),
     };
-    let model = Simulated(scene.world.clone());
+    let start = args.start.unwrap_or(first);
+    let end = match (args.length, last) {
+        (Some(length), _) => time::after(start, length),
+        (None, Some(last)) if last > start => last,
+        _ => bail!("--start is after the last event: give --for"),
+    };
+    // A gap of today says nothing about what was.
+    let model = Simulated(if args.audit.is_empty() { scene.world_at(start) } else { scene.world.clone() });
+    if !args.audit.is_empty() {
+        audit::rewind(&mut scene.subjects, &mut scene.ledger, &model.0, start);
+    }
     use_before(start, &uses, &model, &mut scene.subjects);
     let subjects = scene.subjects.clone();
     let mut simulation = Simulation::new(model, subjects, scene.bounds.clone(), scene.ledger.clone(), start);
@@ -61,13 +96,19 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
     };
     happened.retain(|h| shown(h.subject));
     let text = match args.output {
-        SimulateOutput::Json => json(&happened.iter().map(|h| row(h, &scene.subjects)).collect::<Vec<_>>())?,
-        SimulateOutput::Timeline => timeline::draw(&scene.subjects, &happened, start, end),
+        SimulateOutput::Json => json(&happened.iter().map(|h| row(h, &scene.subjects, &people)).collect::<Vec<_>>())?,
+        SimulateOutput::Timeline => {
+            let mut text = timeline::draw(&scene.subjects, &happened, start, end);
+            if !args.audit.is_empty() {
+                text.push_str(&audit::who_waited(&happened, &scene.subjects, &people));
+            }
+            text
+        }
     };
     Ok(Answer { text, code: scene.code(), notes: scene.notes })
 }
 
-fn row<'a>(happening: &'a Happening<Action>, subjects: &'a [Subject]) -> Row<'a> {
+fn row<'a>(happening: &'a Happening<Action>, subjects: &'a [Subject], users: &'a Users) -> Row<'a> {
     let subject = happening.subject.map(|i| &subjects[i]);
     Row {
         at: happening.at,
@@ -78,7 +119,14 @@ fn row<'a>(happening: &'a Happening<Action>, subjects: &'a [Subject]) -> Row<'a>
         action: happening.action.as_ref().map(Action::name),
         rule: happening.rule,
         because: &happening.because,
+        waited: waiting(happening, users),
     }
+}
+
+/// Whose use woke it.
+fn waiting<'a>(happening: &Happening<Action>, users: &'a Users) -> Option<&'a Waiting> {
+    let woken = matches!(happening.action, Some(Action::Wake { restart: None }));
+    users.get(&(happening.subject.filter(|_| woken)?, happening.at))
 }
 
 #[derive(Deserialize)]

@@ -13,6 +13,7 @@
 
 pub mod assets;
 pub mod audit;
+pub mod audited;
 mod cluster;
 mod error;
 pub mod faults;

@@ -1,0 +1,321 @@
+//! `caretaker audit-config`: everything that an API server needs to send its audit events here.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use caretaker_engine::api::Resource;
+use caretaker_engine::state::NAMESPACE;
+use caretaker_engine::told;
+use k8s_openapi::ByteString;
+use kube::Client;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::AuditConfig;
+use crate::live;
+use crate::output::Answer;
+
+/// The Service in front of the receiver, and the Secret with what it proves itself with.
+const NAME: &str = "caretaker-audit";
+const SERVICES: Resource = Resource::new("/api/v1", "services", "Service");
+const PORT: u16 = 9443;
+
+/// One file of the answer.
+struct Part {
+    name: &'static str,
+    what: &'static str,
+    text: String,
+    secret: bool,
+}
+
+/// Prints it, or writes it to files.
+pub fn answer(args: &AuditConfig) -> Result<Answer> {
+    let address = match &args.address {
+        Some(address) => with_port(address),
+        None => service_address(args)?,
+    };
+    let parts = parts(args, &address)?;
+    let mut notes = vec![format!("the API servers will send audit events to https://{address}")];
+    if let Some(dir) = &args.dir {
+        std::fs::create_dir_all(dir).with_context(|| format!("--dir {}", dir.display()))?;
+        let mut text = String::new();
+        for part in &parts {
+            let path = dir.join(part.name);
+            write(&path, part, args.force)?;
+            writeln!(text, "{}: {}", path.display(), part.what)?;
+        }
+        notes.push(next_steps(&parts).to_owned());
+        return Ok(Answer { text, notes, code: 0 });
+    }
+    let mut text = String::new();
+    for part in &parts {
+        // A flag is none in YAML, so all of it stays YAML.
+        let body = if part.name == FLAGS { part.text.replace("--", "# --") } else { part.text.clone() };
+        write!(text, "---\n# {}: {}\n{body}", part.name, part.what)?;
+    }
+    notes.push(next_steps(&parts).to_owned());
+    Ok(Answer { text, notes, code: 0 })
+}
+
+fn next_steps(parts: &[Part]) -> &'static str {
+    if parts.iter().any(|part| part.name == SECRET) {
+        "apply secret.yaml to the cluster, put the other files on every control-plane node, add the flags to every kube-apiserver"
+    } else {
+        "put the files on every control-plane node, and add the flags to every kube-apiserver"
+    }
+}
+
+const POLICY_FILE: &str = "audit-policy.yaml";
+const WEBHOOK: &str = "audit-webhook.kubeconfig";
+const FLAGS: &str = "flags.txt";
+const SECRET: &str = "secret.yaml";
+
+fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    let made = if args.ca.is_none() { Some(make(host(address))?) } else { None };
+    let authority = match (&args.ca, &made) {
+        (Some(path), _) => read(path)?,
+        (None, made) => made.as_ref().map(|made| made.authority.clone()).unwrap_or_default(),
+    };
+    let (user, token) = match (&args.token_file, &args.client_cert, &args.client_key) {
+        (Some(path), ..) => {
+            let token = read(path)?.trim().to_owned();
+            (format!("    token: {}\n", serde_json::to_string(&token)?), Some(token))
+        }
+        (None, Some(cert), Some(key)) => {
+            let data = |path: &Path| -> Result<String> { Ok(base64(read(path)?.as_bytes())) };
+            let (cert, key) = (data(cert)?, data(key)?);
+            (format!("    client-certificate-data: {cert}\n    client-key-data: {key}\n"), None)
+        }
+        _ if args.ca.is_some() => {
+            bail!(
+                "--ca needs --token-file, or --client-cert and --client-key: how else would the API server prove itself?"
+            )
+        }
+        _ => {
+            let token = new_token()?;
+            (format!("    token: {token}\n"), Some(token))
+        }
+    };
+    let mut parts = vec![
+        Part { name: POLICY_FILE, what: "for --audit-policy-file", text: POLICY.to_owned(), secret: false },
+        Part {
+            name: WEBHOOK,
+            what: "for --audit-webhook-config-file",
+            text: format!(
+                "apiVersion: v1\nkind: Config\nclusters:\n- name: caretaker\n  cluster:\n    server: https://{address}/audit\n    \
+                 certificate-authority-data: {}\nusers:\n- name: kube-apiserver\n  user:\n{user}contexts:\n- name: caretaker\n  \
+                 context:\n    cluster: caretaker\n    user: kube-apiserver\ncurrent-context: caretaker\n",
+                base64(authority.as_bytes())
+            ),
+            secret: true,
+        },
+        Part { name: FLAGS, what: "for every kube-apiserver", text: flags(&args.host_dir), secret: false },
+    ];
+    if let Some(made) = made {
+        let mut data = vec![("tls.crt", &made.certificate), ("tls.key", &made.key)];
+        data.extend(token.as_ref().map(|token| ("token", token)));
+        let mut text = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {NAME}\n  namespace: {NAMESPACE}\ntype: Opaque\ndata:\n"
+        );
+        for (name, value) in data {
+            writeln!(text, "  {name}: {}", base64(value.as_bytes()))?;
+        }
+        parts.push(Part {
+            name: SECRET,
+            what: "what the receiver proves itself with, for kubectl apply",
+            text,
+            secret: true,
+        });
+    }
+    Ok(parts)
+}
+
+/// What matters of an audit for activity, and nothing else: the machinery's own is left out where it
+/// arises.
+const POLICY: &str = "\
+# The policy of an API server is one for all of its audit, logs included. Where there is one already,
+# keep it: it is enough if it has the level Metadata or a higher one, for reads as well, and the
+# stages ResponseStarted and ResponseComplete.
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+# By this Caretaker finds out whether anything is heard at all.
+- level: Metadata
+  namespaces: [caretaker-system]
+  resources: [{group: \"\", resources: [configmaps]}]
+- level: None
+  users: [system:apiserver, system:kube-controller-manager, system:kube-scheduler, system:kube-proxy]
+- level: None
+  userGroups: [system:nodes, \"system:serviceaccounts:kube-system\"]
+- level: None
+  resources:
+  - {group: coordination.k8s.io, resources: [leases]}
+  - {group: \"\", resources: [events, endpoints]}
+  - {group: events.k8s.io, resources: [events]}
+  - {group: discovery.k8s.io, resources: [endpointslices]}
+# What is in no namespace is no use of one.
+- level: None
+  nonResourceURLs: [\"*\"]
+- level: None
+  namespaces: [\"\"]
+- level: Metadata
+";
+
+fn flags(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "\
+--audit-policy-file={dir}/{POLICY_FILE}
+--audit-webhook-config-file={dir}/{WEBHOOK}
+--audit-webhook-mode=batch
+--audit-webhook-batch-max-wait=1s
+--audit-webhook-batch-max-size=400
+--audit-webhook-batch-buffer-size=20000
+--audit-webhook-batch-throttle-qps=50
+--audit-webhook-batch-throttle-burst=100
+"
+    )
+}
+
+struct Made {
+    authority: String,
+    certificate: String,
+    key: String,
+}
+
+/// An authority, and a certificate of it for the receiver. The authority's key is not kept: nobody can
+/// make another one.
+fn make(host: &str) -> Result<Made> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    let names = [host, "localhost", "127.0.0.1", "caretaker-audit.caretaker-system.svc"];
+    let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    names.sort();
+    names.dedup();
+    let mut params = CertificateParams::new(names).context("--address")?;
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?.pem();
+    Ok(Made { authority: issuer.pem(), certificate, key: key.serialize_pem() })
+}
+
+fn new_token() -> Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    let mut token = String::new();
+    for byte in bytes {
+        write!(token, "{byte:02x}")?;
+    }
+    Ok(token)
+}
+
+fn base64(bytes: &[u8]) -> String {
+    // Kubernetes' own way to write bytes.
+    match serde_json::to_value(ByteString(bytes.to_vec())) {
+        Ok(Value::String(text)) => text,
+        _ => String::new(),
+    }
+}
+
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn with_port(address: &str) -> String {
+    let has_port = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')));
+    match has_port {
+        true => address.to_owned(),
+        false if address.contains(':') && !address.starts_with('[') => format!("[{address}]:{PORT}"),
+        false => format!("{address}:{PORT}"),
+    }
+}
+
+#[derive(Deserialize)]
+struct Service {
+    spec: ServiceSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[derive(Default)]
+struct ServiceSpec {
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    ports: Vec<ServicePort>,
+}
+
+#[derive(Deserialize)]
+struct ServicePort {
+    port: u16,
+}
+
+/// By number: API servers rarely know the names of a cluster's own DNS.
+fn service_address(args: &AuditConfig) -> Result<String> {
+    live::block_on(async {
+        let client = Client::try_from(live::settings(&args.cluster).await?)?;
+        let found: Option<Service> = SERVICES
+            .get(&client, Some(NAMESPACE), NAME)
+            .await
+            .map_err(|e| anyhow::anyhow!("reading Service {NAMESPACE}/{NAME}: {}", told(&e)))?;
+        let Some(Service { spec }) = found else {
+            bail!(
+                "there is no Service {NAMESPACE}/{NAME}: apply deploy/namespaces.yaml first, or say where the receiver is with --address"
+            );
+        };
+        let port = spec.ports.first().map_or(PORT, |p| p.port);
+        if spec.cluster_ip.is_empty() || spec.cluster_ip == "None" {
+            bail!("Service {NAMESPACE}/{NAME} has no cluster IP: say where the receiver is with --address");
+        }
+        Ok(with_port(&if spec.cluster_ip.contains(':') {
+            format!("[{}]:{port}", spec.cluster_ip)
+        } else {
+            format!("{}:{port}", spec.cluster_ip)
+        }))
+    })
+}
+
+fn write(path: &PathBuf, part: &Part, force: bool) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(if part.secret { 0o600 } else { 0o644 });
+    if force {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    let mut file = options.open(path).with_context(|| format!("{}: use --force to replace it", path.display()))?;
+    file.write_all(part.text.as_bytes()).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("10.96.3.4", "10.96.3.4:9443", "10.96.3.4")]
+    #[case("10.96.3.4:443", "10.96.3.4:443", "10.96.3.4")]
+    #[case("audit.example.com", "audit.example.com:9443", "audit.example.com")]
+    #[case("fd00::1", "[fd00::1]:9443", "fd00::1")]
+    #[case("[fd00::1]:443", "[fd00::1]:443", "fd00::1")]
+    fn an_address_has_a_port(#[case] given: &str, #[case] whole: &str, #[case] name: &str) {
+        assert_eq!((with_port(given).as_str(), host(&with_port(given))), (whole, name));
+    }
+}

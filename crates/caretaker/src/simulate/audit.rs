@@ -1,0 +1,140 @@
+//! A rehearsal on what was: the uses that an audit log tells of.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use caretaker_activity::event;
+use caretaker_activity::filter::is_session;
+use caretaker_activity::fold::{Fold, Heard};
+use caretaker_core::admit::Ledger;
+use caretaker_core::simulate::{Happening, Use};
+use caretaker_core::{Action as _, Setting, SignedDuration, Timestamp, time};
+use caretaker_namespaces::act::{Action, after_all};
+use caretaker_namespaces::api::Activity;
+use caretaker_namespaces::subject::{Kind, Subject, World};
+
+use super::{Users, Waiting, waiting};
+use crate::activity::each_line;
+use crate::config::ActivityConfig;
+use crate::output::cell;
+
+/// Uses of the same namespace within this time are one.
+const TOGETHER: i64 = 1;
+/// While a session is open, it is a use this often.
+const OPEN: SignedDuration = SignedDuration::from_mins(1);
+
+/// What logs tell.
+pub(super) struct Told {
+    /// By namespace and second.
+    pub(super) uses: BTreeMap<(String, i64), (Timestamp, Waiting)>,
+    /// The first and the last event of all, counted or not.
+    pub(super) span: Option<(Timestamp, Timestamp)>,
+    /// What could not be read.
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads logs.
+pub(super) fn read(files: &[PathBuf], config: &ActivityConfig, now: Timestamp) -> Result<Told> {
+    let mut fold = Fold::new(config.filter(), config.beat);
+    let mut told = Told { uses: BTreeMap::new(), span: None, notes: Vec::new() };
+    let mut open: BTreeMap<String, Timestamp> = BTreeMap::new();
+    for file in files {
+        let broken = each_line(file, |line| {
+            let Ok(event) = event::line(line) else { return false };
+            let Some(at) = event.received() else { return true };
+            let (first, last) = told.span.unwrap_or((at, at));
+            told.span = Some((first.min(at), last.max(at)));
+            // A log of the future is told of as well: it may be made up for a rehearsal.
+            if fold.hear(&event, now.max(at)) != Heard::Counts {
+                return true;
+            }
+            let Some(object) = &event.object_ref else { return true };
+            let who = Waiting { user: event.actor().username.clone().into_owned(), what: event.what() };
+            if !is_session(object) {
+                note(&mut told.uses, &object.namespace, at, &who);
+                return true;
+            }
+            let reached = event.reached().unwrap_or(at);
+            note(&mut told.uses, &object.namespace, reached, &who);
+            if event.stage == "ResponseComplete" {
+                let mut since = open.remove(event.id.as_ref()).unwrap_or(at);
+                while since < reached {
+                    note(&mut told.uses, &object.namespace, since, &who);
+                    since = time::after(since, OPEN);
+                }
+            } else {
+                open.insert(event.id.clone().into_owned(), reached);
+            }
+            true
+        })?;
+        told.notes.extend(broken);
+    }
+    Ok(told)
+}
+
+fn note(uses: &mut BTreeMap<(String, i64), (Timestamp, Waiting)>, home: &str, at: Timestamp, who: &Waiting) {
+    let known = uses.entry((home.to_owned(), at.as_second() / TOGETHER)).or_insert_with(|| (at, who.clone()));
+    if at < known.0 {
+        *known = (at, who.clone());
+    }
+}
+
+/// The uses of the namespaces that there are. A single Deployment or Service has a clock of its own,
+/// which no audit moves.
+pub(super) fn uses(told: &BTreeMap<(String, i64), (Timestamp, Waiting)>, subjects: &[Subject]) -> (Vec<Use>, Users) {
+    let namespaces = subjects.iter().enumerate().filter(|(_, s)| s.kind == Kind::Namespace);
+    let places: BTreeMap<&str, usize> = namespaces.map(|(i, s)| (s.name.as_str(), i)).collect();
+    let (mut uses, mut people) = (Vec::new(), Users::new());
+    for ((home, _), (at, who)) in told {
+        if let Some(place) = places.get(home.as_str()) {
+            uses.push(Use { at: *at, subject: *place });
+            people.insert((*place, *at), who.clone());
+        }
+    }
+    (uses, people)
+}
+
+/// How it may have been at the start: everything awake, nothing announced, and whatever was used
+/// later not used yet. What nobody knows about is taken for used at the start.
+pub(super) fn rewind(subjects: &mut [Subject], ledger: &mut Ledger, world: &World, start: Timestamp) {
+    *ledger = Ledger::default();
+    for subject in subjects.iter_mut() {
+        let before = std::mem::take(subject);
+        let home = (before.kind, before.namespace.clone());
+        let unused = before.activity.get().is_none_or(|a| a.at > start);
+        let awake = Action::Wake { restart: None };
+        let Some(mut woken) = after_all(before, &awake, world, start) else { continue };
+        woken.home_asleep = false;
+        (woken.home_hand_until, woken.home_woken) = (None, None);
+        (woken.sessions, woken.hand_wake_until) = (Setting::Unset, Setting::Unset);
+        (woken.announced_at, woken.delete_at, woken.asleep_since) = (Setting::Unset, Setting::Unset, Setting::Unset);
+        let labelled = woken.labelled && woken.activity.broken().is_none();
+        if unused && labelled && home.0 == Kind::Namespace {
+            woken.activity = Setting::Is(Activity::noted(start, Activity::FIRST_SEEN));
+        }
+        *subject = woken;
+    }
+}
+
+/// Who would have found what they wanted asleep.
+pub(super) fn who_waited(happened: &[Happening<Action>], subjects: &[Subject], users: &Users) -> String {
+    let rows: Vec<(Timestamp, &Subject, &Waiting)> =
+        happened.iter().filter_map(|h| Some((h.at, &subjects[h.subject?], waiting(h, users)?))).collect();
+    if rows.is_empty() {
+        let slept = happened.iter().any(|h| h.action.as_ref().is_some_and(|a| a.name() == "sleep"));
+        return if slept { "Nobody would have waited for a wake.\n".to_owned() } else { String::new() };
+    }
+    let mut text = "\nWho would have waited for a wake:\n".to_owned();
+    let wide = rows.iter().map(|(_, s, _)| cell(&s.name).chars().count()).max().unwrap_or(0);
+    for (at, subject, who) in &rows {
+        let clock = at.strftime("%Y-%m-%d %H:%M:%S");
+        text.push_str(&format!(
+            "  {clock}  {:wide$}  {} ({})\n",
+            cell(&subject.name),
+            cell(&who.user),
+            cell(&who.what)
+        ));
+    }
+    text
+}

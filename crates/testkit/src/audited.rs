@@ -1,0 +1,84 @@
+//! A cluster whose API server sends its audit events to `caretaker run`, set up by the files that
+//! `caretaker audit-config` writes.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::core::v1::Secret;
+use tempfile::TempDir;
+
+use crate::cluster::ClusterBuilder;
+use crate::{Cluster, Error, Result};
+
+/// The cluster, and what the operator needs to be reached by it.
+#[derive(Debug)]
+pub struct Audited {
+    /// The cluster.
+    pub cluster: Cluster,
+    folder: TempDir,
+    port: u16,
+}
+
+impl Audited {
+    /// Starts it. Nobody receives anything before an operator runs with [`Audited::args`].
+    pub async fn start(program: &Path, builder: ClusterBuilder) -> Result<Self> {
+        let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
+        let port = free_port()?;
+        configure(program, folder.path(), port)?;
+        let flags = read(&folder.path().join("flags.txt"))?;
+        let builder = flags.lines().fold(builder, ClusterBuilder::api_server_flag);
+        Ok(Self { cluster: builder.start().await?, folder, port })
+    }
+
+    /// The flags of `caretaker run` with which it receives the events.
+    #[must_use]
+    pub fn args(&self) -> Vec<String> {
+        let file = |name: &str| self.folder.path().join(name).display().to_string();
+        let pairs = [
+            ("--audit-listen", format!("127.0.0.1:{}", self.port)),
+            ("--audit-tls-cert", file("tls.crt")),
+            ("--audit-tls-key", file("tls.key")),
+            ("--audit-token-file", file("token")),
+        ];
+        pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+    }
+
+    /// A file of the receiver's secrets: `tls.crt`, `tls.key`, `token`.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::Port)?;
+    Ok(listener.local_addr().map_err(Error::Port)?.port())
+}
+
+fn configure(program: &Path, folder: &Path, port: u16) -> Result<()> {
+    let failed = |why: String| Error::Command { command: "caretaker audit-config".to_owned(), why };
+    let output = Command::new(program)
+        .args(["audit-config", "--address", &format!("127.0.0.1:{port}"), "--dir"])
+        .arg(folder)
+        .arg("--host-dir")
+        .arg(folder)
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    // As a kubelet puts a Secret into a pod.
+    let text = read(&folder.join("secret.yaml"))?;
+    let secret: Secret = serde_saphyr::from_str(&text).map_err(|e| failed(e.to_string()))?;
+    for (name, bytes) in secret.data.unwrap_or_default() {
+        let path = folder.join(name);
+        fs::write(&path, bytes.0).map_err(Error::file(&path))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(Error::file(path))
+}
