@@ -3,6 +3,7 @@
 //! Nothing here fails for being slow: machines differ. The table says what was measured, beside
 //! what it is compared with.
 
+mod audit;
 mod ground;
 mod operator;
 mod rehearsal;
@@ -22,6 +23,9 @@ fn main() -> Result<()> {
     let part = std::env::args().nth(1).unwrap_or_default();
     let wanted = |name: &str| part.is_empty() || part == name;
     let mut rows = if wanted("rehearsal") { rehearsal::rows()? } else { Vec::new() };
+    if wanted("audit") {
+        rows.extend(audit::rows()?);
+    }
     if wanted("operator") {
         rows.extend(runtime.block_on(operator::rows())?);
     }

@@ -50,7 +50,7 @@ fn subjects(count: usize) -> Vec<Subject> {
                 sleep_after: Setting::Is(hours(1 + i % 200)),
                 delete_after: if i % 2 == 0 { Setting::Is(hours(1 + i % 500)) } else { Setting::Unset },
                 state: Setting::Is(if asleep { State::Sleep } else { State::Normal }),
-                activity: Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into() }),
+                activity: Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
                 asleep_since: if asleep { Setting::Is(at + hours(1)) } else { Setting::Unset },
                 workloads: vec![
                     row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true }),
