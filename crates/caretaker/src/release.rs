@@ -195,7 +195,7 @@ fn ours(meta: &Meta, subject: &Subject) -> (Map<String, Value>, Map<String, Valu
         let by_us = match (key, is_label) {
             (api::STATE, true) => true,
             (api::SLEEP_AFTER, true) => subject.by_fallback,
-            (api::ACTIVITY, false) => subject.activity.get().is_some_and(|a| a.user == "caretaker"),
+            (api::ACTIVITY, false) => subject.activity.get().is_some_and(|a| a.user == api::Activity::US),
             (_, false) => key.starts_with(api::CARETAKER),
             _ => false,
         };

@@ -4,106 +4,21 @@
 #[path = "operator/mod.rs"]
 mod operator;
 
-use std::path::Path;
-use std::process::Command;
+#[path = "audit/mod.rs"]
+mod scene;
+
+use std::fs;
 use std::time::Instant;
 
-use caretaker_testkit::audited::Audited;
-use caretaker_testkit::make::{Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment, mk_namespace};
-use caretaker_testkit::{Cluster, ClusterBuilder, until};
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_testkit::{Cluster, until};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
-use operator::{ACTIVITY, DELETE_AFTER, LIMIT, Operator, SLEEP_AFTER, becomes, caretaker, look, merge, settings};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use operator::{DELETE_AFTER, LIMIT, SLEEP_AFTER, STATE, becomes, caretaker, merge};
+use scene::{SETTINGS, Scene, post};
 use serde_json::{Value, json};
-
-/// The tests look around as `admin`, which is nobody's use here.
-const SETTINGS: &str = "
-keepers:
-  namespaces:
-    activity:
-      canary: 2s
-      ignore:
-        users: [admin]
-";
-
-struct Scene {
-    audited: Audited,
-    client: Client,
-    settings: (tempfile::TempDir, std::path::PathBuf),
-}
-
-impl Scene {
-    async fn new(builder: ClusterBuilder) -> Self {
-        Self::with(builder, SETTINGS).await
-    }
-
-    async fn with(builder: ClusterBuilder, text: &str) -> Self {
-        let audited = Audited::start(Path::new(env!("CARGO_BIN_EXE_caretaker")), builder).await.unwrap();
-        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/namespaces.yaml");
-        audited.cluster.kubectl(&["apply", "-f", shipped]).unwrap();
-        let client = audited.cluster.client().await.unwrap();
-        Self { audited, client, settings: settings(text) }
-    }
-
-    fn cluster(&self) -> &Cluster {
-        &self.audited.cluster
-    }
-
-    /// An operator under its own account, with the rights that are shipped.
-    async fn operator(&self) -> Operator {
-        let kubeconfig = self.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
-        let mut args = self.audited.args();
-        args.extend(["--config".to_owned(), self.settings.1.display().to_string()]);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let operator = operator::operate(&kubeconfig, &args).await;
-        operator.ready().await;
-        operator
-    }
-
-    /// A namespace with a Deployment, that sleeps after so much silence.
-    async fn furnish(&self, name: &str, sleep_after: &str) {
-        self.cluster().namespace(name).await.unwrap();
-        let deployment = mk_deployment(name, "web").replicas(2);
-        Api::namespaced(self.client.clone(), name).create(&PostParams::default(), &deployment).await.unwrap();
-        let labels = json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" });
-        merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
-    }
-
-    /// A kubectl of somebody who may do everything in every namespace.
-    async fn person(&self, name: &str) -> Person {
-        let role = format!("{name}-does-everything");
-        let post = PostParams::default();
-        let roles: Api<ClusterRole> = Api::all(self.client.clone());
-        roles.create(&post, &mk_cluster_role(&role, &[("*", "*", "*")])).await.unwrap();
-        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
-        bindings.create(&post, &mk_binding_to_user(&role, name)).await.unwrap();
-        Person {
-            kubectl: self.cluster().program(caretaker_testkit::assets::Program::Kubectl).unwrap(),
-            kubeconfig: self.cluster().user_kubeconfig(name, None).unwrap(),
-        }
-    }
-
-    async fn activity(&self, name: &str) -> Value {
-        let namespace = Api::<Namespace>::all(self.client.clone()).get(name).await.unwrap();
-        let text = namespace.metadata.annotations.unwrap_or_default().remove(ACTIVITY).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
-    }
-}
-
-struct Person {
-    kubectl: std::path::PathBuf,
-    kubeconfig: std::path::PathBuf,
-}
-
-impl Person {
-    fn kubectl(&self, args: &[&str]) -> String {
-        let output = Command::new(&self.kubectl).arg("--kubeconfig").arg(&self.kubeconfig).args(args).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-}
 
 #[tokio::test]
 async fn a_look_wakes_a_sleeping_namespace_and_is_written_down() {
@@ -123,4 +38,312 @@ async fn a_look_wakes_a_sleeping_namespace_and_is_written_down() {
     assert_eq!((&activity["ActionBy"], &activity["UserInfo"]["name"]), (&json!("ListPods"), &json!("ann")));
     let wake = operator.journal().into_iter().find(|l| l["action"] == "wake").unwrap();
     assert!(wake["because"].as_str().unwrap().contains("(ListPods by ann)"), "{wake}");
+}
+
+/// Only an event of this kind moves it: the one that was sent by hand.
+fn event(id: &str, user: &str, namespace: &str, at: Timestamp) -> Value {
+    json!({
+        "level": "Metadata", "auditID": id, "stage": "ResponseComplete", "verb": "update",
+        "user": { "username": user, "groups": ["system:authenticated"] }, "userAgent": "kubectl/v1.36.3",
+        "objectRef": { "resource": "configmaps", "namespace": namespace, "name": "x", "apiVersion": "v1" },
+        "responseStatus": { "code": 200 },
+        "requestReceivedTimestamp": at.to_string(), "stageTimestamp": at.to_string(),
+    })
+}
+
+fn batch(items: &[Value]) -> String {
+    json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items }).to_string()
+}
+
+#[tokio::test]
+async fn events_sent_twice_count_once_and_a_burst_is_one_write() {
+    let scene = Scene::new(Cluster::builder()).await;
+    scene.furnish("shop", "1h").await;
+    let operator = scene.operator().await;
+    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
+    operator.tells("shop", "FirstSeen label done").await;
+    let now = Timestamp::now();
+    let items: Vec<Value> = (0..400).map(|i| event(&format!("id-{i}"), "ann", "shop", now)).collect();
+
+    for _ in 0..2 {
+        assert_eq!(post(&scene, Some(&token), &batch(&items)).await, 200);
+    }
+    for round in 1..25 {
+        let later = now + SignedDuration::from_millis(round);
+        let items: Vec<Value> = (0..400).map(|i| event(&format!("id-{round}-{i}"), "ann", "shop", later)).collect();
+        assert_eq!(post(&scene, Some(&token), &batch(&items)).await, 200);
+    }
+
+    until("all of it to be counted", LIMIT, async || {
+        let counted = operator.metric(r#"caretaker_audit_events_total{outcome="counts"}"#);
+        Ok(if counted == Some(10_000.0) { Ok(()) } else { Err(format!("{counted:?}")) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(operator.metric(r#"caretaker_audit_events_total{outcome="twice"}"#), Some(400.0));
+    until("the use to be written down", LIMIT, async || {
+        let activity = scene.activity("shop").await;
+        Ok(if activity["UserInfo"]["name"] == "ann" { Ok(()) } else { Err(activity.to_string()) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(operator.metric(r#"caretaker_activity_records_total{outcome="written"}"#), Some(1.0));
+
+    // Told to stop, it writes down what it has heard since.
+    let mut operator = operator;
+    operator.stop();
+    let last = scene.activity("shop").await["LastActivityTime"].as_str().unwrap().parse::<Timestamp>().unwrap();
+    assert_eq!(last, now + SignedDuration::from_millis(24));
+}
+
+#[tokio::test]
+async fn who_has_no_token_and_what_is_no_event_wakes_nobody() {
+    let scene = Scene::new(Cluster::builder()).await;
+    scene.furnish("shop", "1s").await;
+    let operator = scene.operator().await;
+    becomes(&scene.client, "shop", "sleep", 0).await;
+    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
+    let now = Timestamp::now();
+    let good = batch(&[event("a", "ann", "shop", now)]);
+
+    assert_eq!(post(&scene, None, &good).await, 401);
+    assert_eq!(post(&scene, Some("not-the-token-at-all"), &good).await, 401);
+    assert_eq!(post(&scene, Some(&token), "hello").await, 400);
+    let ahead = event("b", "ann", "shop", now + SignedDuration::from_hours(1));
+    let mut nowhere = event("c", "ann", "shop", now);
+    nowhere["objectRef"] = Value::Null;
+    assert_eq!(post(&scene, Some(&token), &batch(&[ahead, nowhere, json!("x")])).await, 200);
+
+    // What the next batch does shows that the others were taken in before it, and did nothing.
+    assert_eq!(operator.story("shop").last().map(String::as_str), Some("SleepAfterElapsed sleep done"));
+    assert_eq!(operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#), Some(2.0));
+    assert_eq!(post(&scene, Some(&token), &good).await, 200);
+    operator.tells("shop", "WokenByActivity wake done").await;
+    let wakes = operator.story("shop").iter().filter(|line| line.contains("wake")).count();
+    assert_eq!(wakes, 1);
+}
+
+/// The gaps in the state.
+async fn gaps(scene: &Scene) -> Vec<Value> {
+    let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "caretaker-system");
+    let state = maps.get_opt("caretaker-state").await.unwrap();
+    let text = state.and_then(|map| map.data?.remove("activity")).unwrap_or_else(|| "{}".to_owned());
+    let state: Value = serde_json::from_str(&text).unwrap();
+    state["gaps"].as_array().cloned().unwrap_or_default()
+}
+
+async fn closed_gaps(scene: &Scene, count: usize) {
+    until(&format!("{count} gaps, none of them open"), LIMIT, async || {
+        let gaps = gaps(scene).await;
+        let over = gaps.iter().all(|gap| !gap["to"].is_null());
+        Ok(if over && gaps.len() == count { Ok(()) } else { Err(format!("{gaps:?}")) })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn while_nothing_is_heard_no_silence_counts_and_nothing_is_deleted() {
+    let scene = Scene::new(Cluster::builder()).await;
+    let operator = scene.operator().await;
+    // Nobody has listened before: that is the first gap.
+    closed_gaps(&scene, 1).await;
+    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
+
+    // The API server's token is not the right one any more: the receiver is as good as down.
+    fs::write(scene.audited.file("token"), "another-token-altogether").unwrap();
+    until("the gap to be noticed", LIMIT, async || {
+        let gaps = gaps(&scene).await;
+        Ok(if gaps.len() == 2 && gaps[1]["to"].is_null() { Ok(()) } else { Err(format!("{gaps:?}")) })
+    })
+    .await
+    .unwrap();
+    let (code, ready) = operator.ask("/readyz");
+    assert!(code == 200 && ready.contains("activity may be missed since"), "{ready}");
+    assert_eq!(operator.metric("caretaker_activity_gap"), Some(1.0));
+    scene.furnish("shop", "1s").await;
+    scene.furnish("old", "1s").await;
+    merge(&scene.client, "old", json!({ "metadata": { "labels": { DELETE_AFTER: "2s", SLEEP_AFTER: null } } })).await;
+    operator.tells("shop", "FirstSeen label done").await;
+    operator.tells("old", "FirstSeen label done").await;
+    let (code, plan, notes) = caretaker(scene.cluster(), &["plan"]);
+    assert!(code == 0 && notes.contains("activity may be missed"), "{plan}{notes}");
+
+    // Several of their periods later.
+    let begun = Instant::now();
+    let unsent = r#"caretaker_audit_batches_total{outcome="unauthorized"}"#;
+    until("the API server to be turned away for a while", LIMIT, async || {
+        let turned_away = operator.metric(unsent).unwrap_or_default();
+        let long = begun.elapsed().as_secs() >= 8;
+        Ok(if turned_away > 0.0 && long { Ok(()) } else { Err(format!("{turned_away}")) })
+    })
+    .await
+    .unwrap();
+    for name in ["shop", "old"] {
+        assert_eq!(operator.story(name), ["FirstSeen label done"]);
+    }
+
+    fs::write(scene.audited.file("token"), token).unwrap();
+    closed_gaps(&scene, 2).await;
+    becomes(&scene.client, "shop", "sleep", 0).await;
+    operator.tells("old", "DeleteAfterElapsed delete done").await;
+    let slept = operator.journal().into_iter().find(|l| l["rule"] == "SleepAfterElapsed").unwrap();
+    assert!(slept["because"].as_str().unwrap().contains("counted from the last gap"), "{slept}");
+    assert_eq!(operator.metric("caretaker_activity_gap"), Some(0.0));
+}
+
+#[tokio::test]
+async fn a_minute_without_any_replica_is_a_gap_and_a_restart_is_none() {
+    let scene = Scene::new(Cluster::builder()).await;
+    let mut first = scene.operator().await;
+    closed_gaps(&scene, 1).await;
+    first.stop();
+
+    let mut second = scene.operator().await;
+    until("the second to lead", LIMIT, async || {
+        Ok(if second.metric(r#"caretaker_leader{keeper="namespaces"}"#) == Some(1.0) {
+            Ok(())
+        } else {
+            Err(second.log())
+        })
+    })
+    .await
+    .unwrap();
+    let canaries = r#"caretaker_audit_events_total{outcome="canary"}"#;
+    until("a canary of the second to come back", LIMIT, async || {
+        Ok(if second.metric(canaries) > Some(0.0) { Ok(()) } else { Err(second.log()) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(gaps(&scene).await.len(), 1);
+    second.stop();
+
+    // As if that had been a minute ago.
+    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "caretaker-system");
+    let then = (Timestamp::now() - SignedDuration::from_mins(1)).to_string();
+    let patch = json!({ "spec": { "renewTime": format!("{}", then.replace('Z', "").chars().take(23).collect::<String>() + "000Z") } });
+    leases.patch("caretaker-namespaces", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let third = scene.operator().await;
+    closed_gaps(&scene, 2).await;
+    assert!(gaps(&scene).await[1]["because"].as_str().unwrap().contains("no replica"), "{}", third.log());
+}
+
+#[tokio::test]
+async fn what_another_replica_hears_wakes_as_well_and_its_canaries_count() {
+    let scene = Scene::new(Cluster::builder()).await;
+    scene.furnish("shop", "3s").await;
+    let ann = scene.person("ann").await;
+    // The leader listens where nobody sends anything to.
+    let kubeconfig = scene.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
+    let mut args = scene.args();
+    args[1] = "127.0.0.1:0".to_owned();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let leader = operator::operate(&kubeconfig, &args).await;
+    until("the first to lead", LIMIT, async || {
+        Ok(if leader.metric(r#"caretaker_leader{keeper="namespaces"}"#) == Some(1.0) {
+            Ok(())
+        } else {
+            Err(leader.log())
+        })
+    })
+    .await
+    .unwrap();
+    let other = scene.operator().await;
+
+    closed_gaps(&scene, 1).await;
+    becomes(&scene.client, "shop", "sleep", 0).await;
+    ann.kubectl(&["get", "configmaps", "-n", "shop"]);
+    becomes(&scene.client, "shop", "normal", 2).await;
+
+    leader.tells("shop", "WokenByActivity wake done").await;
+    assert!(other.journal().is_empty());
+    assert_eq!(leader.metric(r#"caretaker_audit_events_total{outcome="canary"}"#), None);
+    assert!(other.metric(r#"caretaker_audit_events_total{outcome="canary"}"#) > Some(0.0));
+}
+
+#[tokio::test]
+async fn with_the_fallback_what_is_used_stays_awake_and_what_is_not_sleeps() {
+    let text = SETTINGS.replace("    activity:", "    fallback: { sleepAfter: 6s }\n    activity:\n      record: 1s");
+    let scene = Scene::with(Cluster::builder(), &text).await;
+    for name in ["used", "unused"] {
+        scene.furnish(name, "1h").await;
+        let labels = json!({ SLEEP_AFTER: null, DELETE_AFTER: null });
+        merge(&scene.client, name, json!({ "metadata": { "labels": labels } })).await;
+    }
+    let ann = scene.person("ann").await;
+    let operator = scene.operator().await;
+    operator.tells("used", "FallbackLabel label done").await;
+
+    until("the other one to fall asleep", LIMIT, async || {
+        ann.kubectl(&["create", "configmap", "x", "-n", "used", "--dry-run=server"]);
+        let state = Api::<Namespace>::all(scene.client.clone()).get("unused").await.unwrap();
+        let state = state.metadata.labels.unwrap_or_default().remove(STATE).unwrap_or_default();
+        Ok(if state == "sleep" { Ok(()) } else { Err(state) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(operator.story("used"), ["FallbackLabel label done"]);
+}
+
+#[tokio::test]
+async fn a_dry_run_hears_and_writes_nothing() {
+    let scene = Scene::new(Cluster::builder()).await;
+    scene.furnish("shop", "3s").await;
+    let ann = scene.person("ann").await;
+    let kubeconfig = scene.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
+    let mut args = scene.args();
+    args.push("--dry-run".to_owned());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let operator = operator::operate(&kubeconfig, &args).await;
+    operator.ready().await;
+    ann.kubectl(&["get", "pods", "-n", "shop"]);
+
+    until("the use to be heard", LIMIT, async || {
+        let (_, told) = operator.ask("/activity");
+        Ok(if told.contains("ListPods") { Ok(()) } else { Err(told) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(scene.activity("shop").await, Value::Null);
+    let written = scene.cluster().audit().unwrap().of("system:serviceaccount:caretaker-system:caretaker").writes();
+    assert_eq!(written, 0);
+}
+
+#[tokio::test]
+async fn what_was_heard_can_be_asked_for() {
+    let scene = Scene::new(Cluster::builder()).await;
+    scene.furnish("shop", "1h").await;
+    let ann = scene.person("ann").await;
+    let operator = scene.operator().await;
+    ann.kubectl(&["get", "pods", "-n", "shop"]);
+    let url = format!("http://{}", operator.address());
+
+    let shown = until("the use to be told", LIMIT, async || {
+        let (code, text, notes) = caretaker(scene.cluster(), &["activity", "--operator", &url]);
+        Ok(if code == 0 && text.contains("ListPods") { Ok(text) } else { Err(format!("{text}{notes}")) })
+    })
+    .await
+    .unwrap();
+    assert!(shown.lines().next().unwrap().contains("LAST ACTIVITY"), "{shown}");
+    let (code, detail, _) = caretaker(scene.cluster(), &["activity", "--operator", &url, "-n", "shop"]);
+    assert!(code == 0 && detail.contains("ListPods by ann with kubectl/"), "{detail}");
+    assert!(detail.contains("the user or one of the groups is on the list"), "{detail}");
+    let (code, _, notes) = caretaker(scene.cluster(), &["activity", "--operator", &url, "-n", "shopp"]);
+    assert!(code == 1 && notes.contains("nothing was heard of namespace"), "{notes}");
+
+    // Without an operator's pods, what is written down is told.
+    until("the use to be written down", LIMIT, async || {
+        let (code, text, notes) = caretaker(scene.cluster(), &["activity", "-o", "json"]);
+        let told: Value = serde_json::from_str(&text).unwrap_or_default();
+        let found = told.as_array().is_some_and(|all| all.iter().any(|t| t["last"]["user"] == "ann"));
+        Ok(if code == 0 && found && notes.contains("no pod with the label") {
+            Ok(())
+        } else {
+            Err(format!("{text}{notes}"))
+        })
+    })
+    .await
+    .unwrap();
+    let all = Api::<Namespace>::all(scene.client.clone()).list(&ListParams::default()).await.unwrap();
+    assert!(all.items.len() > 1);
 }

@@ -118,6 +118,11 @@ impl Operator {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// Where it answers.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()

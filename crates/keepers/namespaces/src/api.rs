@@ -131,10 +131,13 @@ impl Activity {
     /// The clock starts because we see this for the first time.
     pub const FIRST_SEEN: &'static str = "FirstSeen";
 
+    /// Whose a note is that is no use.
+    pub const US: &'static str = "caretaker";
+
     /// Activity that is Caretaker's own note.
     #[must_use]
     pub fn noted(at: Timestamp, by: &str) -> Self {
-        Self { at, by: by.to_owned(), user: "caretaker".to_owned(), uid: String::new() }
+        Self { at, by: by.to_owned(), user: Self::US.to_owned(), uid: String::new() }
     }
 
     /// In the specification's dialect.

@@ -60,7 +60,9 @@ pub fn weigh(
     }
     // One that is about to wake needs no second word.
     let awaited = sleeps && ns.asleep_since.value().is_none_or(|since| said.is_none_or(|said| said <= since));
-    let last = written.into_iter().chain(said.filter(|said| *said <= now)).max();
+    // A note of our own, such as the first sight, is no use that another replica wrote down.
+    let theirs = ns.activity.get().filter(|a| a.at <= now && a.user != Activity::US).map(|a| a.at);
+    let last = written.into_iter().chain(theirs).max();
     let next = last.map_or(now, |last| time::after(last, every));
     let asleep_anew = awaited && written.is_none_or(|w| ns.asleep_since.value().is_none_or(|since| w <= since));
     if next > now && !asleep_anew {

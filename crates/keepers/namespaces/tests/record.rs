@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use caretaker_activity::fold::{Note, Use};
 use caretaker_core::{Setting, Timestamp};
-use caretaker_namespaces::api::{self, State};
+use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::record::{Recording, weigh};
 use caretaker_namespaces::subject::{Policy, Subject};
 use rstest::rstest;
@@ -27,7 +27,9 @@ fn weighed(ns: &Subject, note: &Note, written: Option<&str>) -> Recording {
 fn short(recording: &Recording) -> String {
     match recording {
         Recording::Nothing => "nothing".to_owned(),
-        Recording::At(at) => format!("in {}", caretaker_core::duration::format(caretaker_core::time::between(now(), *at))),
+        Recording::At(at) => {
+            format!("in {}", caretaker_core::duration::format(caretaker_core::time::between(now(), *at)))
+        }
         Recording::Now(patch) => format!("now {}", written(patch)["LastActivityTime"].as_str().unwrap_or("no use")),
     }
 }
@@ -46,6 +48,12 @@ fn sleepy() -> Subject {
 #[case::never_used(sleepy().never_seen(), used(now()), None, "now 2026-01-10T00:00:00Z")]
 #[case::a_second_one_within_the_minute(sleepy(), used(now()), Some("20s"), "in 40s")]
 #[case::another_replica_wrote_a_moment_ago(sleepy().idle("15s"), used(now()), None, "in 45s")]
+#[case::we_noted_its_first_sight_a_moment_ago(
+    sleepy().change(|s| s.activity = Setting::Is(Activity::noted(past("15s"), Activity::FIRST_SEEN))),
+    used(now()),
+    None,
+    "now 2026-01-10T00:00:00Z"
+)]
 #[case::the_minute_is_over(sleepy().idle("2m"), used(now()), Some("61s"), "now 2026-01-10T00:00:00Z")]
 #[case::older_than_what_is_known(sleepy(), used(past("31m")), None, "nothing")]
 #[case::what_is_known(sleepy(), used(past("30m")), None, "nothing")]
@@ -75,7 +83,8 @@ fn it_is_written_in_the_words_of_the_specification_and_on_condition() {
     let Recording::Now(patch) = weighed(&ns, &used(now()), None) else { panic!("not now") };
 
     assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&"id".into(), &"7".into()));
-    let text = r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-10T00:00:00Z","UserInfo":{"name":"bob","uid":"u1"}}"#;
+    let text =
+        r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-10T00:00:00Z","UserInfo":{"name":"bob","uid":"u1"}}"#;
     assert_eq!(patch["metadata"]["annotations"][api::ACTIVITY], text);
     assert!(patch["metadata"]["annotations"].get(api::SESSIONS).is_none());
 }
