@@ -24,9 +24,23 @@ pub struct Audited {
 impl Audited {
     /// Starts it. Nobody receives anything before an operator runs with [`Audited::args`].
     pub async fn start(program: &Path, builder: ClusterBuilder) -> Result<Self> {
+        Self::start_with(program, builder, None).await
+    }
+
+    /// The same, but everything is sent, also what the policy that is printed leaves out.
+    pub async fn start_hearing_all(program: &Path, builder: ClusterBuilder) -> Result<Self> {
+        const ALL: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n";
+        Self::start_with(program, builder, Some(ALL)).await
+    }
+
+    async fn start_with(program: &Path, builder: ClusterBuilder, policy: Option<&str>) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let port = free_port()?;
         configure(program, folder.path(), port)?;
+        if let Some(policy) = policy {
+            let path = folder.path().join("audit-policy.yaml");
+            fs::write(&path, policy).map_err(Error::file(&path))?;
+        }
         let flags = read(&folder.path().join("flags.txt"))?;
         let builder = flags.lines().fold(builder, ClusterBuilder::api_server_flag);
         Ok(Self { cluster: builder.start().await?, folder, port })

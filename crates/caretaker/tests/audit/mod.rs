@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use caretaker_testkit::assets::Program;
 use caretaker_testkit::audited::Audited;
@@ -40,7 +40,17 @@ impl Scene {
     }
 
     pub async fn with(builder: ClusterBuilder, text: &str) -> Self {
-        let audited = Audited::start(Path::new(env!("CARGO_BIN_EXE_caretaker")), builder).await.unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_caretaker"));
+        Self::of(Audited::start(program, builder).await.unwrap(), text).await
+    }
+
+    /// Everything is sent, also what the policy that is printed leaves out.
+    pub async fn hearing_all(builder: ClusterBuilder, text: &str) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_caretaker"));
+        Self::of(Audited::start_hearing_all(program, builder).await.unwrap(), text).await
+    }
+
+    async fn of(audited: Audited, text: &str) -> Self {
         let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/namespaces.yaml");
         audited.cluster.kubectl(&["apply", "-f", shipped]).unwrap();
         let client = audited.cluster.client().await.unwrap();
@@ -106,6 +116,13 @@ pub struct Person {
 }
 
 impl Person {
+    /// A kubectl that goes on until it is killed.
+    pub fn begin(&self, args: &[&str]) -> Child {
+        let mut command = Command::new(&self.kubectl);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
     pub fn kubectl(&self, args: &[&str]) -> String {
         let output = Command::new(&self.kubectl).arg("--kubeconfig").arg(&self.kubeconfig).args(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
