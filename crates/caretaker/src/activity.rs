@@ -37,7 +37,7 @@ pub fn answer(args: &Activity, now: Timestamp) -> Result<Answer> {
     if !args.audit.is_empty() {
         let config = scene::config(args.config.as_deref(), &BTreeMap::new())?;
         let (ear, notes) = read(&args.audit, &config)?;
-        let mut answer = show(args, ear.told(), now)?;
+        let mut answer = show(args, ear.told(), args.at.unwrap_or(now))?;
         answer.code = answer.code.max(if notes.is_empty() { 0 } else { 3 });
         answer.notes.extend(notes);
         return Ok(answer);

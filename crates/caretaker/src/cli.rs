@@ -319,6 +319,9 @@ pub struct Activity {
     /// Read these audit logs, instead of asking the running operator; - for standard input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub audit: Vec<PathBuf>,
+    /// Look at those logs at this time (RFC 3339, without a zone in UTC); default: now
+    #[arg(long, value_name = "T", value_parser = moment, requires = "audit")]
+    pub at: Option<Timestamp>,
     /// Ask the operator at this address, such as http://127.0.0.1:8080; default: its pods, through the API server
     #[arg(long, value_name = "URL", conflicts_with = "audit")]
     pub operator: Option<String>,

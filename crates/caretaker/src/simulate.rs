@@ -95,6 +95,11 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
         args.scope.namespace.as_deref().is_none_or(|ns| home.is_none_or(|home| home == ns))
     };
     happened.retain(|h| shown(h.subject));
+    for h in &mut happened {
+        if let Some(who) = waiting(h, &people) {
+            h.because = h.because.replace("(Use)", &format!("({} by {})", who.what, who.user));
+        }
+    }
     let text = match args.output {
         SimulateOutput::Json => json(&happened.iter().map(|h| row(h, &scene.subjects, &people)).collect::<Vec<_>>())?,
         SimulateOutput::Timeline => {

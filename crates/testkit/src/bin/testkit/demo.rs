@@ -1,16 +1,18 @@
 //! `make demo`: scenes on a cluster that is gone afterwards.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use caretaker_testkit::make::{Scaled, mk_deployment};
+use caretaker_testkit::audited::Audited;
+use caretaker_testkit::make::{Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment};
 use caretaker_testkit::operator::Operator;
 use caretaker_testkit::{Cluster, Error, Node, until};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
-use serde_json::json;
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -25,15 +27,20 @@ pub(crate) async fn run() -> Result<()> {
     if let Err(reason) = &node {
         say(&format!("no pod can run on this machine: a node {reason}"));
     }
+    let program = std::env::current_exe()?.with_file_name("caretaker");
+    ensure!(program.is_file(), "{} is missing: run make demo", program.display());
     let builder = Cluster::builder().controllers();
     let builder = if node.is_ok() { builder.node() } else { builder };
-    let cluster = builder.start().await?;
-    say(&format!("ready at {}", cluster.url()));
+    let audited = Audited::start(&program, builder).await?;
+    say(&format!(
+        "ready at {}; its audit events go to Caretaker, by what caretaker audit-config printed",
+        audited.cluster.url()
+    ));
 
-    a_namespace_sleeps_and_wakes(&cluster, node.is_ok(), &say).await?;
+    a_namespace_sleeps_and_wakes(&audited, &program, node.is_ok(), &say).await?;
 
-    let folder = cluster.folder().to_owned();
-    cluster.end()?;
+    let folder = audited.cluster.folder().to_owned();
+    audited.cluster.end()?;
     if std::env::var_os("CARETAKER_KEEP").is_some() {
         say(&format!("the cluster is gone; CARETAKER_KEEP is set, so its files are kept in {}", folder.display()));
         return Ok(());
@@ -43,11 +50,18 @@ pub(crate) async fn run() -> Result<()> {
     Ok(())
 }
 
-/// Silent for eight seconds, it sleeps; used, it wakes with what it had. Where there is no node, the
-/// counts tell it alone.
-async fn a_namespace_sleeps_and_wakes(cluster: &Cluster, pods: bool, say: &impl Fn(&str)) -> Result<()> {
-    let program = std::env::current_exe()?.with_file_name("caretaker");
-    ensure!(program.is_file(), "{} is missing: run make demo", program.display());
+/// The demo itself looks around as the administrator, which is nobody's use.
+const SETTINGS: &str = "keepers: {namespaces: {activity: {ignore: {users: [admin]}}}}\n";
+
+/// Silent for eight seconds, it sleeps; as soon as somebody looks, it wakes with what it had. Where
+/// there is no node, the counts tell it alone.
+async fn a_namespace_sleeps_and_wakes(
+    audited: &Audited,
+    program: &Path,
+    pods: bool,
+    say: &impl Fn(&str),
+) -> Result<()> {
+    let cluster = &audited.cluster;
     cluster.namespace("caretaker-system").await?;
     cluster.namespace("demo").await?;
     let deployments = Api::namespaced(cluster.client().await?, "demo");
@@ -56,7 +70,13 @@ async fn a_namespace_sleeps_and_wakes(cluster: &Cluster, pods: bool, say: &impl 
     say("namespace demo has a Deployment with two replicas");
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    let operator = Operator::start(&program, &cluster.kubeconfig(), &[]).await?;
+    let ann = somebody(cluster, "ann").await?;
+    let settings = cluster.folder().join("demo.yaml");
+    std::fs::write(&settings, SETTINGS)?;
+    let mut args = audited.args();
+    args.extend(["--config".to_owned(), settings.display().to_string()]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let operator = Operator::start(program, &cluster.kubeconfig(), &args).await?;
     operator.ready().await;
     say("caretaker run is started; the owner labels the namespace sleep-after=8s and delete-after=24h");
     let labels = ["sleepmode.kubefree.com/sleep-after=8s", "sleepmode.kubefree.com/delete-after=24h"];
@@ -66,13 +86,35 @@ async fn a_namespace_sleeps_and_wakes(cluster: &Cluster, pods: bool, say: &impl 
     show(cluster, &["get", "namespace", "demo", "-L", "sleepmode.kubefree.com/state"])?;
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    let used = json!({ "LastActivityTime": Timestamp::now().to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } });
-    let activity = format!("sleepmode.kubefree.com/activity-status={used}");
-    cluster.kubectl(&["annotate", "--overwrite", "namespace", "demo", &activity])?;
-    say("ann uses it");
+    say("ann looks");
+    show(cluster, &["get", "deployments", "-n", "demo", "--kubeconfig", &ann])?;
     tells(&operator, "wake", say).await?;
     running(cluster, if pods { 2 } else { 0 }).await?;
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
+    say("what was heard, and what of it did not count:");
+    activity(program, &operator)?;
+    Ok(())
+}
+
+/// A kubeconfig of somebody who may look at everything.
+async fn somebody(cluster: &Cluster, name: &str) -> Result<String> {
+    let client = cluster.client().await?;
+    let post = PostParams::default();
+    Api::<ClusterRole>::all(client.clone())
+        .create(&post, &mk_cluster_role(name, &[("*", "*", "get,list,watch")]))
+        .await?;
+    Api::<ClusterRoleBinding>::all(client).create(&post, &mk_binding_to_user(name, name)).await?;
+    Ok(cluster.user_kubeconfig(name, None)?.display().to_string())
+}
+
+fn activity(program: &Path, operator: &Operator) -> Result<()> {
+    let url = format!("http://{}", operator.address());
+    println!("          $ caretaker activity -n demo --operator {url}");
+    let output = Command::new(program).args(["activity", "-n", "demo", "--operator", &url]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        println!("          {line}");
+    }
     Ok(())
 }
 
@@ -104,7 +146,8 @@ async fn running(cluster: &Cluster, count: usize) -> Result<()> {
 }
 
 fn show(cluster: &Cluster, args: &[&str]) -> Result<()> {
-    println!("          $ kubectl {}", args.join(" "));
+    let words: Vec<&str> = args.iter().copied().take_while(|word| *word != "--kubeconfig").collect();
+    println!("          $ kubectl {}", words.join(" "));
     for line in cluster.kubectl(args)?.lines() {
         println!("          {line}");
     }
