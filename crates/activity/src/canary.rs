@@ -35,13 +35,13 @@ impl Gaps {
     /// The one that lasts.
     #[must_use]
     pub fn open(&self) -> Option<&Gap> {
-        self.gaps.last().filter(|gap| gap.to.is_none())
+        self.gaps.iter().find(|gap| gap.to.is_none())
     }
 
     /// From when on silence counts; `None` if there never was a gap.
     #[must_use]
     pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
-        self.gaps.last().map(|gap| gap.to.unwrap_or(now))
+        self.gaps.iter().map(|gap| gap.to.unwrap_or(now)).max()
     }
 
     /// All of them.
@@ -61,9 +61,21 @@ impl Gaps {
 
     /// The gap that lasts is over since a time.
     pub fn end(&mut self, to: Timestamp) {
-        if let Some(gap) = self.gaps.last_mut().filter(|gap| gap.to.is_none()) {
+        if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.to.is_none()) {
             gap.to = Some(to.max(gap.from));
         }
+    }
+
+    /// Takes in gaps that others have noted. Of one that both know, this one knows how it ended.
+    pub fn and(&mut self, others: Self) {
+        for gap in others.gaps {
+            if !self.gaps.iter().any(|known| known.from == gap.from) {
+                self.gaps.push(gap);
+            }
+        }
+        self.gaps.sort_by_key(|gap| gap.from);
+        let over = self.gaps.len().saturating_sub(KEPT);
+        self.gaps.drain(..over);
     }
 }
 
@@ -195,6 +207,22 @@ mod tests {
             now += 5;
         }
         assert_eq!((now, gaps.open().map(|gap| gap.from)), (125, Some(at(0))));
+    }
+
+    #[test]
+    fn what_others_note_counts_as_well() {
+        let mut ours = Gaps::default();
+        ours.begin(at(10), "ours");
+        let mut theirs = ours.clone();
+        ours.end(at(20));
+        let closed = ours.clone();
+        ours.and(theirs.clone());
+        assert_eq!(ours, closed, "it is over, whatever was written before");
+        theirs.end(at(20));
+        theirs.begin(at(15), "lines were lost");
+        theirs.end(at(25));
+        ours.and(theirs);
+        assert_eq!((ours.all().len(), ours.last(at(99))), (2, Some(at(25))));
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub use secrets::{Files, Secrets, SecretsError};
 pub const MOST: usize = 32 << 20;
 /// Bodies that are read at once; with them, what a body may need is bounded.
 const BODIES: usize = 4;
-/// Connections at once: each API server has a few.
-const CONNECTIONS: usize = 128;
+/// Connections at once: each API server has a few, and whoever may not send takes none of them for long.
+const CONNECTIONS: usize = 512;
 /// A handshake that takes longer is none.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// An idle connection lasts this long.

@@ -7,6 +7,7 @@ mod audit;
 mod ground;
 mod operator;
 mod rehearsal;
+mod wake;
 
 use anyhow::Result;
 
@@ -25,6 +26,9 @@ fn main() -> Result<()> {
     let mut rows = if wanted("rehearsal") { rehearsal::rows()? } else { Vec::new() };
     if wanted("audit") {
         rows.extend(audit::rows()?);
+    }
+    if wanted("wake") {
+        rows.extend(runtime.block_on(wake::rows())?);
     }
     if wanted("operator") {
         rows.extend(runtime.block_on(operator::rows())?);

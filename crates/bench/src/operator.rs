@@ -36,7 +36,7 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("caretaker");
     ensure!(program.is_file(), "{} is missing: run make bench", program.display());
     Ok(program)
@@ -54,7 +54,13 @@ async fn start(cluster: &Cluster, settings: &str) -> Result<(Operator, tempfile:
 }
 
 /// A namespace that was used then: with three Deployments, a StatefulSet and a DaemonSet, or empty.
-async fn furnish(client: &Client, name: &str, sleep_after: &str, used: Timestamp, workloads: bool) -> Result<()> {
+pub(crate) async fn furnish(
+    client: &Client,
+    name: &str,
+    sleep_after: &str,
+    used: Timestamp,
+    workloads: bool,
+) -> Result<()> {
     let post = PostParams::default();
     let activity = json!({ "LastActivityTime": used.to_string(), "ActionBy": "ListPods" }).to_string();
     let namespace = mk_namespace(name).label(api::SLEEP_AFTER, sleep_after).label(api::DELETE_AFTER, "720h");

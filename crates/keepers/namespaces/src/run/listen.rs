@@ -31,6 +31,8 @@ const UNLED: SignedDuration = SignedDuration::from_secs(30);
 
 /// Until the state is tried again that could not be read or written.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Until gaps are tried again that could not be written.
+const UNSAVED: SignedDuration = SignedDuration::from_secs(1);
 /// A canary that takes longer to be answered is not sent.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -94,6 +96,9 @@ impl Listening {
         let mut lead = self.engine.lead.clone();
         loop {
             self.engine.health.fine(PART);
+            // Whoever leads next tells it.
+            self.engine.health.note(PART, None);
+            self.engine.metrics.gap(false);
             while !self.engine.leads() {
                 self.hearing.send_replace(None);
                 let changed = async {
@@ -159,7 +164,11 @@ impl Listening {
             self.tell(&kept.value);
             match next {
                 Next::Send => self.send(&mut canary).await,
-                Next::Wait(until) => self.wait(until, &mut canary, &mut kept).await,
+                Next::Wait(until) => {
+                    // What is not written yet is tried again soon.
+                    let again = if kept.value == saved { until } else { time::after(now, UNSAVED) };
+                    self.wait(until.min(again), &mut canary, &mut kept).await;
+                }
             }
         }
     }
@@ -214,13 +223,8 @@ impl Listening {
             return true;
         }
         let Err(e) = self.gaps.write(kept).await else { return true };
-        // Of two that were written at once, the later gap counts; it is ours that lasts.
         if let Ok(there) = self.gaps.read::<Gaps>().await {
-            let ours = std::mem::replace(kept, there);
-            let longer = |gaps: &Gaps| gaps.last(Timestamp::MAX);
-            if longer(&ours.value) >= longer(&kept.value) {
-                kept.value = ours.value;
-            }
+            adopt(kept, there);
             if self.gaps.write(kept).await.is_ok() {
                 return true;
             }
@@ -316,10 +320,7 @@ impl Listening {
     /// Another replica may have heard the canary, or lost lines of its log.
     async fn look(&self, canary: &mut Canary, kept: &mut Kept<Gaps>) {
         if let Ok(there) = self.gaps.read::<Gaps>().await {
-            let ours = std::mem::replace(kept, there);
-            if ours.value.last(Timestamp::MAX) >= kept.value.last(Timestamp::MAX) {
-                kept.value = ours.value;
-            }
+            adopt(kept, there);
         }
         if canary.waits()
             && let Ok(Some(word)) = self.acknowledged.word().await
@@ -327,4 +328,11 @@ impl Listening {
             canary.back(&word, &mut kept.value);
         }
     }
+}
+
+/// What others wrote meanwhile is taken in; what is known here of the same gap is newer.
+fn adopt(kept: &mut Kept<Gaps>, there: Kept<Gaps>) {
+    let ours = std::mem::replace(kept, there);
+    let theirs = std::mem::replace(&mut kept.value, ours.value);
+    kept.value.and(theirs);
 }

@@ -189,6 +189,9 @@ impl Records {
             Err(kube::Error::Api(status)) if is_absence(&status, &home) => return self.forget(&home),
             Err(e) if is_conflict(&e) => MOMENT,
             Err(e) => {
+                if matches!(&e, kube::Error::Api(status) if status.code == 403) {
+                    engine.health.doubt();
+                }
                 engine.metrics.recorded("failed");
                 tracing::warn!("the use of namespace {home} could not be written: {}", told(&e));
                 PAUSE

@@ -16,7 +16,7 @@ use caretaker_engine::health::Health;
 use caretaker_engine::journal::Journal;
 use caretaker_engine::metrics::Metrics;
 use caretaker_engine::state::State;
-use caretaker_namespaces::run::{Settings, run};
+use caretaker_namespaces::run::{Settings, Source, run};
 use caretaker_namespaces::subject::World;
 use caretaker_testkit::until;
 use kube::Client;
@@ -58,6 +58,17 @@ impl Working {
     }
 
     pub fn bounded(client: &Client, clock: Clock, scan: Duration, world: World, bounds: Bounds) -> Self {
+        Self::with(client, clock, scan, Settings { world, bounds, concurrency: 8, source: None })
+    }
+
+    /// A keeper that hears of uses.
+    pub fn listening(client: &Client, clock: Clock, scan: Duration, source: Source) -> Self {
+        let settings =
+            Settings { world: World::default(), bounds: Bounds::default(), concurrency: 8, source: Some(source) };
+        Self::with(client, clock, scan, settings)
+    }
+
+    fn with(client: &Client, clock: Clock, scan: Duration, settings: Settings) -> Self {
         let (lines, health) = (Lines::default(), Health::default());
         let engine = Engine {
             reader: client.clone(),
@@ -72,7 +83,6 @@ impl Working {
             dry_run: false,
             scan,
         };
-        let settings = Settings { world, bounds, concurrency: 8, source: None };
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(run(settings, engine, async {
             // Dropped is as good as rung.
