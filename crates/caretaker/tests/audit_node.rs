@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use caretaker_testkit::harness::{Need, main as run, test};
-use caretaker_testkit::make::{mk_binding_to_account, mk_cluster_role};
+use caretaker_testkit::make::{Said, mk_binding_to_account, mk_cluster_role, mk_pod};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     run(vec![
         test(machinery, Need::Node, what_the_machinery_and_the_pods_do_keeps_nothing_awake),
         test("an_open_exec_is_use_until_it_ends", Need::Node, an_open_exec_is_use_until_it_ends),
+        test("pods_are_asked_through_the_api_server", Need::Node, pods_are_asked_through_the_api_server),
     ])
 }
 
@@ -154,5 +155,30 @@ async fn an_open_exec_is_use_until_it_ends() -> Outcome {
     exec.wait()?;
 
     becomes(&scene.client, "shop", "sleep", 0).await;
+    Ok(())
+}
+
+/// The program does not fit into the image of this node, so its pod is one that gives the answer which
+/// the operator has given a moment before.
+async fn pods_are_asked_through_the_api_server() -> Outcome {
+    let (scene, operator) = furnished().await?;
+    scene.person("ann").await.kubectl(&["get", "pods", "-n", "shop"]);
+    let answer = until("the look to be heard of", LIMIT, async || {
+        let (_, told) = operator.ask("/activity");
+        Ok(if told.contains("\"user\":\"ann\"") { Ok(told) } else { Err(told) })
+    })
+    .await?;
+    let mut pod = mk_pod("caretaker-system", "caretaker-1").label("app.kubernetes.io/name", "caretaker");
+    let serve = format!("echo '{answer}' > /activity && httpd -f -p 8080 -h /");
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.command = Some(vec!["sh".to_owned(), "-c".to_owned(), serve]);
+    Api::<Pod>::namespaced(scene.client.clone(), "caretaker-system").create(&PostParams::default(), &pod).await?;
+
+    until("the pod to be asked", LIMIT, async || {
+        let (code, text, notes) = operator::caretaker(scene.cluster(), &["activity", "-n", "shop"]);
+        let asked = text.contains("ListPods by ann with kubectl/") && notes.is_empty();
+        Ok(if code == 0 && asked { Ok(()) } else { Err(format!("{text}{notes}")) })
+    })
+    .await?;
     Ok(())
 }

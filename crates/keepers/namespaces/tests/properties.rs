@@ -53,8 +53,16 @@ fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
     })
 }
 
-/// Mostly sane, sometimes not.
+/// Sometimes somebody is in it, or was.
 fn any_subject() -> impl Strategy<Value = Subject> {
+    (any_empty_subject(), option::weighted(0.2, moment(-1..100))).prop_map(|(mut subject, session)| {
+        subject.sessions = session.map(|since| [("x1".to_owned(), since)].into()).into();
+        subject
+    })
+}
+
+/// Mostly sane, sometimes not.
+fn any_empty_subject() -> impl Strategy<Value = Subject> {
     let name = prop_oneof![8 => "[a-c]", 1 => Just("kube-system".to_owned()), 1 => Just("prod-a".to_owned())];
     let kind = prop_oneof![8 => Just(Kind::Namespace), 1 => Just(Kind::Deployment), 1 => Just(Kind::Service)];
     let state = prop_oneof![
@@ -220,7 +228,10 @@ proptest! {
             }
             let sleep = witness.sleep_after.filter(|_| subject.kind != Kind::Service);
             // Without any record of use, silence is vouched for only by the record of the sleep.
-            let since = |t: Timestamp| [world.last_gap, subject.created].into_iter().flatten().fold(t, Timestamp::max);
+            let session = subject.sessions.get().and_then(|all| all.values().max().copied());
+            let session = session.map(|since| time::after(since, world.policy.session).min(happening.at));
+            let bounds = [world.last_gap, subject.created, session];
+            let since = |t: Timestamp| bounds.into_iter().flatten().fold(t, Timestamp::max);
             let lasts = |t: Timestamp| time::between(since(t), happening.at);
             let silent = witness.used.or(witness.asleep).map(lasts);
             let slept = witness.asleep.map(lasts);
