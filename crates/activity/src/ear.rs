@@ -70,6 +70,12 @@ impl Taken {
     }
 }
 
+impl std::fmt::Debug for Ear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ear").finish_non_exhaustive()
+    }
+}
+
 impl Ear {
     /// Hears nothing yet.
     #[must_use]
@@ -164,7 +170,6 @@ impl Ear {
 
     /// Events were lost, and nobody knows which.
     pub fn lose(&self, why: String) {
-        self.count(Taken::Lost);
         *self.0.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         self.0.loss.notify_one();
     }

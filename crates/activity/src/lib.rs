@@ -17,5 +17,6 @@ pub mod ear;
 pub mod event;
 pub mod filter;
 pub mod fold;
-// pub mod follow;
+pub mod follow;
 pub mod receive;
+pub mod tail;

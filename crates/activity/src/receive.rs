@@ -129,8 +129,10 @@ impl Receiver {
         }
     }
 
+    /// Nobody knows which uses are in it.
     fn too_large(&self) -> Response<Full<Bytes>> {
         self.ear.count(Taken::TooLarge);
+        self.ear.lose(format!("a batch of more than {} MiB was not read", MOST >> 20));
         last(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!(

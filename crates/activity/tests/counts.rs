@@ -33,7 +33,7 @@ fn judged(made: &Made) -> Heard {
 #[case::an_exec(made("ann", "get", "pods").sub("exec").stage("ResponseStarted").code(101))]
 #[case::a_log(made("ann", "get", "pods").sub("log"))]
 #[case::an_outside_system(made("system:serviceaccount:ci:deployer", "patch", "deployments"))]
-#[case::impersonated_by_a_controller(made("system:serviceaccount:kube-system:proxy", "list", "pods").by("kube-system").as_user("ann"))]
+#[case::impersonated_by_a_controller(made("system:serviceaccount:kube-system:proxy", "list", "pods").by("kube-system").acting_as("ann"))]
 #[case::a_little_ahead_of_our_clock(made("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
 fn it_counts(#[case] made: Made) {
     assert_eq!(judged(&made), Heard::Counts);

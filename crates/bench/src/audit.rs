@@ -42,6 +42,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     let notes = ear.take();
     let counted: u64 = ear.told().iter().map(|told| told.counted).sum();
     ensure!(!notes.is_empty() && counted > 0, "nothing counted");
+    #[expect(clippy::cast_precision_loss, reason = "a count of events")]
     let rate = |took: Duration| events as f64 / took.as_secs_f64();
     let own = format!("wanted: 100,000; {counted} of {events} count, in {} namespaces", notes.len());
     Ok(vec![

@@ -9,6 +9,7 @@ use axum::{Json, Router};
 use caretaker_activity::ear::Ear;
 use caretaker_activity::fold::Fold;
 use caretaker_activity::receive;
+use caretaker_activity::tail::Tail;
 use caretaker_engine::client;
 use caretaker_namespaces::run::Source;
 use http::HeaderValue;
@@ -34,8 +35,17 @@ pub(crate) fn routes(ear: &Ear) -> Router {
     Router::new().route("/activity", get(move || async move { Json(ear.told()) }))
 }
 
-/// Begins to listen.
-pub(crate) async fn begin(sources: Sources, ear: &Ear) -> Result<()> {
+/// A use is written down within this time after a namespace may be written again.
+const WRITTEN: Duration = Duration::from_mins(1);
+
+/// Begins to listen. `record`: how often a namespace is written, or none in a dry run, in which
+/// nothing is.
+pub(crate) async fn begin(sources: Sources, ear: &Ear, record: Option<Duration>) -> Result<()> {
+    if let Some((log, position)) = sources.log {
+        tracing::info!("following {}, and keeping the place in {}", log.display(), position.display());
+        let tail = Tail::new(log, position, ear.clone(), record.map(|record| record + WRITTEN));
+        std::thread::Builder::new().name("audit-log".to_owned()).spawn(move || tail.run())?;
+    }
     if let Some((address, files)) = sources.listen {
         let open = files.is_open();
         let secrets = files.load().context("the audit receiver cannot prove itself")?;

@@ -70,7 +70,8 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
     let cluster = live::settings(&args.cluster).await?;
     let source = match &ear {
         Some(ear) => {
-            listen::begin(sources, ear).await?;
+            let record = (!args.dry_run).then(|| activity.record.unsigned_abs());
+            listen::begin(sources, ear, record).await?;
             Some(listen::source(&cluster, ear.clone(), activity)?)
         }
         None => None,

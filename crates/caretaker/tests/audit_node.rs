@@ -135,7 +135,7 @@ async fn an_open_exec_is_use_until_it_ends() -> Outcome {
     ann.kubectl(&["get", "pods", "-n", "shop"]);
     runs(&scene.client, 2).await?;
 
-    let mut exec = ann.begin(&["exec", "-n", "shop", "-i", "deployment/web", "--", "cat"]);
+    let exec = ann.begin(&["exec", "-n", "shop", "-i", "deployment/web", "--", "cat"]);
     until("the session to be heard of", LIMIT, async || {
         let told = operator.ask("/activity").1;
         let told: Value = serde_json::from_str(&told).unwrap_or_default();
@@ -151,8 +151,7 @@ async fn an_open_exec_is_use_until_it_ends() -> Outcome {
     }
     let (_, explained, _) = operator::caretaker(scene.cluster(), &["explain", "ns/shop"]);
     assert!(explained.contains("in use: a session is open since"), "{explained}");
-    exec.kill()?;
-    exec.wait()?;
+    drop(exec);
 
     becomes(&scene.client, "shop", "sleep", 0).await;
     Ok(())

@@ -59,7 +59,7 @@ impl Made {
         self.with(|v| v["user"]["groups"] = json!([group, "system:authenticated"]))
     }
 
-    pub fn as_user(self, user: &str) -> Self {
+    pub fn acting_as(self, user: &str) -> Self {
         self.with(|v| v["impersonatedUser"] = json!({ "username": user, "groups": ["system:authenticated"] }))
     }
 

@@ -116,17 +116,28 @@ pub struct Person {
 }
 
 impl Person {
-    /// A kubectl that goes on until it is killed.
-    pub fn begin(&self, args: &[&str]) -> Child {
+    /// A kubectl that goes on until it is dropped.
+    pub fn begin(&self, args: &[&str]) -> Begun {
         let mut command = Command::new(&self.kubectl);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+        Begun(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
     }
 
     pub fn kubectl(&self, args: &[&str]) -> String {
         let output = Command::new(&self.kubectl).arg("--kubeconfig").arg(&self.kubeconfig).args(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// A process that ends with this.
+pub struct Begun(Child);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
