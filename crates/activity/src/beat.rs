@@ -1,18 +1,19 @@
 //! Machines that look at the same thing on a steady beat: a dashboard left open, a crawler.
 //!
 //! A person looks now and then. What comes at the same distance again and again, for a good while, is
-//! not looked at by anybody. A watch that is opened again right after its end belongs to the same
-//! look. Whoever does something else at the same time counts for that.
+//! not looked at by anybody. Whoever looks between two beats, under the same name and with the same
+//! program, counts. A watch that is opened again right after its end belongs to the same look.
 
 use caretaker_core::SignedDuration;
 use hashbrown::HashMap;
 
-/// Looks this close together are one.
+/// Looks this close together are one; beside a machine, only a quarter of its distance.
 const BURST: i64 = 1_000;
 /// So many times at least at the same distance.
 const REPEATS: u32 = 5;
-/// Deviations that are still the same distance: a tenth of it, at least and at most so much. A
-/// person who looks every morning is never that exact; a job that runs every hour is.
+/// Deviations that are still the same distance: a tenth of it, at least and at most so much, and for
+/// short ones a quarter. A person who looks every morning is never that exact; a job that runs every
+/// hour is.
 const LEAST_PLAY: i64 = 2_000;
 const MOST_PLAY: i64 = 120_000;
 /// A beat may be missed so many times in a row: a lost event breaks nothing.
@@ -57,16 +58,24 @@ impl Beats {
         let Some(after) = self.after else { return false };
         let fresh = Beat::new(at);
         let beat = self.beat(look, fresh);
+        let machine = beat.repeats >= REPEATS && beat.last.saturating_sub(beat.since) >= after;
         let distance = at.saturating_sub(beat.last);
-        if distance >= BURST {
-            if beat.is_steady(distance) {
-                beat.repeats = beat.repeats.saturating_add(1);
-                beat.last = at;
-            } else {
-                *beat = fresh;
-            }
+        // Of what comes every second or more often, nobody can be told apart.
+        let apart = machine && beat.distance >= BURST * 3 / 2;
+        let burst = if apart { BURST.min(beat.distance / 4) } else { BURST };
+        if distance < burst {
+            return machine && distance >= -burst;
         }
-        beat.repeats >= REPEATS && beat.last.saturating_sub(beat.since) >= after
+        if beat.is_steady(distance) {
+            beat.repeats = beat.repeats.saturating_add(1);
+            beat.last = at;
+            return beat.repeats >= REPEATS && at.saturating_sub(beat.since) >= after;
+        }
+        // Between two beats of a machine it is somebody else's; after a long pause it is another story.
+        if !machine || beat.is_over(distance) {
+            *beat = fresh;
+        }
+        false
     }
 
     /// Takes in a watch that begins; true if it goes on with one that was open before.
@@ -117,15 +126,23 @@ impl Beat {
             self.distance = distance;
             return true;
         }
-        let play = (self.distance / 10).clamp(LEAST_PLAY, MOST_PLAY);
         let times = (distance.saturating_add(self.distance / 2) / self.distance.max(1)).clamp(1, MISSED + 1);
         let off = distance.saturating_sub(times.saturating_mul(self.distance));
-        if off.saturating_abs() > play {
+        if off.saturating_abs() > self.play() {
             return false;
         }
         // It may drift.
         self.distance += off / (8 * times);
         true
+    }
+
+    fn play(&self) -> i64 {
+        (self.distance / 10).clamp(LEAST_PLAY, MOST_PLAY).min(self.distance / 4)
+    }
+
+    /// Whether so long nothing came that the beat has ended.
+    fn is_over(&self, distance: i64) -> bool {
+        distance > self.distance.saturating_mul(MISSED + 1).saturating_add(self.play())
     }
 }
 
@@ -171,6 +188,33 @@ mod tests {
         // A few times an hour while at work.
         let minutes = [0, 1, 9, 10, 14, 31, 33, 50, 52, 58, 80, 81, 99];
         assert_eq!(noticed(minutes.iter().map(|m| m * MINUTE)), None);
+    }
+
+    #[test]
+    fn who_looks_between_two_beats_counts_and_the_machine_stays_one() {
+        let mut beats = beats();
+        let mut typed = 0;
+        for i in 0..4_000 {
+            let tick = i * 2_300;
+            let machine = beats.is_machine(1, tick);
+            assert_eq!(machine, tick >= 30 * MINUTE, "at {tick}");
+            // Somebody types the same, now and then, a second after a tick.
+            if i > 1_000 && i % 61 == 0 {
+                typed += i32::from(!beats.is_machine(1, tick + 1_000));
+            }
+        }
+        assert_eq!(typed, 49);
+    }
+
+    #[test]
+    fn looks_at_random_are_nobody_s_beat() {
+        let mut at = 0;
+        // Between two and twelve seconds, for an hour and more.
+        let looks = (0..600_i64).map(|i| {
+            at += 2_000 + (i * 7_919 + i * i * 104_729) % 10_000;
+            at
+        });
+        assert_eq!(noticed(looks), None);
     }
 
     #[test]

@@ -59,6 +59,14 @@ impl Gaps {
         }
     }
 
+    /// Something was lost at a moment.
+    pub fn note(&mut self, at: Timestamp, because: impl Into<String>) {
+        self.gaps.push(Gap { from: at, to: Some(at), because: because.into() });
+        self.gaps.sort_by_key(|gap| gap.from);
+        let over = self.gaps.len().saturating_sub(KEPT);
+        self.gaps.drain(..over);
+    }
+
     /// The gap that lasts is over since a time.
     pub fn end(&mut self, to: Timestamp) {
         if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.to.is_none()) {
@@ -137,6 +145,22 @@ impl Canary {
     /// One could not be sent: it is tried again soon.
     pub fn unsent(&mut self, why: String, now: Timestamp) {
         (self.out, self.unsent, self.due) = (None, Some(why), time::after(now, self.every / 12));
+    }
+
+    /// Somebody must know whether all is heard up to now: the next one is due soon.
+    pub fn hurry(&mut self, now: Timestamp) {
+        const SOON: SignedDuration = SignedDuration::from_secs(1);
+        let sent = self.out.as_ref().map(|(_, sent)| *sent);
+        // One that is out may come back yet; it is not given up for another.
+        if sent.is_none() {
+            self.due = self.due.min(time::after(self.proven, SOON).max(now));
+        }
+    }
+
+    /// All was heard that was done until then.
+    #[must_use]
+    pub fn proven(&self) -> Timestamp {
+        self.proven
     }
 
     /// Whether it waits for one to come back.

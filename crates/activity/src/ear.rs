@@ -1,6 +1,8 @@
 //! Where everything that is heard comes together, from however many sources.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use caretaker_core::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,6 +25,35 @@ struct Inner {
     counted: Counted,
     lost: Mutex<Option<String>>,
     loss: Notify,
+    closed: AtomicBool,
+    /// When the oldest use was heard that is not written down yet.
+    unwritten: Mutex<Option<Instant>>,
+}
+
+/// How many events came to what.
+#[derive(Debug, Default)]
+struct Outcomes(Vec<(&'static str, u64)>);
+
+impl Outcomes {
+    fn count(&mut self, outcome: &'static str) {
+        match self.0.iter_mut().find(|(known, _)| *known == outcome) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((outcome, 1)),
+        }
+    }
+}
+
+const BROKEN: &str = "broken";
+
+/// Why a batch was not taken in.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is none.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The process is about to end: whoever sends it should try again elsewhere.
+    #[error("about to end; try again")]
+    Closed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,6 +118,8 @@ impl Ear {
             counted: Counted::default(),
             lost: Mutex::new(None),
             loss: Notify::new(),
+            closed: AtomicBool::new(false),
+            unwritten: Mutex::new(None),
         }))
     }
 
@@ -98,64 +131,69 @@ impl Ear {
     }
 
     /// Takes in the body of one request of the API server.
-    pub fn batch(&self, body: &[u8]) -> Result<(), Malformed> {
-        let batch = match event::batch(body) {
-            Ok(batch) => batch,
-            Err(e) => {
-                self.count(Taken::Malformed);
-                return Err(e);
-            }
-        };
-        self.hear(&batch.events, batch.broken);
-        self.count(if batch.broken == 0 { Taken::Read } else { Taken::Partly });
-        Ok(())
+    pub fn batch(&self, body: &[u8]) -> Result<(), Refused> {
+        let mut outcomes = Outcomes::default();
+        let read = self.hear(&mut outcomes, |each| event::batch(body, each))?;
+        let broken = outcomes.0.iter().any(|(outcome, _)| *outcome == BROKEN);
+        self.count(match &read {
+            Ok(()) if broken => Taken::Partly,
+            Ok(()) => Taken::Read,
+            Err(_) => Taken::Malformed,
+        });
+        Ok(read?)
     }
 
-    /// Takes in lines of a log; says how many of them are no events.
-    pub fn lines<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> usize {
-        let mut events = Vec::new();
-        let mut broken = 0;
-        for line in lines {
-            match event::line(line) {
-                Ok(event) => events.push(event),
-                Err(_) => broken += 1,
+    /// Takes in lines of a log; says how many of them are no events. What is said after the end goes
+    /// unheard: a log can be read again.
+    pub fn lines<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u64 {
+        let mut outcomes = Outcomes::default();
+        let heard = self.hear(&mut outcomes, |each| {
+            for line in lines {
+                each(event::line(line).ok().as_ref());
             }
-        }
-        self.hear(&events, broken);
-        broken
+        });
+        let broken = outcomes.0.iter().find(|(outcome, _)| *outcome == BROKEN).map_or(0, |(_, count)| *count);
+        heard.map_or(0, |()| broken)
     }
 
-    fn hear(&self, events: &[Event<'_>], broken: usize) {
+    /// Hears whatever `tell` tells, and then says that there is news.
+    fn hear<T>(
+        &self,
+        outcomes: &mut Outcomes,
+        tell: impl FnOnce(&mut dyn FnMut(Option<&Event<'_>>)) -> T,
+    ) -> Result<T, Refused> {
         let now = (self.0.now)();
-        let mut outcomes: Vec<(&'static str, u64)> = Vec::new();
-        let mut count = |outcome: &'static str, by: u64| match outcomes.iter_mut().find(|(known, _)| *known == outcome)
-        {
-            Some((_, count)) => *count += by,
-            None => outcomes.push((outcome, by)),
-        };
-        if broken > 0 {
-            count("broken", broken as u64);
-        }
-        let news = {
+        let (told, news, overflown) = {
             let mut fold = self.fold();
-            for event in events {
-                count(
-                    match fold.hear(event, now) {
-                        Heard::Counts => "counts",
-                        Heard::Ignored(reason) => reason.name(),
-                        Heard::Canary => "canary",
-                    },
-                    1,
-                );
+            if self.0.closed.load(Ordering::Acquire) {
+                return Err(Refused::Closed);
             }
-            fold.has_news()
+            let told = tell(&mut |event| {
+                outcomes.count(match event.map(|event| fold.hear(event, now)) {
+                    Some(Heard::Counts) => "counts",
+                    Some(Heard::Ignored(reason)) => reason.name(),
+                    Some(Heard::Canary) => "canary",
+                    None => BROKEN,
+                });
+            });
+            (told, fold.has_news(), fold.take_overflown())
         };
-        for (outcome, by) in outcomes {
-            self.0.counted.events.get_or_create(&Outcome { outcome }).inc_by(by);
+        for (outcome, by) in &outcomes.0 {
+            self.0.counted.events.get_or_create(&Outcome { outcome }).inc_by(*by);
+        }
+        if overflown {
+            self.lose("more namespaces were used at once than can be remembered".to_owned());
         }
         if news {
             self.0.news.notify_one();
         }
+        Ok(told)
+    }
+
+    /// Hears nothing more: what is under way is taken in, whatever comes later is refused.
+    pub fn close(&self) {
+        let _fold = self.fold();
+        self.0.closed.store(true, Ordering::Release);
     }
 
     /// Counts what became of a request or a look.
@@ -172,6 +210,18 @@ impl Ear {
     pub fn lose(&self, why: String) {
         *self.0.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         self.0.loss.notify_one();
+    }
+
+    /// Notes when the oldest use was heard that is not written down yet.
+    pub fn note_unwritten(&self, since: Option<Instant>) {
+        *self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Whether all that was heard until then is written down.
+    #[must_use]
+    pub fn is_written(&self, until: Instant) -> bool {
+        let unwritten = *self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.is_none_or(|since| since > until)
     }
 
     /// Returns when events were lost, with the reason.

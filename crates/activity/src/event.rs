@@ -1,9 +1,12 @@
 //! Audit events as the API server sends them, as little of each as matters, borrowed from the text.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use caretaker_core::Timestamp;
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// One stage of one request.
@@ -16,6 +19,9 @@ pub struct Event<'a> {
     /// `RequestReceived`, `ResponseStarted`, `ResponseComplete` or `Panic`.
     #[serde(borrow)]
     pub stage: Cow<'a, str>,
+    /// The path and its query.
+    #[serde(borrow, rename = "requestURI")]
+    pub uri: Cow<'a, str>,
     /// `get`, `list`, `watch`, `create` and so on.
     #[serde(borrow)]
     pub verb: Cow<'a, str>,
@@ -135,50 +141,99 @@ pub enum Malformed {
     Kind(String),
 }
 
-/// What a batch holds.
-#[derive(Debug, Default)]
-pub struct Batch<'a> {
-    /// The events that could be read.
-    pub events: Vec<Event<'a>>,
-    /// How many could not.
-    pub broken: usize,
-}
-
+/// What is not read yet: only whether it is a batch at all.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct List<'a, T> {
+struct Head<'a> {
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow, default)]
     api_version: Cow<'a, str>,
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
 }
 
-impl<T> List<'_, T> {
-    fn checked(self) -> Result<Vec<T>, Malformed> {
-        const SHOWN: usize = 80;
-        if self.kind == "EventList" && self.api_version == "audit.k8s.io/v1" {
-            return Ok(self.items);
+/// Reads a batch and hands out one event after the other, or nothing for one that cannot be read: it
+/// does not spoil the others. No more than one is held at a time.
+pub fn batch(body: &[u8], mut each: impl FnMut(Option<&Event<'_>>)) -> Result<(), Malformed> {
+    const SHOWN: usize = 80;
+    let head: Head<'_> = serde_json::from_slice(body)?;
+    if head.kind != "EventList" || head.api_version != "audit.k8s.io/v1" {
+        let kind = format!("{}, {}", head.api_version, head.kind);
+        return Err(Malformed::Kind(kind.chars().take(SHOWN).collect()));
+    }
+    let mut taken = 0_usize;
+    let whole = items(body, &mut |event: Event<'_>| {
+        taken += 1;
+        each(Some(&event));
+    });
+    if whole.is_err() {
+        let mut place = 0;
+        items(body, &mut |text: &RawValue| {
+            place += 1;
+            if place > taken {
+                each(serde_json::from_str(text.get()).ok().as_ref());
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Hands out the items of a list as they are read.
+fn items<'de, T: Deserialize<'de>>(body: &'de [u8], each: &mut impl FnMut(T)) -> Result<(), serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    deserializer.deserialize_map(List { each, what: PhantomData })?;
+    deserializer.end()
+}
+
+struct List<'e, T, F> {
+    each: &'e mut F,
+    what: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for List<'_, T, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            if key.0 == "items" {
+                map.next_value_seed(Items { each: &mut *self.each, what: PhantomData })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
-        Err(Malformed::Kind(format!("{}, {}", self.api_version, self.kind).chars().take(SHOWN).collect()))
+        Ok(())
     }
 }
 
-/// Reads a batch. One odd event does not spoil the others.
-pub fn batch(body: &[u8]) -> Result<Batch<'_>, Malformed> {
-    if let Ok(list) = serde_json::from_slice::<List<'_, Event<'_>>>(body) {
-        return list.checked().map(|events| Batch { events, broken: 0 });
+struct Items<'e, T, F> {
+    each: &'e mut F,
+    what: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Items<'_, T, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
     }
-    let items = serde_json::from_slice::<List<'_, &RawValue>>(body)?.checked()?;
-    let mut batch = Batch::default();
-    for item in items {
-        match serde_json::from_str(item.get()) {
-            Ok(event) => batch.events.push(event),
-            Err(_) => batch.broken += 1,
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Items<'_, T, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of events")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<(), S::Error> {
+        while let Some(item) = items.next_element()? {
+            (self.each)(item);
         }
+        Ok(())
     }
-    Ok(batch)
 }
 
 /// Reads one line of an audit log.
@@ -197,20 +252,25 @@ mod tests {
     #[test]
     fn a_batch_is_read_as_the_api_server_sends_it() {
         let body = LIST.replace("ITEMS", EVENT);
-        let batch = batch(body.as_bytes()).unwrap();
-
-        let [event] = batch.events.as_slice() else { panic!("{batch:?}") };
-        assert_eq!((event.what().as_str(), event.actor().username.as_ref()), ("ListPods", "ann"));
-        assert_eq!(event.received(), "2026-03-02T09:00:00.123456Z".parse().ok());
-        assert!(matches!(event.user.groups[0].0, Cow::Borrowed("dev")), "nothing is copied");
+        let mut count = 0;
+        batch(body.as_bytes(), |event| {
+            let event = event.unwrap();
+            assert_eq!((event.what().as_str(), event.actor().username.as_ref()), ("ListPods", "ann"));
+            assert_eq!(event.received(), "2026-03-02T09:00:00.123456Z".parse().ok());
+            assert!(matches!(event.user.groups[0].0, Cow::Borrowed("dev")), "nothing is copied");
+            count += 1;
+        })
+        .unwrap();
+        assert_eq!(count, 1);
     }
 
     #[test]
     fn one_odd_event_does_not_spoil_the_others() {
         let body = LIST.replace("ITEMS", &format!(r#"{EVENT},{{"auditID":7}},"x",null,{EVENT}"#));
-        let batch = batch(body.as_bytes()).unwrap();
+        let mut told = Vec::new();
+        batch(body.as_bytes(), |event| told.push(event.is_some())).unwrap();
 
-        assert_eq!((batch.events.len(), batch.broken), (2, 3));
+        assert_eq!(told, [true, false, false, false, true]);
     }
 
     #[rstest]
@@ -220,8 +280,16 @@ mod tests {
     #[case::another_version(r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1beta1","items":[]}"#, "v1beta1")]
     #[case::nothing("{}", "is no EventList")]
     #[case::an_array("[]", "is no EventList")]
+    #[case::items_that_are_none(
+        r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":7}"#,
+        "not an EventList in JSON"
+    )]
+    #[case::something_behind_it(
+        r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":[]} x"#,
+        "not an EventList in JSON"
+    )]
     fn anything_else_is_refused(#[case] body: &str, #[case] why: &str) {
-        let error = batch(body.as_bytes()).unwrap_err().to_string();
+        let error = batch(body.as_bytes(), |_| {}).unwrap_err().to_string();
 
         assert!(error.contains(why), "{error}");
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_core::{SignedDuration, Timestamp, time};
 use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub struct Use {
 pub struct Note {
     /// Its last use.
     pub last: Option<Use>,
-    /// Sessions that have begun, and when.
+    /// Sessions that have begun, by a name that every replica gives them, and when.
     pub begun: BTreeMap<String, Timestamp>,
     /// Sessions that have ended.
     pub ended: Vec<String>,
@@ -50,10 +50,12 @@ impl Note {
         }
         self.begun.extend(later.begun);
         for id in later.ended {
-            // One that came and went leaves only its time.
-            if self.begun.remove(&id).is_none() && self.ended.len() < MOST_SESSIONS {
-                self.ended.push(id);
+            // Its beginning may have been written without our knowing: its end is kept in any case.
+            self.begun.remove(&id);
+            if self.ended.len() >= MOST_SESSIONS {
+                self.ended.remove(0);
             }
+            self.ended.push(id);
         }
     }
 }
@@ -114,8 +116,23 @@ const MOST: usize = 20_000;
 pub const MOST_SESSIONS: usize = 64;
 /// Requests that are remembered, so that one that is sent twice counts once.
 const REMEMBERED: usize = 1 << 16;
-/// A program's name is shown this far.
-const SHOWN: usize = 80;
+/// Names are kept this far.
+const SHOWN: usize = 128;
+/// No namespace has a longer one.
+const LONGEST_NAME: usize = 63;
+
+fn short(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+/// The same in every replica, and of no length that a client could choose.
+fn session_id(event: &Event<'_>) -> String {
+    let bytes = event.id.bytes().chain(event.request_received_timestamp.bytes());
+    // FNV-1a.
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
+}
 
 /// A canary asks for the ConfigMap of Caretaker's state: few others may.
 fn is_canary(event: &Event<'_>) -> bool {
@@ -142,13 +159,19 @@ pub struct Fold {
     order: VecDeque<u64>,
     hasher: RandomState,
     canaries: VecDeque<String>,
+    /// How long a session counts.
+    session: SignedDuration,
+    /// Whether something had to be forgotten that was to be written down.
+    overflown: bool,
 }
 
 impl Fold {
-    /// Nothing heard yet; a steady beat counts for `beat`, or for ever.
+    /// Nothing heard yet; a steady beat counts for `beat`, or for ever, and a session for `session`.
     #[must_use]
-    pub fn new(filter: Filter, beat: Option<SignedDuration>) -> Self {
+    pub fn new(filter: Filter, beat: Option<SignedDuration>, session: SignedDuration) -> Self {
         Self {
+            session,
+            overflown: false,
             filter,
             beats: Beats::new(beat),
             homes: HashMap::new(),
@@ -166,7 +189,8 @@ impl Fold {
             self.note_canary(word);
             return Heard::Canary;
         }
-        let Some(object) = event.object_ref.as_ref().filter(|object| !object.namespace.is_empty()) else {
+        let named = |object: &&ObjectRef<'_>| (1..=LONGEST_NAME).contains(&object.namespace.len());
+        let Some(object) = event.object_ref.as_ref().filter(named) else {
             return Heard::Ignored(Reason::Elsewhere);
         };
         let outcome = self.weigh(event, object, now);
@@ -189,9 +213,13 @@ impl Fold {
         let Some(received) = timely(event.received(), now) else { return Heard::Ignored(Reason::Untimely) };
         if is_session(object) {
             let Some(reached) = timely(event.reached(), now) else { return Heard::Ignored(Reason::Untimely) };
-            self.note_use(event, object, reached, now);
+            // What ends after it has counted long enough may have ended because its namespace sleeps.
+            let stale = complete && time::between(received, reached) >= self.session;
+            if !stale {
+                self.note_use(event, object, reached, now);
+            }
             self.note_session(event, object, reached, complete);
-            return Heard::Counts;
+            return if stale { Heard::Ignored(Reason::Ended) } else { Heard::Counts };
         }
         if is_read(&event.verb) {
             let actor = event.actor();
@@ -205,7 +233,13 @@ impl Fold {
                     self.beats.ended(look, end.as_millisecond());
                     return Heard::Ignored(Reason::Ended);
                 }
-                if self.beats.goes_on(look, received.as_millisecond()) {
+                // A program that starts anew asks for all there is; one that goes on does not.
+                let goes_on = if event.uri.contains("sendInitialEvents=true") {
+                    self.beats.is_machine(look, received.as_millisecond())
+                } else {
+                    self.beats.goes_on(look, received.as_millisecond())
+                };
+                if goes_on {
                     return Heard::Ignored(Reason::Beat);
                 }
             } else if self.beats.is_machine(look, received.as_millisecond()) {
@@ -218,7 +252,9 @@ impl Fold {
 
     /// Whether this stage of this request was heard before.
     fn is_known(&mut self, event: &Event<'_>) -> bool {
-        let key = self.hasher.hash_one((event.id.as_ref(), event.stage.as_ref()));
+        // Clients may choose the id, and some choose the same one again.
+        let key = (event.id.as_ref(), event.stage.as_ref(), event.stage_timestamp.as_ref());
+        let key = self.hasher.hash_one(key);
         if !self.remembered.insert(key) {
             return true;
         }
@@ -241,10 +277,10 @@ impl Fold {
         }
         let last = Use {
             at,
-            what: event.what(),
-            user: actor.username.clone().into_owned(),
-            uid: actor.uid.clone().into_owned(),
-            agent: event.user_agent.chars().take(SHOWN).collect(),
+            what: short(&event.what()),
+            user: short(&actor.username),
+            uid: short(&actor.uid),
+            agent: short(&event.user_agent),
         };
         home.note.last = Some(last.clone());
         home.last = Some(last);
@@ -252,14 +288,24 @@ impl Fold {
     }
 
     fn note_session(&mut self, event: &Event<'_>, object: &ObjectRef<'_>, at: Timestamp, complete: bool) {
-        let Some(home) = self.homes.get_mut(object.namespace.as_ref()) else { return };
-        let id = event.id.as_ref();
+        let session = self.session;
+        let home = self.home(&object.namespace, at);
+        let id = session_id(event);
         if complete {
-            home.open.remove(id);
-            home.note.and(Note { ended: vec![id.to_owned()], ..Note::default() });
-        } else if home.open.len() < MOST_SESSIONS {
-            home.open.insert(id.to_owned(), at);
-            home.note.begun.insert(id.to_owned(), at);
+            home.open.remove(&id);
+            home.note.and(Note { ended: vec![id], ..Note::default() });
+        } else {
+            // Ends may be heard of by another replica, or by nobody.
+            home.open.retain(|_, since| time::between(*since, at) < session);
+            if home.open.len() >= MOST_SESSIONS
+                && let Some(oldest) = home.open.iter().min_by_key(|(_, since)| **since).map(|(id, _)| id.clone())
+            {
+                home.open.remove(&oldest);
+            }
+            home.open.insert(id.clone(), at);
+            if home.note.begun.len() < MOST_SESSIONS {
+                home.note.begun.insert(id, at);
+            }
         }
         self.tell(&object.namespace);
     }
@@ -275,15 +321,15 @@ impl Fold {
         let user = event.actor().username.as_ref();
         let at = timely(event.received(), now).unwrap_or(now);
         let Some((_, ignored)) = home.ignored.iter_mut().find(|(known, _)| *known == reason) else {
-            let (user, what) = (user.to_owned(), event.what());
+            let (user, what) = (short(user), short(&event.what()));
             home.ignored.push((reason, Ignored { count: 1, at, user, what }));
             return;
         };
         ignored.count += 1;
         ignored.at = ignored.at.max(at);
         if ignored.user != user {
-            user.clone_into(&mut ignored.user);
-            ignored.what = event.what();
+            ignored.user = short(user);
+            ignored.what = short(&event.what());
         }
     }
 
@@ -308,7 +354,13 @@ impl Fold {
         if self.homes.len() >= MOST {
             self.homes.clear();
             self.news.clear();
+            self.overflown = true;
         }
+    }
+
+    /// Whether uses had to be forgotten since this was asked last, because there were too many at once.
+    pub fn take_overflown(&mut self) -> bool {
+        std::mem::take(&mut self.overflown)
     }
 
     fn note_canary(&mut self, word: &str) {

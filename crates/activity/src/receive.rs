@@ -6,6 +6,7 @@ mod secrets;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,15 +22,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use crate::ear::{Ear, Taken};
+use crate::ear::{Ear, Refused, Taken};
 pub use secrets::{Files, Secrets, SecretsError};
 
-/// The largest body: a batch of 400 events at the level Metadata has a fiftieth of it.
-pub const MOST: usize = 32 << 20;
+/// The largest body: a batch of 400 events at the level Metadata has a thirtieth of it.
+pub const MOST: usize = 16 << 20;
 /// Bodies that are read at once; with them, what a body may need is bounded.
-const BODIES: usize = 4;
-/// Connections at once: each API server has a few, and whoever may not send takes none of them for long.
-const CONNECTIONS: usize = 512;
+const BODIES: usize = 2;
+/// Connections at once: each API server has a few.
+const CONNECTIONS: usize = 256;
+/// Who has not been let in by then is shown out.
+const STRANGER: Duration = Duration::from_secs(10);
 /// A handshake that takes longer is none.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// An idle connection lasts this long.
@@ -87,14 +90,19 @@ impl Receiver {
     }
 
     async fn requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, known: bool) {
-        let answer = service_fn(async |request| Ok::<_, Infallible>(self.answer(request, known).await));
+        let admitted = AtomicBool::new(false);
+        let answer = service_fn(async |request| Ok::<_, Infallible>(self.answer(request, known, &admitted).await));
         let mut builder = http1::Builder::new();
         let builder = builder.timer(TokioTimer::new()).header_read_timeout(IDLE);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
         // It ends when the other side has had enough, or sends no HTTP.
-        let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
+        let ended = tokio::time::timeout(STRANGER, connection.as_mut()).await;
+        if ended.is_err() && admitted.load(Ordering::Relaxed) {
+            let _ = connection.await;
+        }
     }
 
-    async fn answer(&self, request: Request<Incoming>, known: bool) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>, known: bool, admitted: &AtomicBool) -> Response<Full<Bytes>> {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         if !self.secrets.admit(known, token) {
             self.ear.count(Taken::Unauthorized);
@@ -102,6 +110,7 @@ impl Receiver {
             refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return refusal;
         }
+        admitted.store(true, Ordering::Relaxed);
         if request.method() != Method::POST {
             return last(StatusCode::METHOD_NOT_ALLOWED, "audit events are sent by POST\n");
         }
@@ -124,6 +133,7 @@ impl Receiver {
         // Not on the thread that answers.
         match tokio::task::spawn_blocking(move || ear.batch(&body)).await {
             Ok(Ok(())) => Response::new(Full::default()),
+            Ok(Err(Refused::Closed)) => last(StatusCode::SERVICE_UNAVAILABLE, "about to end\n"),
             Ok(Err(e)) => response(StatusCode::BAD_REQUEST, format!("{e}\n")),
             Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, "it could not be read\n"),
         }

@@ -1,6 +1,6 @@
 //! Hears an audit log as it grows, on a thread of its own.
 //!
-//! The place is kept late: what was heard a moment ago may not be written down yet. What is read
+//! The place is kept late, and not before all that was heard until then is written down. What is read
 //! again after a restart is older than what is written down by then, and moves nothing.
 
 use std::collections::VecDeque;
@@ -103,7 +103,11 @@ impl Tail {
             self.places.push_back((Instant::now(), place));
         }
         let mut keep = None;
-        while self.places.front().is_some_and(|(reached, _)| reached.elapsed() >= settled) {
+        while self
+            .places
+            .front()
+            .is_some_and(|(reached, _)| reached.elapsed() >= settled && self.ear.is_written(*reached))
+        {
             keep = self.places.pop_front().map(|(_, place)| place);
         }
         keep.map_or(Ok(()), |place| self.follower.keep(place))

@@ -10,7 +10,7 @@ use caretaker_activity::ear::Ear;
 use caretaker_activity::filter::{Filter, Lists};
 use caretaker_activity::fold::Fold;
 use caretaker_activity::receive::{Files, MOST, serve};
-use caretaker_core::Timestamp;
+use caretaker_core::{SignedDuration, Timestamp};
 use events::event as made;
 use prometheus_client::registry::Registry;
 use rcgen::{
@@ -35,9 +35,10 @@ struct Receiver {
 }
 
 async fn receiver(files: Files) -> Receiver {
-    let ear = Ear::new(Fold::new(Filter::new(&Lists::never(), &Lists::default()), None), || {
-        Timestamp::constant(1_772_442_000, 0)
-    });
+    let ear = Ear::new(
+        Fold::new(Filter::new(&Lists::never(), &Lists::default()), None, SignedDuration::from_hours(24)),
+        || Timestamp::constant(1_772_442_000, 0),
+    );
     let mut registry = Registry::default();
     ear.register(&mut registry);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -218,6 +219,17 @@ async fn a_body_that_breaks_off_is_counted_and_the_next_is_taken_in() {
     }
     assert_eq!(ask(&mut receiver.connect().await, &post("", &list(&[]))).await, 200);
     assert_eq!(ask(&mut receiver.connect().await, "GET /audit HTTP/1.1\r\nHost: x\r\n\r\n").await, 405);
+}
+
+#[tokio::test]
+async fn about_to_end_it_refuses_what_comes_so_that_it_is_sent_again() {
+    let receiver = receiver(Files::default()).await;
+    let body = list(&[made("ann", "update", "pods").text()]);
+    assert_eq!(ask(&mut receiver.connect().await, &post("", &body)).await, 200);
+    receiver.ear.close();
+
+    assert_eq!(ask(&mut receiver.connect().await, &post("", &body)).await, 503);
+    assert_eq!((receiver.events("counts"), receiver.ear.take().len()), (1, 1));
 }
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);

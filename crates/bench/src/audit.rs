@@ -25,12 +25,21 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     let (values, generic) =
         timed(|| batches.iter().filter(|body| serde_json::from_slice::<Value>(body).is_ok()).count());
     ensure!(values == BATCHES, "a batch is not JSON");
-    let (read, typed) =
-        timed(|| batches.iter().filter_map(|body| Some(event::batch(body).ok()?.events.len())).sum::<usize>());
+    let (read, typed) = timed(|| {
+        let mut count = 0;
+        for body in &batches {
+            let _ = event::batch(body, |event| count += usize::from(event.is_some()));
+        }
+        count
+    });
     ensure!(read == events, "{read} of {events} were read");
     let (ear, whole) = timed(|| {
         let ear = Ear::new(
-            Fold::new(Filter::new(&Lists::never(), &Lists::default()), Some(SignedDuration::from_mins(30))),
+            Fold::new(
+                Filter::new(&Lists::never(), &Lists::default()),
+                Some(SignedDuration::from_mins(30)),
+                SignedDuration::from_hours(24),
+            ),
             || Timestamp::constant(START + 86_400, 0),
         );
         for body in &batches {

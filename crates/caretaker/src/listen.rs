@@ -26,7 +26,7 @@ const CALLS: u32 = 50;
 
 /// Hears what counts by these settings.
 pub(crate) fn ear(config: &ActivityConfig) -> Ear {
-    Ear::new(Fold::new(config.filter(), config.beat), crate::now)
+    Ear::new(Fold::new(config.filter(), config.beat, config.session), crate::now)
 }
 
 /// What was heard, for whoever asks at `/activity`.

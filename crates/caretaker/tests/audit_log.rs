@@ -19,7 +19,7 @@ const SETTINGS: &str = "
 keepers:
   namespaces:
     activity:
-      canary: 2s
+      canary: 10s
       ignore:
         users: [admin]
 ";

@@ -28,7 +28,7 @@ keepers:
   namespaces:
     activity:
       record: 1s
-      canary: 2s
+      canary: 10s
       ignore:
         users: [admin]
 ";

@@ -5,9 +5,11 @@
 //! steady clock: clocks of different machines need not agree. A holder that cannot renew stops
 //! being one well before anybody else may take over, so that there are never two.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use caretaker_core::Timestamp;
+use caretaker_core::{Timestamp, time};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
@@ -70,9 +72,13 @@ pub struct Candidate {
     pub clock: Clock,
 }
 
+/// Annotation on the Lease: when somebody was last known to lead before its holder took it, for as
+/// long as the holder has not dealt with that. Whoever takes over from one that never did inherits it.
+pub const UNLED_SINCE: &str = "caretaker.dev/unled-since";
+
 /// Whether this process leads.
 #[derive(Debug, Clone)]
-pub struct Lead(watch::Receiver<Standing>);
+pub struct Lead(watch::Receiver<Standing>, Arc<AtomicBool>);
 
 #[derive(Debug, Clone, Default)]
 struct Standing {
@@ -106,10 +112,15 @@ impl Lead {
     }
 
     /// When somebody was last known to lead before this lead was won, by the time in the Lease;
-    /// `None` if nobody ever did.
+    /// `None` if nobody ever did. A successor is told the same until it is [settled](Self::settle).
     #[must_use]
     pub fn before(&self) -> Option<Timestamp> {
         self.0.borrow().before
+    }
+
+    /// What the time before this lead means is written down: a successor need not know of it.
+    pub fn settle(&self) {
+        self.1.store(true, Ordering::Relaxed);
     }
 
     /// Returns when the lead was won, renewed or lost.
@@ -127,8 +138,8 @@ struct Seen {
     holder: String,
     lasts: Duration,
     at: Instant,
-    /// By the time that it says itself.
-    renewed: Option<Timestamp>,
+    /// When somebody was last known to lead, by what it says itself.
+    before: Option<Timestamp>,
 }
 
 impl Seen {
@@ -145,6 +156,8 @@ impl Candidate {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> (Lead, impl Future<Output = ()> + Send + 'static) {
         let (standing, lead) = watch::channel(Standing::default());
+        let settled = Arc::new(AtomicBool::new(false));
+        let dealt_with = settled.clone();
         let campaign = async move {
             let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
             let mut seen: Option<Seen> = None;
@@ -157,7 +170,11 @@ impl Candidate {
                     () = tokio::time::sleep_until(next) => {}
                 }
                 let asked = Instant::now();
-                let answer = tokio::time::timeout(self.timing.retry, self.seek(&leases, &mut seen)).await;
+                let answer = tokio::time::timeout(
+                    self.timing.retry,
+                    self.seek(&leases, &mut seen, settled.load(Ordering::Relaxed)),
+                )
+                .await;
                 next = asked + self.timing.retry;
                 let trouble = match answer {
                     Ok(Ok(true)) => {
@@ -167,7 +184,8 @@ impl Candidate {
                         standing.send_modify(|standing| {
                             // What was seen last is how it was before this renewal.
                             if standing.until.is_none_or(|until| until < asked) {
-                                standing.before = seen.as_ref().and_then(|seen| seen.renewed);
+                                standing.before = seen.as_ref().and_then(|seen| seen.before);
+                                settled.store(false, Ordering::Relaxed);
                             }
                             (standing.until, standing.known, standing.trouble) = (until, true, None);
                         });
@@ -188,14 +206,16 @@ impl Candidate {
             standing.send_replace(Standing::default());
             if held {
                 // If it cannot be handed back it runs out.
-                let _ = tokio::time::timeout(self.timing.retry, self.hand_back(&leases)).await;
+                let _ =
+                    tokio::time::timeout(self.timing.retry, self.hand_back(&leases, settled.load(Ordering::Relaxed)))
+                        .await;
             }
         };
-        (Lead(lead), campaign)
+        (Lead(lead, dealt_with), campaign)
     }
 
     /// Looks at the Lease once; true if it is ours now.
-    async fn seek(&self, leases: &Api<Lease>, seen: &mut Option<Seen>) -> Result<bool, kube::Error> {
+    async fn seek(&self, leases: &Api<Lease>, seen: &mut Option<Seen>, settled: bool) -> Result<bool, kube::Error> {
         let Some(lease) = leases.get_opt(&self.name).await? else {
             // Somebody deleted it; whoever held it may not know yet.
             if seen.as_ref().is_some_and(|s| s.holder != self.identity && !s.is_silent()) {
@@ -212,13 +232,21 @@ impl Candidate {
             let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
             let lasts = Duration::from_secs(lasts);
             let renewed = spec.renew_time.as_ref().map(|time| time.0);
-            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now(), renewed });
+            let before = unled_since(&lease).into_iter().chain(renewed).min();
+            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now(), before });
         }
         let ours = holder == self.identity;
         if !ours && seen.as_ref().is_some_and(|s| !s.is_silent()) {
             return Ok(false);
         }
-        let next = Lease { metadata: lease.metadata, spec: Some(self.spec(spec, !ours)) };
+        let mut metadata = lease.metadata;
+        let annotations = metadata.annotations.get_or_insert_default();
+        if ours && settled {
+            annotations.remove(UNLED_SINCE);
+        } else if let Some(before) = seen.as_ref().and_then(|seen| seen.before).filter(|_| !ours) {
+            annotations.insert(UNLED_SINCE.to_owned(), before.to_string());
+        }
+        let next = Lease { metadata, spec: Some(self.spec(spec, !ours)) };
         won(leases.replace(&self.name, &PostParams::default(), &next).await)
     }
 
@@ -238,8 +266,11 @@ impl Candidate {
         }
     }
 
-    async fn hand_back(&self, leases: &Api<Lease>) -> Result<(), kube::Error> {
-        let lease = leases.get(&self.name).await?;
+    async fn hand_back(&self, leases: &Api<Lease>, settled: bool) -> Result<(), kube::Error> {
+        let mut lease = leases.get(&self.name).await?;
+        if settled {
+            lease.metadata.annotations.get_or_insert_default().remove(UNLED_SINCE);
+        }
         let spec = lease.spec.unwrap_or_default();
         if spec.holder_identity.as_deref() == Some(&self.identity) {
             let spec = LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..spec };
@@ -248,6 +279,10 @@ impl Candidate {
         }
         Ok(())
     }
+}
+
+fn unled_since(lease: &Lease) -> Option<Timestamp> {
+    time::parse(lease.metadata.annotations.as_ref()?.get(UNLED_SINCE)?)
 }
 
 /// A write that came second was somebody else's win.

@@ -7,6 +7,7 @@ use caretaker_engine::lease::{Candidate, Lead, Timing};
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::{shared_without_controllers as shared, until};
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -153,4 +154,36 @@ async fn a_lease_that_somebody_deletes_makes_no_second_leader() {
     .unwrap();
     assert!(first.lead.held());
     drop((first, second));
+}
+
+#[tokio::test]
+async fn a_time_without_a_leader_is_known_until_somebody_has_dealt_with_it() {
+    let now = "2026-01-10T00:00:00Z".parse().ok();
+    let mut first = start(client().await, "unled", "first");
+    leads(&first).await;
+    assert_eq!(first.lead.before(), None, "nobody led before");
+    drop(first.stop.take());
+    first.campaign.await.unwrap();
+    // As if that had been long ago.
+    let leases: Api<Lease> = Api::namespaced(client().await, "default");
+    let then = serde_json::json!({ "spec": { "renewTime": "2026-01-09T00:00:00.000000Z" } });
+    leases.patch("unled", &PatchParams::default(), &Patch::Merge(then)).await.unwrap();
+
+    let mut second = start(client().await, "unled", "second");
+    leads(&second).await;
+    let long_ago = "2026-01-09T00:00:00Z".parse().ok();
+    assert_eq!(second.lead.before(), long_ago);
+    // It ends without having dealt with it: the next one is told the same.
+    drop(second.stop.take());
+    second.campaign.await.unwrap();
+    let mut third = start(client().await, "unled", "third");
+    leads(&third).await;
+    assert_eq!(third.lead.before(), long_ago);
+    third.lead.settle();
+    drop(third.stop.take());
+    third.campaign.await.unwrap();
+
+    let fourth = start(client().await, "unled", "fourth");
+    leads(&fourth).await;
+    assert_eq!(fourth.lead.before(), now);
 }

@@ -71,6 +71,14 @@ impl Made {
         self.with(|v| (v["requestReceivedTimestamp"], v["stageTimestamp"]) = (json!(time), json!(time)))
     }
 
+    pub fn reached(self, time: &str) -> Self {
+        self.with(|v| v["stageTimestamp"] = json!(time))
+    }
+
+    pub fn uri(self, uri: &str) -> Self {
+        self.with(|v| v["requestURI"] = json!(uri))
+    }
+
     pub fn id(self, id: &str) -> Self {
         self.with(|v| v["auditID"] = json!(id))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use caretaker_activity::event;
-use caretaker_activity::filter::is_session;
+use caretaker_activity::filter::{Reason, is_session};
 use caretaker_activity::fold::{Fold, Heard};
 use caretaker_core::admit::Ledger;
 use caretaker_core::simulate::{Happening, Use};
@@ -36,9 +36,9 @@ pub(super) struct Told {
 
 /// Reads logs.
 pub(super) fn read(files: &[PathBuf], config: &ActivityConfig, now: Timestamp) -> Result<Told> {
-    let mut fold = Fold::new(config.filter(), config.beat);
+    let mut fold = Fold::new(config.filter(), config.beat, config.session);
     let mut told = Told { uses: BTreeMap::new(), span: None, notes: Vec::new() };
-    let mut open: BTreeMap<String, Timestamp> = BTreeMap::new();
+    let mut open: BTreeMap<String, (String, Timestamp, Waiting)> = BTreeMap::new();
     for file in files {
         let broken = each_line(file, |line| {
             let Ok(event) = event::line(line) else { return false };
@@ -46,31 +46,49 @@ pub(super) fn read(files: &[PathBuf], config: &ActivityConfig, now: Timestamp) -
             let (first, last) = told.span.unwrap_or((at, at));
             told.span = Some((first.min(at), last.max(at)));
             // A log of the future is told of as well: it may be made up for a rehearsal.
-            if fold.hear(&event, now.max(at)) != Heard::Counts {
-                return true;
-            }
+            let heard = fold.hear(&event, now.max(at));
             let Some(object) = &event.object_ref else { return true };
             let who = Waiting { user: event.actor().username.clone().into_owned(), what: event.what() };
-            if !is_session(object) {
-                note(&mut told.uses, &object.namespace, at, &who);
-                return true;
-            }
-            let reached = event.reached().unwrap_or(at);
-            note(&mut told.uses, &object.namespace, reached, &who);
-            if event.stage == "ResponseComplete" {
-                let mut since = open.remove(event.id.as_ref()).unwrap_or(at);
-                while since < reached {
-                    note(&mut told.uses, &object.namespace, since, &who);
-                    since = time::after(since, OPEN);
+            let (home, complete) = (object.namespace.as_ref(), event.stage == "ResponseComplete");
+            match heard {
+                Heard::Counts | Heard::Ignored(Reason::Ended) if is_session(object) => {
+                    let reached = event.reached().unwrap_or(at);
+                    if complete {
+                        open.remove(event.id.as_ref());
+                        note_session(&mut told.uses, home, (at, reached), &who, config.session);
+                    } else {
+                        open.insert(event.id.clone().into_owned(), (home.to_owned(), at, who));
+                    }
                 }
-            } else {
-                open.insert(event.id.clone().into_owned(), reached);
+                Heard::Counts => note(&mut told.uses, home, at, &who),
+                Heard::Ignored(_) | Heard::Canary => {}
             }
             true
         })?;
         told.notes.extend(broken);
     }
+    // What has no end in the log lasts to its end.
+    for (home, since, who) in open.into_values() {
+        let end = told.span.map_or(since, |(_, last)| last);
+        note_session(&mut told.uses, &home, (since, end), &who, config.session);
+    }
     Ok(told)
+}
+
+/// A session is use from its beginning to its end, but not for longer than it counts.
+fn note_session(
+    uses: &mut BTreeMap<(String, i64), (Timestamp, Waiting)>,
+    home: &str,
+    (since, end): (Timestamp, Timestamp),
+    who: &Waiting,
+    most: SignedDuration,
+) {
+    let (mut at, end) = (since, end.min(time::after(since, most)));
+    while at < end {
+        note(uses, home, at, who);
+        at = time::after(at, OPEN);
+    }
+    note(uses, home, end, who);
 }
 
 fn note(uses: &mut BTreeMap<(String, i64), (Timestamp, Waiting)>, home: &str, at: Timestamp, who: &Waiting) {

@@ -23,7 +23,7 @@ pub const SETTINGS: &str = "
 keepers:
   namespaces:
     activity:
-      canary: 2s
+      canary: 10s
       ignore:
         users: [admin]
 ";

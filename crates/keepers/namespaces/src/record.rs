@@ -23,9 +23,6 @@ pub enum Recording {
     Now(Value),
 }
 
-/// Events are on their way for a while. A use that is this little older than a sleep came before
-/// anybody could have known of it.
-const UNDERWAY: SignedDuration = SignedDuration::from_mins(2);
 /// Just after.
 const MOMENT: SignedDuration = SignedDuration::from_millis(1);
 
@@ -48,7 +45,8 @@ pub fn weigh(
     now: Timestamp,
 ) -> Recording {
     let sleeps = ns.state() != State::Normal;
-    let ours = ns.labelled || policy.fallback.is_some() || sleeps;
+    // What says when it was used must not say something old when it is labelled one day.
+    let ours = ns.labelled || policy.fallback.is_some() || sleeps || ns.activity.is_set();
     if !ours || ns.inactive.is_some() || ns.activity.broken().is_some() || policy.protects(&ns.name).is_some() {
         return Recording::Nothing;
     }
@@ -58,14 +56,12 @@ pub fn weigh(
     if used.is_none() && sessions.is_none() {
         return Recording::Nothing;
     }
-    // One that is about to wake needs no second word.
-    let awaited = sleeps && ns.asleep_since.value().is_none_or(|since| said.is_none_or(|said| said <= since));
     // A note of our own, such as the first sight, is no use that another replica wrote down.
     let theirs = ns.activity.get().filter(|a| a.at <= now && a.user != Activity::US).map(|a| a.at);
     let last = written.into_iter().chain(theirs).max();
     let next = last.map_or(now, |last| time::after(last, every));
-    let asleep_anew = awaited && written.is_none_or(|w| ns.asleep_since.value().is_none_or(|since| w <= since));
-    if next > now && !asleep_anew {
+    let wakes = used.as_ref().is_some_and(|used| wakes(ns, used.at, said, now));
+    if next > now && !wakes {
         return Recording::At(next);
     }
     let mut annotations = Map::new();
@@ -80,14 +76,27 @@ pub fn weigh(
     } }))
 }
 
-/// A use that says something new, at the time that counts for it.
+/// Whether a use wakes it, and what is known so far does not: somebody waits.
+fn wakes(ns: &Subject, used: Timestamp, said: Option<Timestamp>, now: Timestamp) -> bool {
+    if ns.state() == State::Normal || ns.slept_by_hand {
+        return false;
+    }
+    match (ns.asleep_since.value(), ns.sleep_after()) {
+        (Some(since), _) if ns.is_asleep() => used > since && said.is_none_or(|said| said <= since),
+        (_, Some(after)) => said.is_none_or(|said| time::after(said, after) < now),
+        (_, None) => false,
+    }
+}
+
+/// A use that says something new, at the time that counts for it. One that came late, and without
+/// which it would not have been put to sleep, is as good as one that came just after that.
 fn news(ns: &Subject, mut used: Activity, said: Option<Timestamp>) -> Option<Activity> {
     if said.is_some_and(|said| said >= used.at) || ns.created.is_some_and(|created| used.at < created) {
         return None;
     }
-    if let Some(since) = ns.asleep_since.value().filter(|_| ns.is_asleep())
+    if let Some((since, after)) = ns.asleep_since.value().filter(|_| ns.is_asleep()).zip(ns.sleep_after())
         && used.at <= since
-        && time::between(used.at, since) <= UNDERWAY
+        && time::after(used.at, after) >= since
     {
         used.at = time::after(since, MOMENT);
     }

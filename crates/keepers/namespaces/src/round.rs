@@ -115,6 +115,13 @@ impl Rounds {
         self.seen.used(home, activity);
     }
 
+    /// Whether a use is known that was not when an act was judged.
+    #[must_use]
+    pub fn was_used_since(&self, due: &Due) -> bool {
+        self.seen.last_use(due.subject.home()) > due.subject.activity.get().map(|a| a.at)
+            && due.subject.kind == Kind::Namespace
+    }
+
     /// What a namespace says about itself.
     #[must_use]
     pub fn namespace(&self, home: &str) -> Option<&Subject> {

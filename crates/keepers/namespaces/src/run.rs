@@ -249,7 +249,7 @@ impl Work {
 
     /// The world as it is now: while activity may be missed, no silence counts.
     fn world(&self, now: Timestamp) -> World {
-        let gaps = self.wires.as_ref().and_then(|wires| wires.hearing.borrow().as_ref()?.last(now));
+        let gaps = self.wires.as_ref().and_then(|wires| wires.hearing.borrow().as_ref()?.gaps.last(now));
         World { last_gap: gaps.or(self.settings.world.last_gap), ..self.settings.world.clone() }
     }
 
@@ -275,6 +275,9 @@ impl Work {
             }
             self.ledger = None;
             self.tidy = self.wires.is_none() && !self.engine.dry_run;
+            if let Some(lead) = lead.as_ref().filter(|_| self.wires.is_none()) {
+                lead.settle();
+            }
             self.rounds.doubt();
         } else {
             tracing::info!("this replica does not lead any more");
@@ -346,18 +349,31 @@ impl Work {
         }
     }
 
-    /// Nothing new is begun; what is under way may end.
+    /// Nothing new is begun; what is under way may end, and what was heard is written down.
     async fn end(mut self) {
         let limit = Instant::now() + LAST_ACTS;
-        while let Ok(Some(done)) = tokio::time::timeout_at(limit, self.acts.next()).await {
-            self.finish(done);
+        if let Some(records) = &mut self.records {
+            records.close(&mut self.rounds, &self.engine);
         }
-        if let Some(mut records) = self.records.take() {
+        loop {
             let policy = &self.settings.world.policy;
-            records.end(&mut self.rounds, &self.engine, policy, limit).await;
+            if let Some(records) = &mut self.records {
+                records.begin(&self.rounds, policy, self.complete, self.engine.clock.now());
+            }
+            if self.acts.is_empty() && self.records.as_ref().is_none_or(Records::is_idle) {
+                return;
+            }
+            tokio::select! {
+                Some(done) = self.acts.next() => self.finish(done),
+                stir = records::stir(&mut self.records, &mut self.wires) => self.stirred(stir),
+                () = tokio::time::sleep_until(limit) => break,
+            }
         }
         if !self.acts.is_empty() {
             tracing::warn!("{} acts are cut short; the next leader completes them", self.acts.len());
+        }
+        if let Some(left) = self.records.as_ref().map(Records::left).filter(|left| *left > 0) {
+            tracing::warn!("the uses of {left} namespaces were not written down");
         }
     }
 }

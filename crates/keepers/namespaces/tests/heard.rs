@@ -51,7 +51,10 @@ fn event(user: &str, agent: &str, resource: &str, namespace: &str) -> Vec<u8> {
 
 /// Where everything is heard: also the canaries, as soon as they are sent.
 fn source(client: &Client) -> Source {
-    let ear = Ear::new(Fold::new(Filter::new(&Lists::never(), &Lists::default()), None), later);
+    let ear = Ear::new(
+        Fold::new(Filter::new(&Lists::never(), &Lists::default()), None, SignedDuration::from_hours(24)),
+        later,
+    );
     let (heard, sender) = (ear.clone(), client.clone());
     let fresh = move |agent: &str| {
         heard.lines(std::iter::once(event("caretaker", agent, "configmaps", "caretaker-system").as_slice()));

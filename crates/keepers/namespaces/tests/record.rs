@@ -58,7 +58,8 @@ fn sleepy() -> Subject {
 #[case::older_than_what_is_known(sleepy(), used(past("31m")), None, "nothing")]
 #[case::what_is_known(sleepy(), used(past("30m")), None, "nothing")]
 #[case::before_it_was_made(sleepy().never_seen().created("1m"), used(past("2m")), None, "nothing")]
-#[case::no_label(awake().idle("30m"), used(now()), None, "nothing")]
+#[case::no_label_and_never_used(awake().never_seen(), used(now()), None, "nothing")]
+#[case::no_label_any_more(awake().idle("30m"), used(now()), None, "now 2026-01-10T00:00:00Z")]
 #[case::protected(sleepy().called("kube-public"), used(now()), None, "nothing")]
 #[case::on_its_way_out(sleepy().change(|s| s.inactive = Some("Terminating".into())), used(now()), None, "nothing")]
 #[case::what_nobody_can_read_stays(sleepy().activity("yesterday"), used(now()), None, "nothing")]
@@ -69,10 +70,15 @@ fn awake_once_a_minute(#[case] ns: Subject, #[case] note: Note, #[case] before: 
 #[rstest]
 #[case::at_once(asleep("5m").sleep_after("1h"), now(), None, "now 2026-01-10T00:00:00Z")]
 #[case::however_late_it_was_written_before(asleep("5s").sleep_after("1h"), now(), Some("6s"), "now 2026-01-10T00:00:00Z")]
-#[case::on_its_way_there(sleepy().in_state(State::Sleeping), now(), None, "now 2026-01-10T00:00:00Z")]
+#[case::on_its_way_there(sleepy().idle("2h").in_state(State::Sleeping), now(), Some("10s"), "now 2026-01-10T00:00:00Z")]
 #[case::the_word_is_out(asleep("5m").sleep_after("1h").idle("10s"), now(), Some("10s"), "in 50s")]
 #[case::on_its_way_to_us_when_it_fell_asleep(asleep("5s").sleep_after("1h"), past("6s"), None, "now 2026-01-09T23:59:55.001Z")]
-#[case::long_before_it_fell_asleep(asleep("5m").sleep_after("1h"), past("8m"), None, "now 2026-01-09T23:52:00Z")]
+#[case::late_and_it_would_not_have_been_put_to_sleep(asleep("5m").sleep_after("1h"), past("64m"), None, "now 2026-01-09T23:55:00.001Z")]
+#[case::too_long_before_it_fell_asleep(asleep("5m").sleep_after("1h"), past("66m"), None, "now 2026-01-09T22:54:00Z")]
+#[case::too_long_before_and_just_written(asleep("5m").sleep_after("1h"), past("66m"), Some("10s"), "in 50s")]
+#[case::just_after_something_old_was_written(asleep("5m").sleep_after("1h").idle("66m"), now(), Some("10s"), "now 2026-01-10T00:00:00Z")]
+#[case::by_hand_it_wakes_nobody(asleep("5m").sleep_after("1h").change(|s| (s.slept_by_hand, s.asleep_since) = (true, Setting::Unset)), now(), Some("10s"), "in 50s")]
+#[case::on_its_way_and_the_word_is_out(sleepy().in_state(State::Sleeping), now(), Some("10s"), "in 50s")]
 fn asleep_at_once(#[case] ns: Subject, #[case] at: Timestamp, #[case] before: Option<&str>, #[case] expected: &str) {
     assert_eq!(short(&weighed(&ns, &used(at), before)), expected);
 }
@@ -91,7 +97,7 @@ fn it_is_written_in_the_words_of_the_specification_and_on_condition() {
 
 #[test]
 fn with_the_fallback_every_namespace_is_written() {
-    let ns = awake().idle("30m");
+    let ns = awake().never_seen();
     let policy = with_fallback(false).policy;
 
     assert_eq!(short(&weigh(&ns, &policy, &used(now()), None, span("1m"), now())), "now 2026-01-10T00:00:00Z");

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::Setting;
 use caretaker_core::admit::Crowd;
+use caretaker_core::{Setting, Timestamp};
 
 use super::{Manifest, Meta, home, is_of_our_group, is_single, row, subject};
 use crate::api::{self, Activity, State};
@@ -128,6 +128,13 @@ impl Observation {
             self.uses.insert(home.to_owned(), activity);
             self.touched.insert(home.to_owned());
         }
+    }
+
+    /// When a namespace was last used, written down or only heard of.
+    #[must_use]
+    pub fn last_use(&self, home: &str) -> Option<Timestamp> {
+        let said = self.namespaces.get(home).and_then(|ns| ns.activity.get());
+        [said, self.uses.get(home)].into_iter().flatten().map(|a| a.at).max()
     }
 
     /// What a namespace says about itself; what stands around it is not part of it.

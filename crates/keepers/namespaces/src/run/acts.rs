@@ -8,20 +8,61 @@ use crate::act::Action;
 use crate::act::carry_out::{Hand, Judged, MANAGER, carry_out};
 use crate::round::{Due, Round};
 
+/// What to do with an act that was judged a moment ago.
+enum Stands {
+    /// Begin it.
+    Yes,
+    /// Judge again.
+    No,
+    /// Wait.
+    NobodyKnows,
+}
+
 impl Work {
     /// Begins what is queued, as much at a time as is allowed, and only while all is there that it
-    /// takes. What the breaker guards goes back if that has opened since, and waits if nobody knows.
+    /// takes. What the breaker guards goes back if that has opened since or if it was used since, and
+    /// waits if nobody knows.
     pub(super) fn begin_acts(&mut self) {
+        let mut held = Vec::new();
         while self.acts.len() < self.settings.concurrency.max(1)
             && self.engine.health.is_fine()
             && let Some(due) = self.queue.pop_front()
         {
-            match self.ledger.as_ref().map(|kept| kept.value.open.is_some()) {
-                None if due.action.guarded() => return self.queue.push_front(due),
-                Some(true) if due.action.guarded() => self.rounds.put_back(&due),
-                _ => self.begin(due),
+            match self.stands(&due) {
+                Stands::Yes => self.begin(due),
+                Stands::No => self.rounds.put_back(&due),
+                Stands::NobodyKnows => held.push(due),
             }
         }
+        for due in held.into_iter().rev() {
+            self.queue.push_front(due);
+        }
+    }
+
+    /// Whether what was judged a moment ago may be begun now.
+    fn stands(&self, due: &Due) -> Stands {
+        if !due.action.guarded() {
+            return Stands::Yes;
+        }
+        match self.ledger.as_ref().map(|kept| kept.value.open.is_some()) {
+            None => return Stands::NobodyKnows,
+            Some(true) => return Stands::No,
+            Some(false) => {}
+        }
+        let (Some(records), Some(wires)) = (&self.records, &self.wires) else { return Stands::Yes };
+        if self.rounds.was_used_since(due) {
+            return Stands::No;
+        }
+        if records.waits_to_write(due.subject.home()) {
+            return Stands::NobodyKnows;
+        }
+        // Silence counts once a request of our own came back that was made after it was over.
+        let proven = wires.hearing.borrow().as_ref().and_then(|hearing| hearing.proven);
+        if proven > due.verdict.next.at() {
+            return Stands::Yes;
+        }
+        wires.doubt.notify_one();
+        Stands::NobodyKnows
     }
 
     pub(super) fn take_up(&mut self, round: Round) {

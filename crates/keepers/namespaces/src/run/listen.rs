@@ -9,6 +9,7 @@ use std::time::Duration;
 use caretaker_activity::canary::{Canary, Gaps, Next};
 use caretaker_activity::fold::CANARY;
 use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_engine::lease::Lead;
 use caretaker_engine::state::{self, Kept, State, StateError};
 use caretaker_engine::{Engine, told};
 use kube::api::Request;
@@ -16,8 +17,14 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::records::Source;
 
-/// What a leader knows of gaps; nothing before it has read the state.
-pub(super) type Hearing = watch::Receiver<Option<Gaps>>;
+/// What a leader knows of what was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hearing {
+    pub(super) gaps: Gaps,
+    /// All was heard that was done until then: a canary of that time came back. None of this lead's
+    /// has yet, if there is none.
+    pub(super) proven: Option<Timestamp>,
+}
 
 /// The key of the gaps in the state, and that of a canary that came back to another replica.
 pub const GAPS: &str = "activity";
@@ -42,7 +49,10 @@ pub(super) struct Wires {
     pub(super) words: mpsc::UnboundedSender<String>,
     /// Rung when the state was written.
     pub(super) changed: Arc<Notify>,
-    pub(super) hearing: Hearing,
+    /// Rung when somebody must know whether all is heard up to now.
+    pub(super) doubt: Arc<Notify>,
+    /// Nothing before the state was read.
+    pub(super) hearing: watch::Receiver<Option<Hearing>>,
 }
 
 impl Wires {
@@ -62,7 +72,12 @@ struct Listening {
     open: (State, State),
     words: mpsc::UnboundedReceiver<String>,
     changed: Arc<Notify>,
-    hearing: watch::Sender<Option<Gaps>>,
+    doubt: Arc<Notify>,
+    hearing: watch::Sender<Option<Hearing>>,
+    /// Since when this process listens.
+    since: Timestamp,
+    /// The last canary of this process that came back was sent then.
+    proven: Option<Timestamp>,
 }
 
 /// Nobody listens here any more, and somebody else vouches for what is written down: gaps of before
@@ -76,19 +91,22 @@ pub(super) async fn forget(engine: &Engine) -> Result<(), StateError> {
 pub(super) fn listen(source: Source, engine: Arc<Engine>, manager: &str) -> (Wires, impl Future<Output = ()> + use<>) {
     let (words, heard) = mpsc::unbounded_channel();
     let (sender, hearing) = watch::channel(None);
-    let changed = Arc::new(Notify::new());
+    let (changed, doubt) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let state = |client: &kube::Client, key| State::new(client.clone(), key, manager);
     let listening = Listening {
         gaps: state(&engine.writer, GAPS),
         acknowledged: state(&engine.writer, ACKNOWLEDGED),
         open: (state(&source.client, GAPS), state(&source.client, ACKNOWLEDGED)),
         source,
+        since: engine.clock.now(),
+        proven: None,
         engine,
         words: heard,
         changed: changed.clone(),
+        doubt: doubt.clone(),
         hearing: sender,
     };
-    (Wires { words, changed, hearing }, listening.go())
+    (Wires { words, changed, doubt, hearing }, listening.go())
 }
 
 impl Listening {
@@ -101,6 +119,7 @@ impl Listening {
             self.engine.metrics.gap(false);
             while !self.engine.leads() {
                 self.hearing.send_replace(None);
+                self.proven = self.proven.filter(|proven| *proven != Timestamp::MAX);
                 let changed = async {
                     match &mut lead {
                         Some(lead) => lead.changed().await,
@@ -131,8 +150,7 @@ impl Listening {
         loop {
             let noted = async {
                 let mut kept: Kept<Gaps> = self.open.0.read().await?;
-                kept.value.begin(now, why);
-                kept.value.end(now);
+                kept.value.note(now, why);
                 self.open.0.write(&mut kept).await
             };
             match noted.await {
@@ -149,17 +167,18 @@ impl Listening {
         let mut saved = kept.value.clone();
         let now = self.engine.clock.now();
         let proven = self.take_over(&mut kept.value, now);
-        let Some(every) = self.source.canary else {
-            self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
-            self.tell(&kept.value);
-            return self.idle().await;
-        };
+        let Some(every) = self.source.canary else { return self.trust(kept, now).await };
         let mut canary = Canary::new(every, proven, now);
+        let mut settled = false;
         while self.engine.leads() {
             let now = self.engine.clock.now();
             let next = canary.next(&mut kept.value, now);
             if kept.value != saved && self.save(&mut kept).await {
                 saved = kept.value.clone();
+            }
+            if !settled && kept.value == saved {
+                settled = true;
+                self.settle();
             }
             self.tell(&kept.value);
             match next {
@@ -173,13 +192,40 @@ impl Listening {
         }
     }
 
-    /// Without canaries there is nothing to do but to lead.
-    async fn idle(&self) {
+    /// What the time before this lead means is written down.
+    fn settle(&self) {
+        if let Some(lead) = &self.engine.lead {
+            lead.settle();
+        }
+    }
+
+    /// Without canaries, everything is taken for heard from now on, but for what is known to be lost.
+    async fn trust(&mut self, mut kept: Kept<Gaps>, now: Timestamp) {
+        self.proven = Some(Timestamp::MAX);
+        kept.value.end(now);
+        let mut unsaved = true;
         let mut lead = self.engine.lead.clone();
         while self.engine.leads() {
-            match &mut lead {
-                Some(lead) => lead.changed().await,
-                None => std::future::pending().await,
+            if unsaved && self.save(&mut kept).await {
+                unsaved = false;
+                self.settle();
+            }
+            self.tell(&kept.value);
+            self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
+            let changed = async {
+                match &mut lead {
+                    Some(lead) => lead.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                Some(_) = self.words.recv() => {}
+                why = self.source.ear.lost() => {
+                    kept.value.note(self.engine.clock.now(), why);
+                    unsaved = true;
+                }
+                () = tokio::time::sleep(PAUSE), if unsaved => {}
             }
         }
     }
@@ -204,10 +250,12 @@ impl Listening {
         if self.engine.dry_run {
             return now;
         }
-        let before = self.engine.lead.as_ref().and_then(caretaker_engine::lease::Lead::before);
+        let before = self.engine.lead.as_ref().and_then(Lead::before);
         match before {
             _ if gaps.is_empty() => gaps.begin(now, "nobody has listened before"),
             None => gaps.begin(now, "nobody knows whether anybody has listened before"),
+            // It was here all the time, and only did not lead.
+            Some(before) if before >= self.since => return self.proven.unwrap_or(before),
             Some(before) if time::between(before, now) > UNLED => {
                 gaps.begin(before, "no replica was there to listen");
                 return before;
@@ -236,7 +284,7 @@ impl Listening {
     fn tell(&self, gaps: &Gaps) {
         let Engine { metrics, health, .. } = &*self.engine;
         metrics.gap(gaps.open().is_some());
-        let note = match (gaps.open(), gaps.all().last()) {
+        let note = match (gaps.open(), gaps.all().iter().max_by_key(|gap| gap.to)) {
             (Some(gap), _) => Some(format!(
                 "activity may be missed since {}, so that no silence counts: {}",
                 time::show(gap.from),
@@ -253,16 +301,17 @@ impl Listening {
             (None, None) => None,
         };
         health.note(PART, note);
+        let proven = self.proven;
         self.hearing.send_if_modified(|known| {
-            let news = known.as_ref() != Some(gaps);
-            if news {
-                if let Some(gap) = gaps.open().filter(|_| known.as_ref().is_none_or(|known| known.open().is_none())) {
-                    tracing::warn!("activity may be missed: {}", gap.because);
-                } else if known.as_ref().is_some_and(|known| known.open().is_some()) && gaps.open().is_none() {
-                    tracing::info!("activity is heard of again");
-                }
-                *known = Some(gaps.clone());
+            let before = known.as_ref().is_some_and(|known| known.gaps.open().is_some());
+            match gaps.open() {
+                Some(gap) if !before => tracing::warn!("activity may be missed: {}", gap.because),
+                None if before => tracing::info!("activity is heard of again"),
+                _ => {}
             }
+            let told = Some(Hearing { gaps: gaps.clone(), proven });
+            let news = *known != told;
+            *known = told;
             news
         });
     }
@@ -275,8 +324,9 @@ impl Listening {
             let request = Request::new(path).get(state::NAME, &kube::api::GetParams::default());
             let request = request.map_err(|e| e.to_string())?;
             match client.request_text(request).await {
-                // It was answered: so it is in the audit.
-                Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+                Ok(_) => Ok(()),
+                // At the start there is no such ConfigMap yet; anything else is no answer to this.
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
                 Err(e) => Err(told(&e)),
             }
         };
@@ -300,16 +350,9 @@ impl Listening {
             }
         };
         tokio::select! {
-            Some(word) = self.words.recv() => {
-                canary.back(&word, &mut kept.value);
-            }
-            why = self.source.ear.lost() => {
-                let now = clock.now();
-                kept.value.begin(now, why);
-                if !canary.waits() {
-                    kept.value.end(now);
-                }
-            }
+            Some(word) = self.words.recv() => self.back(&word, canary, kept),
+            why = self.source.ear.lost() => kept.value.note(clock.now(), why),
+            () = self.doubt.notified() => canary.hurry(clock.now()),
             () = self.changed.notified() => self.look(canary, kept).await,
             // A comparison with a deadline is strict, and one that is due now is due.
             () = clock.over(Some(until)) => {}
@@ -318,14 +361,20 @@ impl Listening {
     }
 
     /// Another replica may have heard the canary, or lost lines of its log.
-    async fn look(&self, canary: &mut Canary, kept: &mut Kept<Gaps>) {
+    async fn look(&mut self, canary: &mut Canary, kept: &mut Kept<Gaps>) {
         if let Ok(there) = self.gaps.read::<Gaps>().await {
             adopt(kept, there);
         }
         if canary.waits()
             && let Ok(Some(word)) = self.acknowledged.word().await
         {
-            canary.back(&word, &mut kept.value);
+            self.back(&word, canary, kept);
+        }
+    }
+
+    fn back(&mut self, word: &str, canary: &mut Canary, kept: &mut Kept<Gaps>) {
+        if canary.back(word, &mut kept.value) {
+            self.proven = Some(canary.proven());
         }
     }
 }

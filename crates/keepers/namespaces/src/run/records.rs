@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use caretaker_activity::ear::Ear;
 use caretaker_activity::fold::Note;
@@ -14,7 +15,6 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kube::Client;
-use tokio::time::Instant;
 
 use super::Work;
 use super::listen::Wires;
@@ -54,22 +54,28 @@ pub(super) struct Written {
     home: String,
     note: Note,
     outcome: Result<Box<Manifest>, kube::Error>,
+    /// If it came second: what came first.
+    first: Option<Box<Manifest>>,
 }
 
 /// Writes at once, at most.
 const AT_ONCE: usize = 8;
 /// Until a write is tried again that failed.
 const PAUSE: SignedDuration = SignedDuration::from_secs(5);
-/// Until one is that came second: by then the watch tells what came first.
+/// Until one is that came second.
 const MOMENT: SignedDuration = SignedDuration::from_millis(100);
 
 /// What waits to be written, and what is being written.
 pub(super) struct Records {
     pub(super) source: Source,
     notes: BTreeMap<String, Note>,
+    /// When each was first heard of.
+    heard: BTreeMap<String, Instant>,
     /// Where somebody waits.
     urgent: VecDeque<String>,
-    due: BTreeSet<String>,
+    /// The others, whoever came first goes first.
+    due: VecDeque<String>,
+    queued: BTreeSet<String>,
     later: Deadlines<String>,
     written: BTreeMap<String, Timestamp>,
     busy: BTreeSet<String>,
@@ -81,8 +87,10 @@ impl Records {
         Self {
             source,
             notes: BTreeMap::new(),
+            heard: BTreeMap::new(),
             urgent: VecDeque::new(),
-            due: BTreeSet::new(),
+            due: VecDeque::new(),
+            queued: BTreeSet::new(),
             later: Deadlines::default(),
             written: BTreeMap::new(),
             busy: BTreeSet::new(),
@@ -115,26 +123,52 @@ impl Records {
                 continue;
             }
             self.notes.entry(home.clone()).or_default().and(note);
-            self.look_at(home, awake);
+            self.heard.entry(home.clone()).or_insert_with(Instant::now);
+            self.later.set(&home, None);
+            self.queue(home, awake);
+        }
+        self.tell();
+    }
+
+    fn queue(&mut self, home: String, awake: bool) {
+        if !awake && !self.urgent.contains(&home) {
+            self.urgent.push_back(home);
+        } else if awake && self.queued.insert(home.clone()) {
+            self.due.push_back(home);
         }
     }
 
-    fn look_at(&mut self, home: String, awake: bool) {
-        self.later.set(&home, None);
-        if awake {
-            self.due.insert(home);
-        } else if !self.urgent.contains(&home) {
-            self.urgent.push_back(home);
-        }
+    /// Whether nothing waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.left() == 0
+    }
+
+    /// How many namespaces have something to be written.
+    pub(super) fn left(&self) -> usize {
+        self.notes.len() + self.writes.len()
+    }
+
+    /// Whether something was heard of a namespace that is not written yet.
+    pub(super) fn waits_to_write(&self, home: &str) -> bool {
+        self.notes.contains_key(home) || self.busy.contains(home)
+    }
+
+    /// Whoever follows a log keeps no place beyond what is written.
+    fn tell(&self) {
+        self.source.ear.note_unwritten(self.heard.values().min().copied());
     }
 
     /// Begins what may be written. `complete`: a namespace that is not known does not exist.
     pub(super) fn begin(&mut self, rounds: &Rounds, policy: &Policy, complete: bool, now: Timestamp) {
-        self.due.extend(self.later.over(now));
+        for home in self.later.over(now) {
+            let awake = rounds.namespace(&home).is_none_or(|ns| ns.state() == State::Normal);
+            self.queue(home, awake);
+        }
         while self.writes.len() < AT_ONCE
             && complete
-            && let Some(home) = self.urgent.pop_front().or_else(|| self.due.pop_first())
+            && let Some(home) = self.urgent.pop_front().or_else(|| self.due.pop_front())
         {
+            self.queued.remove(&home);
             if !self.busy.contains(&home) {
                 self.write(home, rounds, policy, now);
             }
@@ -148,7 +182,7 @@ impl Records {
         };
         let written = self.written.get(&home).copied();
         match weigh(ns, policy, note, written, self.source.every, now) {
-            Recording::Nothing => _ = self.notes.remove(&home),
+            Recording::Nothing => self.done(&home),
             Recording::At(at) => self.later.set(&home, Some(at)),
             Recording::Now(patch) => {
                 let note = self.notes.remove(&home).unwrap_or_default();
@@ -156,8 +190,14 @@ impl Records {
                 self.busy.insert(home.clone());
                 self.writes.push(
                     async move {
-                        let outcome = resource("Namespace").patch(&client, None, &home, MANAGER, &patch).await;
-                        Written { home, note, outcome }
+                        let namespaces = resource("Namespace");
+                        let outcome = namespaces.patch(&client, None, &home, MANAGER, &patch).await;
+                        // The watch may be late, or stand still.
+                        let first = match &outcome {
+                            Err(e) if is_conflict(e) => namespaces.get(&client, None, &home).await.ok().flatten(),
+                            _ => None,
+                        };
+                        Written { home, note, outcome, first }
                     }
                     .boxed(),
                 );
@@ -166,13 +206,20 @@ impl Records {
     }
 
     fn forget(&mut self, home: &str) {
-        self.notes.remove(home);
+        self.done(home);
         self.written.remove(home);
+    }
+
+    /// Nothing is left to be written of it.
+    fn done(&mut self, home: &str) {
+        self.notes.remove(home);
+        self.heard.remove(home);
+        self.tell();
     }
 
     /// Takes in how a write went.
     pub(super) fn finish(&mut self, written: Written, rounds: &mut Rounds, engine: &Engine) {
-        let Written { home, note, outcome } = written;
+        let Written { home, note, outcome, first } = written;
         let now = engine.clock.now();
         self.busy.remove(&home);
         let pause = match outcome {
@@ -182,12 +229,21 @@ impl Records {
                 rounds.see(&vec![Sight::Is("Namespace", namespace)]);
                 // Whatever was heard meanwhile.
                 if self.notes.contains_key(&home) {
-                    self.due.insert(home);
+                    self.heard.insert(home.clone(), Instant::now());
+                    self.queue(home, true);
+                } else {
+                    self.heard.remove(&home);
                 }
-                return;
+                self.written.retain(|home, _| rounds.namespace(home).is_some());
+                return self.tell();
             }
             Err(kube::Error::Api(status)) if is_absence(&status, &home) => return self.forget(&home),
-            Err(e) if is_conflict(&e) => MOMENT,
+            Err(e) if is_conflict(&e) => {
+                if let Some(first) = first {
+                    rounds.see(&vec![Sight::Is("Namespace", first)]);
+                }
+                MOMENT
+            }
             Err(e) => {
                 if matches!(&e, kube::Error::Api(status) if status.code == 403) {
                     engine.health.doubt();
@@ -203,20 +259,14 @@ impl Records {
         self.later.set(&home, Some(time::after(now, pause)));
     }
 
-    /// Writes the rest, as far as there is time.
-    pub(super) async fn end(&mut self, rounds: &mut Rounds, engine: &Engine, policy: &Policy, limit: Instant) {
+    /// Hears nothing more, and has everything written that was heard, however lately it was written.
+    pub(super) fn close(&mut self, rounds: &mut Rounds, engine: &Engine) {
+        self.source.ear.close();
         self.source.every = SignedDuration::ZERO;
         self.hear(rounds, engine.dry_run);
-        self.due.extend(self.notes.keys().cloned());
-        loop {
-            self.begin(rounds, policy, true, engine.clock.now());
-            if self.writes.is_empty() {
-                return;
-            }
-            match tokio::time::timeout_at(limit, self.ended()).await {
-                Ok(written) => self.finish(written, rounds, engine),
-                Err(_) => return tracing::warn!("{} uses were not written down", self.notes.len() + self.writes.len()),
-            }
+        let homes: Vec<String> = self.notes.keys().cloned().collect();
+        for home in homes {
+            self.queue(home, true);
         }
     }
 }
