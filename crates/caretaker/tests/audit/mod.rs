@@ -9,9 +9,9 @@ use caretaker_testkit::assets::Program;
 use caretaker_testkit::audited::Audited;
 use caretaker_testkit::make::{Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment};
 use caretaker_testkit::{Cluster, ClusterBuilder};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -78,6 +78,13 @@ impl Scene {
         Api::namespaced(self.client.clone(), name).create(&PostParams::default(), &deployment).await.unwrap();
         let labels = json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" });
         merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
+    }
+
+    /// Something that is audited, and nobody's use.
+    pub async fn stir(&self, name: &str) {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");
+        let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
+        maps.patch(name, &PatchParams::apply("test"), &Patch::Apply(map)).await.unwrap();
     }
 
     /// The flags of an operator.
