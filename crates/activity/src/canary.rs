@@ -59,6 +59,13 @@ impl Gaps {
         }
     }
 
+    /// More is known about why the gap lasts.
+    fn explain(&mut self, because: String) {
+        if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.to.is_none()) {
+            gap.because = because;
+        }
+    }
+
     /// Something was lost at a moment.
     pub fn note(&mut self, at: Timestamp, because: impl Into<String>) {
         self.gaps.push(Gap { from: at, to: Some(at), because: because.into() });
@@ -122,13 +129,12 @@ impl Canary {
         if now < self.due {
             return Next::Wait(self.due);
         }
-        if let Some((_, sent)) = &self.out {
-            let because = format!(
-                "the request of {} was not heard of within {}: does the API server send its audit events here?",
-                time::show(*sent),
-                duration::format(self.every)
-            );
-            gaps.begin(self.proven, because);
+        if self.out.is_some() {
+            let every = duration::format(self.every);
+            let because =
+                format!("a request of our own was not heard of within {every}: do audit events come here at all?");
+            gaps.begin(self.proven, because.clone());
+            gaps.explain(because);
         } else if let Some(why) = &self.unsent
             && time::between(self.proven, now) > self.every * 2
         {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caretaker_core::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -26,6 +26,9 @@ struct Inner {
     lost: Mutex<Option<String>>,
     loss: Notify,
     closed: AtomicBool,
+    complained: Mutex<Option<Instant>>,
+    /// What keeps a source from being heard.
+    trouble: Mutex<Option<String>>,
     /// When the oldest use was heard that is not written down yet.
     unwritten: Mutex<Option<Instant>>,
 }
@@ -119,6 +122,8 @@ impl Ear {
             lost: Mutex::new(None),
             loss: Notify::new(),
             closed: AtomicBool::new(false),
+            complained: Mutex::new(None),
+            trouble: Mutex::new(None),
             unwritten: Mutex::new(None),
         }))
     }
@@ -149,7 +154,8 @@ impl Ear {
         let mut outcomes = Outcomes::default();
         let heard = self.hear(&mut outcomes, |each| {
             for line in lines {
-                each(event::line(line).ok().as_ref());
+                // Anything can be read as an event of which nothing is known.
+                each(event::line(line).ok().filter(|event| !event.id.is_empty()).as_ref());
             }
         });
         let broken = outcomes.0.iter().find(|(outcome, _)| *outcome == BROKEN).map_or(0, |(_, count)| *count);
@@ -194,6 +200,27 @@ impl Ear {
     pub fn close(&self) {
         let _fold = self.fold();
         self.0.closed.store(true, Ordering::Release);
+    }
+
+    /// Tells people what is wrong with what comes, not more often than they can read.
+    pub fn complain(&self, why: &str) {
+        const OFTEN: Duration = Duration::from_secs(30);
+        let mut last = self.0.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= OFTEN) {
+            *last = Some(Instant::now());
+            tracing::warn!("audit receiver: {why}");
+        }
+    }
+
+    /// Notes what keeps a source from being heard, if anything does.
+    pub fn note_trouble(&self, why: Option<String>) {
+        *self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// What keeps a source from being heard.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts what became of a request or a look.

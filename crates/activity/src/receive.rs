@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::ear::{Ear, Refused, Taken};
-pub use secrets::{Files, Secrets, SecretsError};
+pub use secrets::{Files, Secrets, SecretsError, check};
 
 /// The largest body: a batch of 400 events at the level Metadata has a thirtieth of it.
 pub const MOST: usize = 16 << 20;
@@ -75,21 +75,21 @@ impl Receiver {
     async fn connection(&self, stream: TcpStream, from: SocketAddr) {
         // Small answers, at once.
         let _ = stream.set_nodelay(true);
-        let Some(config) = self.secrets.tls() else { return self.requests(stream, false).await };
+        let Some(config) = self.secrets.tls() else { return self.requests(stream, false, from).await };
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) => {
                 let known = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
-                self.requests(stream, known).await;
+                self.requests(stream, known, from).await;
             }
             Ok(Err(e)) => {
-                tracing::debug!("audit receiver: {from}: {e}");
                 self.ear.count(Taken::Unauthorized);
+                self.ear.complain(&format!("{from} could not be spoken to: {e}"));
             }
             Err(_) => self.ear.count(Taken::CutShort),
         }
     }
 
-    async fn requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, known: bool) {
+    async fn requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, known: bool, from: SocketAddr) {
         let admitted = AtomicBool::new(false);
         let answer = service_fn(async |request| Ok::<_, Infallible>(self.answer(request, known, &admitted).await));
         let mut builder = http1::Builder::new();
@@ -97,6 +97,9 @@ impl Receiver {
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
         // It ends when the other side has had enough, or sends no HTTP.
         let ended = tokio::time::timeout(STRANGER, connection.as_mut()).await;
+        if !admitted.load(Ordering::Relaxed) {
+            self.ear.complain(&format!("{from} was turned away: it showed neither the token nor a certificate"));
+        }
         if ended.is_err() && admitted.load(Ordering::Relaxed) {
             let _ = connection.await;
         }
@@ -134,7 +137,10 @@ impl Receiver {
         match tokio::task::spawn_blocking(move || ear.batch(&body)).await {
             Ok(Ok(())) => Response::new(Full::default()),
             Ok(Err(Refused::Closed)) => last(StatusCode::SERVICE_UNAVAILABLE, "about to end\n"),
-            Ok(Err(e)) => response(StatusCode::BAD_REQUEST, format!("{e}\n")),
+            Ok(Err(e)) => {
+                self.ear.complain(&e.to_string());
+                response(StatusCode::BAD_REQUEST, format!("{e}\n"))
+            }
             Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, "it could not be read\n"),
         }
     }

@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Tail {
     follower: Follower,
+    log: PathBuf,
     ear: Ear,
     /// How long after it was reached a place is kept; none: it is not.
     settled: Option<Duration>,
@@ -34,7 +35,8 @@ impl Tail {
     /// Of a log; the place in it is kept in `position` once it is `settled` for so long.
     #[must_use]
     pub fn new(log: PathBuf, position: PathBuf, ear: Ear, settled: Option<Duration>) -> Self {
-        Self { follower: Follower::new(log, position), ear, settled, places: VecDeque::new(), begun: false }
+        let follower = Follower::new(log.clone(), position);
+        Self { follower, log, ear, settled, places: VecDeque::new(), begun: false }
     }
 
     /// Hears it for ever.
@@ -43,6 +45,8 @@ impl Tail {
         loop {
             let (pause, why) = match self.look() {
                 Ok(true) => (Duration::ZERO, String::new()),
+                // To have nothing to read is no error, but to have nothing at all is worth a word.
+                Ok(false) if !self.log.exists() => (LOOK, format!("{} is not there", self.log.display())),
                 Ok(false) => (LOOK, String::new()),
                 Err(e) => (PAUSE, e.to_string()),
             };
@@ -52,6 +56,7 @@ impl Tail {
                 } else {
                     tracing::warn!("the audit log: {why}");
                 }
+                self.ear.note_trouble(Some(why.clone()).filter(|why| !why.is_empty()));
                 trouble = why;
             }
             std::thread::sleep(pause);

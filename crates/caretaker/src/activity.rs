@@ -74,6 +74,9 @@ pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Res
         Box::new(std::fs::File::open(path).with_context(reading)?)
     };
     let mut reader = BufReader::with_capacity(1 << 20, source);
+    if reader.fill_buf().with_context(reading)?.starts_with(&[0x1f, 0x8b]) {
+        bail!("{0} is compressed: give it as zcat {0} | caretaker … --audit -", path.display());
+    }
     let (mut line, mut number, mut broken, mut first) = (Vec::new(), 0_u64, 0_u64, 0);
     loop {
         line.clear();
@@ -127,7 +130,12 @@ impl Asked {
             let cluster = Client::try_from(live::settings(meant).await?)?;
             return Ok(Self { cluster: Some(cluster), operator: None });
         };
-        let url = url.parse().with_context(|| format!("--operator {url}: write one such as http://127.0.0.1:8080"))?;
+        let whole = if url.contains("://") { url.clone() } else { format!("http://{url}") };
+        let url = whole
+            .parse::<http::Uri>()
+            .ok()
+            .filter(|url| url.host().is_some())
+            .with_context(|| format!("--operator {url}: write one such as http://127.0.0.1:8080"))?;
         let mut config = Cluster::new(url);
         (config.connect_timeout, config.read_timeout, config.default_retry) = (Some(ANSWER), Some(ANSWER), false);
         // Another cluster than the operator's would only confuse.

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use caretaker_activity::receive;
 use caretaker_engine::api::Resource;
 use caretaker_engine::state::NAMESPACE;
 use caretaker_engine::told;
@@ -39,11 +41,18 @@ struct Part {
 /// Prints it, or writes it to files.
 pub fn answer(args: &AuditConfig) -> Result<Answer> {
     let address = match &args.address {
-        Some(address) => with_port(address),
+        Some(address) => checked(address)?,
         None => service_address(args)?,
     };
+    let identity = args.client_cert.as_deref().zip(args.client_key.as_deref());
+    receive::check(args.ca.as_deref(), identity, args.token_file.as_deref())?;
     let parts = parts(args, &address)?;
     let mut notes = vec![format!("the API servers will send audit events to https://{address}")];
+    if args.ca.is_none() {
+        notes.push(
+            "the authority and the token are new: whatever has others must get these, API servers too".to_owned(),
+        );
+    }
     if let Some(dir) = &args.dir {
         std::fs::create_dir_all(dir).with_context(|| format!("--dir {}", dir.display()))?;
         let mut text = String::new();
@@ -206,7 +215,9 @@ fn make(host: &str) -> Result<Made> {
     names.sort();
     names.dedup();
     let mut params = CertificateParams::new(names).context("--address")?;
-    params.distinguished_name.push(DnType::CommonName, NAME);
+    // Another name than its authority's, which else looks like the same certificate.
+    params.distinguished_name.push(DnType::CommonName, "caretaker-audit-receiver");
+    params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
@@ -230,6 +241,24 @@ fn base64(bytes: &[u8]) -> String {
         Ok(Value::String(text)) => text,
         _ => String::new(),
     }
+}
+
+/// As people paste it, or why it cannot be one.
+fn checked(given: &str) -> Result<String> {
+    let bare = given.strip_prefix("https://").unwrap_or(given).trim_end_matches('/');
+    let address = with_port(bare.strip_suffix("/audit").unwrap_or(bare));
+    let name = host(&address);
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
+    let label = |label: &str| {
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let known = name.parse::<IpAddr>().is_ok() || name.trim_end_matches('.').split('.').all(label);
+    if !known || port.is_none() {
+        bail!(
+            "--address {given:?}: write a host or an address, and a port if it is not {PORT}, such as 10.96.3.4:{PORT}"
+        );
+    }
+    Ok(address)
 }
 
 fn host(address: &str) -> &str {
@@ -308,6 +337,20 @@ fn write(path: &PathBuf, part: &Part, force: bool) -> Result<()> {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case::pasted("https://10.1.1.1:9443/audit", Some("10.1.1.1:9443"))]
+    #[case::a_name("audit.example.com", Some("audit.example.com:9443"))]
+    #[case::six("fd00::1", Some("[fd00::1]:9443"))]
+    #[case::no_such_port("10.1.1.1:99999", None)]
+    #[case::no_port("10.1.1.1:abc", None)]
+    #[case::zero("10.1.1.1:0", None)]
+    #[case::two_words("bad host", None)]
+    #[case::a_path("host/path", None)]
+    #[case::nothing("", None)]
+    fn an_address_is_checked(#[case] given: &str, #[case] whole: Option<&str>) {
+        assert_eq!(checked(given).ok().as_deref(), whole);
+    }
 
     #[rstest]
     #[case("10.96.3.4", "10.96.3.4:9443", "10.96.3.4")]

@@ -261,7 +261,8 @@ fn span_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sig
     if text == "none" {
         return Ok(None);
     }
-    span(text.into_deserializer()).map(Some)
+    let wrong = |e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1m, or none"));
+    duration::parse(&text).map(Some).map_err(wrong)
 }
 
 /// A value, or the word `none`.

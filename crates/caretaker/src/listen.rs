@@ -48,7 +48,7 @@ pub(crate) async fn begin(sources: Sources, ear: &Ear, record: Option<Duration>)
     }
     if let Some((address, files)) = sources.listen {
         let open = files.is_open();
-        let secrets = files.load().context("the audit receiver cannot prove itself")?;
+        let secrets = files.load().context("the audit receiver's certificate or token")?;
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("--audit-listen {address}: is another program there?"))?;
@@ -62,7 +62,7 @@ pub(crate) async fn begin(sources: Sources, ear: &Ear, record: Option<Duration>)
 }
 
 /// What the keeper needs to write uses down, and to find out whether any are heard of.
-pub(crate) fn source(cluster: &Cluster, ear: Ear, config: &ActivityConfig) -> Result<Source> {
+pub(crate) fn source(cluster: &Cluster, ear: Ear, config: &ActivityConfig, resumes: bool) -> Result<Source> {
     let fresh = cluster.clone();
     let fresh = move |agent: &str| {
         let mut config = fresh.clone();
@@ -77,5 +77,6 @@ pub(crate) fn source(cluster: &Cluster, ear: Ear, config: &ActivityConfig) -> Re
         fresh: Arc::new(fresh),
         canary: config.canary,
         every: config.record,
+        resumes,
     })
 }

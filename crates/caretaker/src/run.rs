@@ -68,13 +68,14 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
     let more = ear.as_ref().map(listen::routes).unwrap_or_default();
     let serving = tokio::spawn(health::serve(listener, health.clone(), metrics.clone(), more));
     let cluster = live::settings(&args.cluster).await?;
-    let source = match &ear {
-        Some(ear) => {
-            let record = (!args.dry_run).then(|| activity.record.unsigned_abs());
-            listen::begin(sources, ear, record).await?;
-            Some(listen::source(&cluster, ear.clone(), activity)?)
-        }
-        None => None,
+    let source = if let Some(ear) = &ear {
+        let record = (!args.dry_run).then(|| activity.record.unsigned_abs());
+        let resumes = sources.listen.is_none();
+        listen::begin(sources, ear, record).await?;
+        Some(listen::source(&cluster, ear.clone(), activity, resumes)?)
+    } else {
+        tracing::info!("activity is what the annotation activity-status says: somebody else writes it");
+        None
     };
     if source.is_none() && config.keepers.namespaces.fallback.is_some() {
         tracing::warn!(

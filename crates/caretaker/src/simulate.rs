@@ -81,6 +81,9 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
         (None, Some(last)) if last > start => last,
         _ => bail!("--start is after the last event: give --for"),
     };
+    if let Some(last) = last {
+        scene.notes.extend(audit::outside((first, last), start, end));
+    }
     // A gap of today says nothing about what was.
     let model = Simulated(if args.audit.is_empty() { scene.world_at(start) } else { scene.world.clone() });
     if !args.audit.is_empty() {
@@ -106,6 +109,7 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
             let mut text = timeline::draw(&scene.subjects, &happened, start, end);
             if !args.audit.is_empty() {
                 text.push_str(&audit::who_waited(&happened, &scene.subjects, &people));
+                text.push_str(&audit::who_lost(&happened, &scene.subjects, &people));
             }
             text
         }

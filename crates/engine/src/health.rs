@@ -136,7 +136,9 @@ impl Health {
         let fine = !known.parts.is_empty() && known.parts.values().all(Option::is_none);
         let code = if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let notes = known.notes.iter().map(|(part, note)| format!("note     {part}: {note}\n"));
-        (code, known.parts.iter().map(line).chain(notes).collect())
+        // What is noted about a part says more than that nobody waits for it.
+        let parts = known.parts.iter().filter(|(part, why)| why.is_some() || !known.notes.contains_key(*part));
+        (code, parts.map(line).chain(notes).collect())
     }
 }
 

@@ -127,6 +127,18 @@ impl Secrets {
     }
 }
 
+/// Whether these can be used at all: an authority, a certificate with its key, a token.
+pub fn check(
+    authority: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+    token: Option<&Path>,
+) -> Result<(), SecretsError> {
+    authority.map(certificates).transpose()?;
+    token.map(read_token).transpose()?;
+    identity.map(|(cert, key)| server(cert, key, None)).transpose()?;
+    Ok(())
+}
+
 fn failed(path: &Path, why: impl fmt::Display) -> SecretsError {
     SecretsError { path: path.to_owned(), why: why.to_string() }
 }

@@ -7,7 +7,7 @@ use caretaker_activity::filter::{Filter, Lists};
 use caretaker_activity::receive::Files;
 use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::Policy;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use super::{span, span_or_none};
 use crate::cli::Audit;
@@ -19,6 +19,7 @@ pub struct ActivityConfig {
     /// Who tells of it; the rest is for `audit`.
     pub source: ActivitySource,
     /// Where the API server sends audit events to.
+    #[serde(deserialize_with = "address")]
     pub listen: Option<SocketAddr>,
     /// What the receiver proves itself with.
     pub tls: Option<TlsConfig>,
@@ -88,7 +89,7 @@ pub struct TlsConfig {
 }
 
 /// Lists with `*` and `?`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ListsConfig {
     users: Vec<String>,
@@ -108,6 +109,12 @@ impl ListsConfig {
             resources: self.resources.clone(),
         }
     }
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong = || de::Error::custom(format!("listen is {text:?}: write an address and a port, such as 0.0.0.0:9443"));
+    text.parse().map(Some).map_err(|_| wrong())
 }
 
 /// Where uses are heard of, all questions answered.
@@ -176,7 +183,26 @@ impl ActivityConfig {
     pub fn sources(&self, flags: &Audit) -> Result<Sources, String> {
         let asked = flags.audit_listen.is_some() || flags.audit_log.is_some();
         if self.source == ActivitySource::Annotation && !asked {
-            let set = [("listen", self.listen.is_some()), ("log", self.log.is_some())];
+            let flags_alone = [
+                ("--audit-tls-cert", flags.audit_tls_cert.is_some()),
+                ("--audit-tls-key", flags.audit_tls_key.is_some()),
+                ("--audit-client-ca", flags.audit_client_ca.is_some()),
+                ("--audit-token-file", flags.audit_token_file.is_some()),
+                ("--audit-position", flags.audit_position.is_some()),
+            ];
+            if let Some((flag, _)) = flags_alone.into_iter().find(|(_, given)| *given) {
+                return Err(format!("{flag} is given, but neither --audit-listen nor --audit-log"));
+            }
+            let set = [
+                ("listen", self.listen.is_some()),
+                ("log", self.log.is_some()),
+                ("tls", self.tls.is_some()),
+                ("clientCa", self.client_ca.is_some()),
+                ("tokenFile", self.token_file.is_some()),
+                ("position", self.position.is_some()),
+                ("ignore", self.ignore != ListsConfig::default()),
+                ("count", self.count != ListsConfig::default()),
+            ];
             if let Some((name, _)) = set.into_iter().find(|(_, is_set)| *is_set) {
                 return Err(format!(
                     "keepers.namespaces.activity.{name} is set, but source is annotation: write source: audit"

@@ -41,7 +41,7 @@ pub(super) fn read(files: &[PathBuf], config: &ActivityConfig, now: Timestamp) -
     let mut open: BTreeMap<String, (String, Timestamp, Waiting)> = BTreeMap::new();
     for file in files {
         let broken = each_line(file, |line| {
-            let Ok(event) = event::line(line) else { return false };
+            let Some(event) = event::line(line).ok().filter(|event| !event.id.is_empty()) else { return false };
             let Some(at) = event.received() else { return true };
             let (first, last) = told.span.unwrap_or((at, at));
             told.span = Some((first.min(at), last.max(at)));
@@ -133,6 +133,28 @@ pub(super) fn rewind(subjects: &mut [Subject], ledger: &mut Ledger, world: &Worl
         }
         *subject = woken;
     }
+}
+
+/// Who would not have found what they used, because it was deleted.
+pub(super) fn who_lost(happened: &[Happening<Action>], subjects: &[Subject], users: &Users) -> String {
+    let mut text = String::new();
+    for h in happened.iter().filter(|h| h.action == Some(Action::Delete)) {
+        let Some(place) = h.subject else { continue };
+        if let Some(((_, at), who)) = users.range((place, h.at)..=(place, Timestamp::MAX)).next() {
+            let (clock, name) = (at.strftime("%Y-%m-%d %H:%M:%S"), cell(&subjects[place].name));
+            text.push_str(&format!("  {clock}  {name}  {} ({})\n", cell(&who.user), cell(&who.what)));
+        }
+    }
+    if text.is_empty() { text } else { format!("\nUsed after it would have been deleted:\n{text}") }
+}
+
+/// What the log does not tell of counts as silence.
+pub(super) fn outside((first, last): (Timestamp, Timestamp), start: Timestamp, end: Timestamp) -> Option<String> {
+    let (first, last) = (time::show(first), time::show(last));
+    let outside = start.as_second() < time::parse(&first)?.as_second() || end > time::after(time::parse(&last)?, OPEN);
+    outside.then(|| {
+        format!("the audit logs tell of {first} to {last}; what is shown of any other time takes it for silence")
+    })
 }
 
 /// Who would have found what they wanted asleep.

@@ -1,5 +1,7 @@
 //! Running a command as a person would.
 
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -10,11 +10,12 @@ use std::time::Duration;
 use caretaker_activity::ear::Ear;
 use caretaker_activity::filter::{Filter, Lists};
 use caretaker_activity::fold::Fold;
+use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
+use caretaker_namespaces::keep::Keep;
 use caretaker_namespaces::run::Source;
-use caretaker_namespaces::subject::World;
-use caretaker_testkit::faults::{Fault, Faults, mortal};
+use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
 use furnished::{clear, furnish, hours, look, runtime, told};
@@ -66,6 +67,7 @@ fn source(client: &Client) -> Source {
         fresh: Arc::new(fresh),
         canary: Some(SignedDuration::from_mins(1)),
         every: SignedDuration::from_mins(1),
+        resumes: false,
     }
 }
 
@@ -97,15 +99,8 @@ async fn gaps(client: &Client) -> Vec<Value> {
 /// A namespace that is asleep.
 async fn prepare(client: &Client, name: &str) {
     furnish(client, name).await;
-    let (clock, _hands) = Clock::by_hand(hours(2));
-    let working = Working::start(client, clock, SCAN, World::default());
-    until(&format!("{name} to be asleep"), LIMIT, async || {
-        let seen = told(look(client, name).await);
-        Ok(if seen[0].starts_with("sleep since") { Ok(()) } else { Err(format!("{seen:?}")) })
-    })
-    .await
-    .unwrap();
-    working.stop().await;
+    let pass = Keep::default().pass(client, &mut Ledger::default(), hours(2), |s| s.home() == name).await.unwrap();
+    assert!(pass.done.len() == 1 && pass.done[0].outcome.is_ok(), "{pass:?}");
 }
 
 #[rstest]
@@ -125,11 +120,13 @@ fn whichever_call_goes_wrong_the_use_is_written_and_it_wakes(#[case] fault: Faul
         let name = format!("shop-{n}");
         runtime.block_on(prepare(&client, &name));
         let faults = Faults::none().at(n, fault).among(matters);
-        mortal(&faults, config.clone(), async |client| {
+        let life = mortal(&faults, config.clone(), async |client| {
             let eye = cluster.client().await.unwrap();
             live(&client, &eye, &name).await;
         });
-        runtime.block_on(live(&client, &client, &name));
+        if life == Life::Died {
+            runtime.block_on(live(&client, &client, &name));
+        }
 
         let subject = runtime.block_on(look(&client, &name)).unwrap();
         let activity = subject.activity.get().map(|a| (a.at, a.by.clone(), a.user.clone()));

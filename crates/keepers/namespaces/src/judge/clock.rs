@@ -230,12 +230,11 @@ impl<'a> Clock<'a> {
         if let Some(since) = self.in_use() {
             return format!("in use: a session is open since {}; {}", time::show(since), limits.join(", "));
         }
-        let gap = if self.world.last_gap.is_some_and(|gap| gap >= idle) {
-            ", counted from the last gap of the activity source"
-        } else {
-            ""
-        };
-        format!("last used {} at {}{gap}; {}", ago(idle, self.now), time::show(idle), limits.join(", "))
+        let (at, limits) = (time::show(idle), limits.join(", "));
+        if self.world.last_gap.is_some_and(|gap| gap >= idle) {
+            return format!("silence counts from {at} on, as activity may have been missed before; {limits}");
+        }
+        format!("last used {} at {at}; {limits}", ago(idle, self.now))
     }
 
     /// Why it is deleted, as a sentence.

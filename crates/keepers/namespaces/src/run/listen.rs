@@ -201,17 +201,28 @@ impl Listening {
 
     /// Without canaries, everything is taken for heard from now on, but for what is known to be lost.
     async fn trust(&mut self, mut kept: Kept<Gaps>, now: Timestamp) {
+        tracing::warn!("canary is none: whether anything is heard of uses is not checked before a sleep or a deletion");
         self.proven = Some(Timestamp::MAX);
         kept.value.end(now);
         let mut unsaved = true;
         let mut lead = self.engine.lead.clone();
         while self.engine.leads() {
+            let (trouble, now) = (self.source.ear.trouble(), self.engine.clock.now());
+            if trouble.is_some() != kept.value.open().is_some() {
+                unsaved = true;
+                match trouble {
+                    Some(why) => kept.value.begin(now, why),
+                    None => kept.value.end(now),
+                }
+            }
             if unsaved && self.save(&mut kept).await {
                 unsaved = false;
                 self.settle();
             }
             self.tell(&kept.value);
-            self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
+            if kept.value.open().is_none() {
+                self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
+            }
             let changed = async {
                 match &mut lead {
                     Some(lead) => lead.changed().await,
@@ -225,7 +236,7 @@ impl Listening {
                     kept.value.note(self.engine.clock.now(), why);
                     unsaved = true;
                 }
-                () = tokio::time::sleep(PAUSE), if unsaved => {}
+                () = tokio::time::sleep(PAUSE) => {}
             }
         }
     }
@@ -256,6 +267,8 @@ impl Listening {
             None => gaps.begin(now, "nobody knows whether anybody has listened before"),
             // It was here all the time, and only did not lead.
             Some(before) if before >= self.since => return self.proven.unwrap_or(before),
+            // A log is read on where it was left.
+            Some(before) if self.source.resumes => return before,
             Some(before) if time::between(before, now) > UNLED => {
                 gaps.begin(before, "no replica was there to listen");
                 return before;
@@ -285,11 +298,11 @@ impl Listening {
         let Engine { metrics, health, .. } = &*self.engine;
         metrics.gap(gaps.open().is_some());
         let note = match (gaps.open(), gaps.all().iter().max_by_key(|gap| gap.to)) {
-            (Some(gap), _) => Some(format!(
-                "activity may be missed since {}, so that no silence counts: {}",
-                time::show(gap.from),
-                gap.because
-            )),
+            (Some(gap), _) => {
+                let trouble = self.source.ear.trouble().map(|why| format!("; {why}")).unwrap_or_default();
+                let (from, because) = (time::show(gap.from), &gap.because);
+                Some(format!("activity may be missed since {from}, so that no silence counts: {because}{trouble}"))
+            }
             (None, Some(gap)) => gap.to.map(|to| {
                 format!(
                     "silence counts from {} on; the last gap began at {}: {}",

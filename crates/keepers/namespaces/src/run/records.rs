@@ -41,6 +41,8 @@ pub struct Source {
     pub canary: Option<SignedDuration>,
     /// How often a namespace that is awake may be written.
     pub every: SignedDuration,
+    /// Whether what was said while nobody listened is heard later, as from a log.
+    pub resumes: bool,
 }
 
 impl fmt::Debug for Source {
