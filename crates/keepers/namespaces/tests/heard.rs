@@ -14,6 +14,7 @@ use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_namespaces::keep::Keep;
+use caretaker_namespaces::observe::SOURCES;
 use caretaker_namespaces::run::Source;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::make::mk_namespace;
@@ -115,8 +116,10 @@ fn whichever_call_goes_wrong_the_use_is_written_and_it_wakes(#[case] fault: Faul
     runtime.block_on(Api::all(client.clone()).create(&PostParams::default(), &home)).unwrap();
     let config = runtime.block_on(cluster.admin_config()).unwrap();
 
+    // A list that fails is begun anew, whatever failed; what run.rs shows needs no second showing.
+    let first = if fault == Fault::DieAfter { 1 } else { SOURCES.len() + 1 };
     let mut struck = 0;
-    for n in 1..=MOST {
+    for n in first..=MOST {
         let name = format!("shop-{n}");
         runtime.block_on(prepare(&client, &name));
         let faults = Faults::none().at(n, fault).among(matters);
