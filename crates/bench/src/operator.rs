@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_namespaces::api;
 use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
-use caretaker_testkit::operator::{Operator, signal};
+use caretaker_testkit::operator::{Operator, cpu, signal};
 use caretaker_testkit::{Cluster, until};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
@@ -205,7 +205,7 @@ struct Measured {
 
 impl Measured {
     fn begin(cluster: &Cluster, user: &'static str, process: u32, prefix: &'static str) -> Result<Self> {
-        Ok(Self { user, process, prefix, cpu: cpu(process)?, calls: cluster.audit()?.of(user).len() })
+        Ok(Self { user, process, prefix, cpu: cpu(process), calls: cluster.audit()?.of(user).len() })
     }
 
     fn end(self, cluster: &Cluster, wall: Duration) -> Result<Cost> {
@@ -216,18 +216,8 @@ impl Measured {
             home.starts_with(self.prefix) && !own.contains(&c.resource.as_str())
         });
         let writes = here.writes();
-        Ok(Cost { wall, cpu: cpu(self.process)?.saturating_sub(self.cpu), reads: here.len() - writes, writes })
+        Ok(Cost { wall, cpu: cpu(self.process).saturating_sub(self.cpu), reads: here.len() - writes, writes })
     }
-}
-
-/// What a process has had of the processors so far.
-fn cpu(process: u32) -> Result<Duration> {
-    /// The kernel's, on every Linux that Rust runs on.
-    const TICKS: u64 = 100;
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields: Vec<&str> = text.rsplit_once(')').context("a stat line")?.1.split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 1_000 / TICKS))
 }
 
 fn resident(process: u32) -> Result<u64> {
@@ -299,9 +289,9 @@ async fn idle() -> Result<Vec<Row>> {
     })
     .await?;
 
-    let (cpu_before, calls_before) = (cpu(operator.id())?, cluster.audit()?.of("caretaker").len());
+    let (cpu_before, calls_before) = (cpu(operator.id()), cluster.audit()?.of("caretaker").len());
     tokio::time::sleep(WATCHED).await;
-    let used = cpu(operator.id())?.saturating_sub(cpu_before);
+    let used = cpu(operator.id()).saturating_sub(cpu_before);
     let calls = cluster.audit()?.of("caretaker").skip(calls_before);
     let writes = calls.only(|c| c.resource != "leases").writes();
     let leases = calls.only(|c| c.resource == "leases").len();

@@ -232,6 +232,24 @@ async fn nothing_sleeps_before_a_request_of_its_own_came_back_since_it_was_due()
 }
 
 #[tokio::test]
+async fn who_only_listens_rests() {
+    let scene = Scene::with(Cluster::builder(), &SETTINGS.replace("10s", "1s")).await;
+    let operator = scene.operator().await;
+    closed_gaps(&scene, 1).await;
+    let canaries = || operator.metric(r#"caretaker_audit_events_total{outcome="canary"}"#).unwrap_or_default();
+    let (before, cpu, began) = (canaries(), operator.cpu(), Instant::now());
+    until("some requests of its own to come back", LIMIT, async || {
+        Ok(if canaries() >= before + 5.0 { Ok(()) } else { Err(operator.log()) })
+    })
+    .await
+    .unwrap();
+
+    // Not a question of how fast this machine is: a loop that never rests takes all of the time there is.
+    let busy = operator.cpu().saturating_sub(cpu);
+    assert!(busy < began.elapsed() / 2, "{busy:?} of {:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn without_canaries_everything_is_taken_for_heard() {
     let scene = Scene::with(Cluster::builder(), &SETTINGS.replace("10s", "none")).await;
     scene.furnish("shop", "3s").await;

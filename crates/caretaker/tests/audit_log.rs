@@ -2,6 +2,8 @@
 
 #[path = "operator/mod.rs"]
 mod operator;
+#[path = "audit/mod.rs"]
+mod scene;
 
 use std::fs;
 use std::path::Path;
@@ -13,16 +15,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operator::{LIMIT, Operator, becomes, furnish, operate, settings};
+use scene::SETTINGS;
 use serde_json::json;
-
-const SETTINGS: &str = "
-keepers:
-  namespaces:
-    activity:
-      canary: 10s
-      ignore:
-        users: [admin]
-";
 
 /// The log and all that it was before.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {

@@ -132,6 +132,15 @@ impl Lead {
     }
 }
 
+/// Returns when the lead was won, renewed or lost; never, where nobody needs to lead. Ask the same one
+/// again: one that was only just cloned takes everything before for news.
+pub async fn changed(lead: &mut Option<Lead>) {
+    match lead {
+        Some(lead) => lead.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The holder that was seen last, and since when nothing has changed.
 struct Seen {
     version: String,

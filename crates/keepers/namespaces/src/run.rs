@@ -20,7 +20,7 @@ use caretaker_core::admit::{Bounds, Ledger};
 use caretaker_engine::Engine;
 use caretaker_engine::access;
 use caretaker_engine::api::Resource;
-use caretaker_engine::lease::Lead;
+use caretaker_engine::lease::{self, Lead};
 use caretaker_engine::state::{self, Change, Kept};
 use caretaker_engine::watch::{News, Versioned, watch};
 use futures::stream::{BoxStream, FuturesUnordered, select_all};
@@ -190,12 +190,7 @@ impl Work {
                 Some(done) = self.acts.next() => self.finish(done),
                 () = clock.over(next) => {}
                 () = health.better() => {}
-                () = async {
-                    match &mut lead {
-                        Some(lead) => lead.changed().await,
-                        None => std::future::pending().await,
-                    }
-                } => {}
+                () = lease::changed(&mut lead) => {}
                 () = async {
                     match pause {
                         Some(until) => tokio::time::sleep_until(until).await,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use caretaker_activity::canary::{Canary, Gaps, Next};
 use caretaker_activity::fold::CANARY;
 use caretaker_core::{SignedDuration, Timestamp, time};
-use caretaker_engine::lease::Lead;
+use caretaker_engine::lease::{self, Lead};
 use caretaker_engine::state::{self, Kept, State, StateError};
 use caretaker_engine::{Engine, told};
 use kube::api::Request;
@@ -66,6 +66,7 @@ impl Wires {
 struct Listening {
     source: Source,
     engine: Arc<Engine>,
+    lead: Option<Lead>,
     gaps: State,
     acknowledged: State,
     /// For whoever does not lead.
@@ -98,6 +99,7 @@ pub(super) fn listen(source: Source, engine: Arc<Engine>, manager: &str) -> (Wir
         acknowledged: state(&engine.writer, ACKNOWLEDGED),
         open: (state(&source.client, GAPS), state(&source.client, ACKNOWLEDGED)),
         source,
+        lead: engine.lead.clone(),
         since: engine.clock.now(),
         proven: None,
         engine,
@@ -111,7 +113,6 @@ pub(super) fn listen(source: Source, engine: Arc<Engine>, manager: &str) -> (Wir
 
 impl Listening {
     async fn go(mut self) {
-        let mut lead = self.engine.lead.clone();
         loop {
             self.engine.health.fine(PART);
             // Whoever leads next tells it.
@@ -120,14 +121,8 @@ impl Listening {
             while !self.engine.leads() {
                 self.hearing.send_replace(None);
                 self.proven = self.proven.filter(|proven| *proven != Timestamp::MAX);
-                let changed = async {
-                    match &mut lead {
-                        Some(lead) => lead.changed().await,
-                        None => std::future::pending().await,
-                    }
-                };
                 tokio::select! {
-                    () = changed => {}
+                    () = lease::changed(&mut self.lead) => {}
                     Some(word) = self.words.recv() => self.acknowledge(&word).await,
                     why = self.source.ear.lost() => self.note_loss(&why).await,
                 }
@@ -205,7 +200,6 @@ impl Listening {
         self.proven = Some(Timestamp::MAX);
         kept.value.end(now);
         let mut unsaved = true;
-        let mut lead = self.engine.lead.clone();
         while self.engine.leads() {
             let (trouble, now) = (self.source.ear.trouble(), self.engine.clock.now());
             if trouble.is_some() != kept.value.open().is_some() {
@@ -223,14 +217,8 @@ impl Listening {
             if kept.value.open().is_none() {
                 self.engine.health.note(PART, Some("nobody checks whether audit events come".to_owned()));
             }
-            let changed = async {
-                match &mut lead {
-                    Some(lead) => lead.changed().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = changed => {}
+                () = lease::changed(&mut self.lead) => {}
                 Some(_) = self.words.recv() => {}
                 why = self.source.ear.lost() => {
                     kept.value.note(self.engine.clock.now(), why);
@@ -354,14 +342,7 @@ impl Listening {
     }
 
     async fn wait(&mut self, until: Timestamp, canary: &mut Canary, kept: &mut Kept<Gaps>) {
-        let mut lead = self.engine.lead.clone();
         let clock = self.engine.clock.clone();
-        let lost = async {
-            match &mut lead {
-                Some(lead) => lead.changed().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             Some(word) = self.words.recv() => self.back(&word, canary, kept),
             why = self.source.ear.lost() => kept.value.note(clock.now(), why),
@@ -369,7 +350,7 @@ impl Listening {
             () = self.changed.notified() => self.look(canary, kept).await,
             // A comparison with a deadline is strict, and one that is due now is due.
             () = clock.over(Some(until)) => {}
-            () = lost => {}
+            () = lease::changed(&mut self.lead) => {}
         }
     }
 
