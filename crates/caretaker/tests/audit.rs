@@ -162,8 +162,7 @@ async fn while_nothing_is_heard_no_silence_counts_and_nothing_is_deleted() {
     assert!(code == 200 && ready.contains("activity may be missed since"), "{ready}");
     assert_eq!(operator.metric("caretaker_activity_gap"), Some(1.0));
     scene.furnish("shop", "1s").await;
-    scene.furnish("old", "1s").await;
-    merge(&scene.client, "old", json!({ "metadata": { "labels": { DELETE_AFTER: "2s", SLEEP_AFTER: null } } })).await;
+    scene.furnish_with("old", json!({ DELETE_AFTER: "2s" })).await;
     operator.tells("shop", "FirstSeen label done").await;
     operator.tells("old", "FirstSeen label done").await;
     let (code, plan, notes) = caretaker(scene.cluster(), &["plan"]);

@@ -73,10 +73,14 @@ impl Scene {
 
     /// A namespace with a Deployment, that sleeps after so much silence.
     pub async fn furnish(&self, name: &str, sleep_after: &str) {
+        self.furnish_with(name, json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" })).await;
+    }
+
+    /// The same with other labels, which it gets last and at once.
+    pub async fn furnish_with(&self, name: &str, labels: Value) {
         self.cluster().namespace(name).await.unwrap();
         let deployment = mk_deployment(name, "web").replicas(2);
         Api::namespaced(self.client.clone(), name).create(&PostParams::default(), &deployment).await.unwrap();
-        let labels = json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" });
         merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
     }
 
