@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use caretaker_core::admit::{Bounds, Ledger};
 use caretaker_core::simulate::{Simulation, Use};
 use caretaker_core::{Setting, SignedDuration, Timestamp};
-use caretaker_namespaces::Simulated;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{Activity, State};
 use caretaker_namespaces::judge::RULES;
 use caretaker_namespaces::subject::{Subject, World};
@@ -86,8 +86,8 @@ fn simulate(uses_each: usize) -> Row {
             })
         })
         .collect();
-    let model = Simulated(World::default());
-    let mut simulation = Simulation::new(model, subjects(count), Bounds::default(), Ledger::default(), start());
+    let mut simulation =
+        Simulation::<Namespaces>::new(World::default(), subjects(count), Bounds::default(), Ledger::default(), start());
     let began = Instant::now();
     let happened = simulation.run(start() + year, &uses).len();
     let took = began.elapsed();

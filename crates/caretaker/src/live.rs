@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use caretaker_engine::api::Resource;
+use caretaker_engine::keep::observe;
 use caretaker_engine::{state, told};
-use caretaker_namespaces::keep::observe;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::observe::Observation;
 use http::HeaderValue;
 use http::header::USER_AGENT;
@@ -32,7 +33,8 @@ pub struct Cluster {
 pub fn read(source: &Source) -> Result<Cluster> {
     block_on(async {
         let client = Client::try_from(settings(&source.cluster).await?)?;
-        let observation = observe(&client).await.context("reading the cluster; may this user list all of it?")?;
+        let observation =
+            observe::<Namespaces>(&client).await.context("reading the cluster; may this user list all of it?")?;
         let mut cluster = Cluster { observation, ..Cluster::default() };
         cluster.read_own(&client).await;
         Ok(cluster)

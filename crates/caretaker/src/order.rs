@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail};
 use caretaker_core::{Setting, Timestamp, Verdict, time};
 use caretaker_engine::api::is_conflict;
+use caretaker_engine::keep::Index as _;
 use caretaker_engine::told;
 use caretaker_namespaces::act::carry_out::{Hand, Judged, Undone, carry_out};
 use caretaker_namespaces::act::{Action, steps};
@@ -130,7 +131,7 @@ impl<'a> Ordering<'a> {
     async fn subject(&self) -> Result<Subject> {
         let name = &self.args.namespace;
         let seen = observe_home(&self.client, name).await.context("may this user read all of it?")?;
-        let found = seen.at_home(name).into_iter().find(|s| s.kind == Kind::Namespace);
+        let found = seen.at_home(&name.to_owned()).into_iter().find(|s| s.kind == Kind::Namespace);
         if let Some(subject) = found {
             return Ok(subject);
         }

@@ -3,11 +3,13 @@
 use anyhow::{Context, Result, bail};
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::api::{Resource, is_conflict};
+use caretaker_engine::keep::{Index as _, observe};
 use caretaker_engine::{state, told};
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::carry_out::{Hand, Judged, MANAGER as OPERATOR, carry_out};
 use caretaker_namespaces::act::{Action, steps};
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::{observe, observe_home};
+use caretaker_namespaces::keep::observe_home;
 use caretaker_namespaces::observe::{Manifest, Meta, Observation, resource};
 use caretaker_namespaces::subject::{Kind, Subject, World};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -33,7 +35,7 @@ pub fn answer(args: &Release, now: Timestamp) -> Result<Answer> {
         }
         let mut releasing = Releasing { client, dry_run: args.dry_run, now, told: Vec::new(), failed: Vec::new() };
         if args.all {
-            let seen = observe(&releasing.client).await?;
+            let seen = observe::<Namespaces>(&releasing.client).await?;
             releasing.release(seen).await;
             releasing.own_objects().await;
         }

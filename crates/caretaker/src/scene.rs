@@ -1,15 +1,17 @@
 //! Everything a command looks at: the subjects, their world, the bounds, and what was not readable.
 
+use caretaker_engine::keep::Index as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use caretaker_activity::canary::Gaps;
-use caretaker_core::admit::{Bounds, Ledger, admit};
+use caretaker_core::admit::{Bounds, Groups, Ledger, admit};
+use caretaker_core::keeper::crowd;
 use caretaker_core::{Timestamp, Verdict, time};
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::Action;
 use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::keep::crowd;
 use caretaker_namespaces::observe::Observation;
 use caretaker_namespaces::subject::{Subject, World};
 
@@ -136,7 +138,7 @@ impl Scene {
     pub fn verdicts(&self, now: Timestamp) -> Vec<Verdict<Action>> {
         let world = self.world_at(now);
         let mut verdicts: Vec<_> = self.subjects.iter().map(|s| RULES.judge(s, &world, now)).collect();
-        admit(&mut verdicts, crowd(&self.subjects), &self.bounds, &self.ledger, now);
+        admit(&mut verdicts, &Groups::default(), crowd::<Namespaces>(&self.subjects), &self.bounds, &self.ledger, now);
         verdicts
     }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use caretaker_core::simulate::{Happening, Model as _, Simulation, Use};
-use caretaker_core::{Action as _, Timestamp, time};
-use caretaker_namespaces::Simulated;
+use caretaker_core::simulate::{Happening, Simulation, Use};
+use caretaker_core::{Action as _, Keeper as _, Timestamp, time};
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::Action;
 use caretaker_namespaces::subject::Subject;
 use serde::{Deserialize, Serialize};
@@ -85,13 +85,14 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
         scene.notes.extend(audit::outside((first, last), start, end));
     }
     // A gap of today says nothing about what was.
-    let model = Simulated(if args.audit.is_empty() { scene.world_at(start) } else { scene.world.clone() });
+    let world = if args.audit.is_empty() { scene.world_at(start) } else { scene.world.clone() };
     if !args.audit.is_empty() {
-        audit::rewind(&mut scene.subjects, &mut scene.ledger, &model.0, start);
+        audit::rewind(&mut scene.subjects, &mut scene.ledger, &world, start);
     }
-    use_before(start, &uses, &model, &mut scene.subjects);
+    use_before(start, &uses, &mut scene.subjects);
     let subjects = scene.subjects.clone();
-    let mut simulation = Simulation::new(model, subjects, scene.bounds.clone(), scene.ledger.clone(), start);
+    let mut simulation =
+        Simulation::<Namespaces>::new(world, subjects, scene.bounds.clone(), scene.ledger.clone(), start);
     let mut happened = simulation.run(end, &uses);
     let shown = |subject: Option<usize>| {
         let home = subject.map(|i| scene.subjects[i].home());
@@ -152,14 +153,14 @@ fn text_of(path: &Path) -> Result<String> {
 }
 
 /// What was used before the start has that behind it: the same file serves for any start.
-fn use_before(start: Timestamp, uses: &[Use], model: &Simulated, subjects: &mut [Subject]) {
+fn use_before(start: Timestamp, uses: &[Use], subjects: &mut [Subject]) {
     let mut latest: BTreeMap<usize, Timestamp> = BTreeMap::new();
     for u in uses.iter().filter(|u| u.at < start) {
         let at = latest.entry(u.subject).or_insert(u.at);
         *at = u.at.max(*at);
     }
     for (i, at) in latest {
-        subjects[i] = model.used(std::mem::take(&mut subjects[i]), at);
+        subjects[i] = Namespaces::used(std::mem::take(&mut subjects[i]), at);
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
             let start = Timestamp::from_second(start.into()).unwrap_or_default();
             for text in [text, other] {
                 let (uses, wrong) = read_uses("-", &text, &subjects);
-                use_before(start, &uses, &Simulated::default(), &mut subjects);
+                use_before(start, &uses, &mut subjects);
                 prop_assert_eq!(uses.len() + wrong.len(), text.lines().filter(|l| !l.trim().is_empty()).count());
             }
         }

@@ -3,7 +3,7 @@
 //! Pure, as judging is. What is over its pace becomes waiting, under the rule `Paced`; everything
 //! guarded becomes refusal while the breaker is open, under the rule `BreakerOpen`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -73,11 +73,54 @@ pub struct Ledger {
     /// When each action was admitted, by its name, the oldest first.
     pub admitted: BTreeMap<String, Vec<Timestamp>>,
     /// When guarded actions were admitted, the oldest first.
-    pub guarded: Vec<Timestamp>,
+    pub guarded: Vec<Made>,
     /// Set while the breaker is open.
     pub open: Option<Opened>,
     /// When a person last looked and closed the breaker: what was due by then may happen.
     pub looked: Option<Timestamp>,
+}
+
+/// Guarded actions that were admitted together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
+pub struct Made {
+    /// When.
+    pub at: Timestamp,
+    /// How many.
+    pub count: usize,
+    /// In which smaller crowd, if in any.
+    pub group: Option<String>,
+}
+
+/// One alone is written as its time.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    One(Timestamp),
+    Many {
+        at: Timestamp,
+        count: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
+    },
+}
+
+impl From<Written> for Made {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::One(at) => Self { at, count: 1, group: None },
+            Written::Many { at, count, group } => Self { at, count, group },
+        }
+    }
+}
+
+impl From<Made> for Written {
+    fn from(made: Made) -> Self {
+        match made {
+            Made { at, count: 1, group: None } => Self::One(at),
+            Made { at, count, group } => Self::Many { at, count, group },
+        }
+    }
 }
 
 /// Why the breaker is open.
@@ -92,15 +135,29 @@ pub struct Opened {
 impl Ledger {
     /// Notes an action that fell due then and is about to be made, and forgets what no bound looks at
     /// any more.
-    pub fn note<A: Action>(&mut self, action: &A, due: Timestamp, bounds: &Bounds, now: Timestamp) {
+    pub fn note<A: Action>(
+        &mut self,
+        action: &A,
+        due: Timestamp,
+        group: Option<&str>,
+        bounds: &Bounds,
+        now: Timestamp,
+    ) {
         if let Some(pace) = bounds.pace.get(action.name()) {
             let times = self.admitted.entry(action.name().to_owned()).or_default();
             times.retain(|t| lately(*t, pace.per, now));
             times.push(now);
         }
         if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due, now)) {
-            self.guarded.retain(|t| lately(*t, breaker.within, now));
-            self.guarded.push(now);
+            // What is admitted together is noted one after the other.
+            match self.guarded.iter_mut().rev().take_while(|made| made.at == now).find(|m| m.group.as_deref() == group)
+            {
+                Some(made) => made.count += 1,
+                None => {
+                    self.guarded.retain(|made| lately(made.at, breaker.within, now));
+                    self.guarded.push(Made { at: now, count: 1, group: group.map(str::to_owned) });
+                }
+            }
         }
     }
 
@@ -136,11 +193,21 @@ pub struct Crowd {
     pub queued: usize,
 }
 
+/// Smaller crowds, of which the breaker holds a share as well: for instance the addresses of one pool.
+#[derive(Debug, Clone, Default)]
+pub struct Groups<'a> {
+    /// That of each verdict at hand.
+    pub of: Vec<Option<&'a str>>,
+    /// How many subjects each has.
+    pub sizes: BTreeMap<&'a str, usize>,
+}
+
 /// Holds verdicts against the bounds, in place. What is due longest goes first.
 ///
 /// Returns why the breaker opens, if it does so now.
 pub fn admit<A: Action>(
     verdicts: &mut [Verdict<A>],
+    groups: &Groups<'_>,
     crowd: Crowd,
     bounds: &Bounds,
     ledger: &Ledger,
@@ -150,7 +217,7 @@ pub fn admit<A: Action>(
     for (name, pace) in &bounds.pace {
         hold_pace(verdicts, name, pace, crowd.paced, ledger, now);
     }
-    let opens = if ledger.open.is_none() { opens(verdicts, &recent, crowd, bounds, ledger, now) } else { None };
+    let opens = if ledger.open.is_none() { opens(verdicts, &recent, groups, crowd, bounds, ledger, now) } else { None };
     if let Some(opened) = opens.as_ref().or(ledger.open.as_ref()) {
         refuse_guarded(verdicts, opened);
     }
@@ -173,6 +240,7 @@ fn recently_due<A: Action>(verdicts: &[Verdict<A>], bounds: &Bounds, now: Timest
 fn opens<A: Action>(
     verdicts: &[Verdict<A>],
     recent: &[Option<Timestamp>],
+    groups: &Groups<'_>,
     crowd: Crowd,
     bounds: &Bounds,
     ledger: &Ledger,
@@ -183,18 +251,40 @@ fn opens<A: Action>(
         Next::Act { action, due } => Some(*due).filter(|_| action.guarded()),
         _ => None,
     };
-    let dues = verdicts.iter().zip(recent).filter_map(|(v, recent)| at_once(v).or(*recent));
-    let due = dues.filter(|due| ledger.counts(*due, now)).count();
-    let made = ledger.guarded.iter().filter(|t| lately(**t, breaker.within, now)).count();
-    let limit = of(breaker.at_least, breaker.share, crowd.subjects);
-    let all = due + made + crowd.queued;
-    (due > 0 && all >= limit).then(|| Opened {
-        since: now,
-        because: format!(
-            "{all} of {} subjects would be put to sleep or destroyed within {}, the limit is {limit}",
-            crowd.subjects,
-            duration::format(breaker.within)
-        ),
+    let (mut due, mut due_in) = (0, BTreeMap::<&str, usize>::new());
+    let mut names = BTreeSet::new();
+    for (i, (verdict, recent)) in verdicts.iter().zip(recent).enumerate() {
+        if at_once(verdict).or(*recent).is_some_and(|at| ledger.counts(at, now)) {
+            due += 1;
+            names.extend(verdict.next.action().map(Action::name));
+            if let Some(group) = groups.of.get(i).copied().flatten() {
+                *due_in.entry(group).or_default() += 1;
+            }
+        }
+    }
+    let made = || ledger.guarded.iter().filter(|made| lately(made.at, breaker.within, now));
+    let names: Vec<&str> = names.into_iter().collect();
+    let too_many = |all: usize, subjects: usize, whose: &str| {
+        let limit = of(breaker.at_least, breaker.share, subjects);
+        (all >= limit).then(|| Opened {
+            since: now,
+            because: format!(
+                "{all} of {subjects} subjects{whose} are due for {} within {}, the limit is {limit}",
+                names.join(" or "),
+                duration::format(breaker.within)
+            ),
+        })
+    };
+    if due == 0 {
+        return None;
+    }
+    let all = due + made().map(|made| made.count).sum::<usize>() + crowd.queued;
+    too_many(all, crowd.subjects, "").or_else(|| {
+        due_in.into_iter().find_map(|(group, due)| {
+            let before = made().filter(|made| made.group.as_deref() == Some(group)).map(|made| made.count);
+            let subjects = groups.sizes.get(group).copied().unwrap_or(0);
+            too_many(due + before.sum::<usize>(), subjects, &format!(" of {group}"))
+        })
     })
 }
 

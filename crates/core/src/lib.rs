@@ -8,6 +8,7 @@
 pub mod admit;
 pub mod deadlines;
 pub mod duration;
+pub mod keeper;
 pub mod rules;
 pub mod setting;
 pub mod simulate;
@@ -16,5 +17,6 @@ mod verdict;
 
 pub use admit::admit;
 pub use jiff::{SignedDuration, Timestamp};
+pub use keeper::Keeper;
 pub use setting::Setting;
 pub use verdict::{Action, Finding, Next, Verdict};

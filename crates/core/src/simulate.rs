@@ -6,41 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::admit::{Bounds, Crowd, Ledger, PACED, admit};
-use crate::{Action, Next, Verdict, time};
-
-/// What the simulator asks of a keeper.
-pub trait Model {
-    /// What is judged.
-    type Subject;
-    /// What is done.
-    type Action: Action;
-
-    /// The verdict on a subject.
-    fn judge(&self, subject: &Self::Subject, now: Timestamp) -> Verdict<Self::Action>;
-
-    /// How a subject looks once the action is done; `None` if it is gone.
-    fn after(&self, subject: Self::Subject, action: &Self::Action, now: Timestamp) -> Option<Self::Subject>;
-
-    /// How a subject looks after somebody used it.
-    fn used(&self, subject: Self::Subject, at: Timestamp) -> Self::Subject;
-
-    /// Whether a pace is a share of this subject and its like.
-    fn is_paced(&self, subject: &Self::Subject) -> bool;
-
-    /// What binds subjects together: those with the same word feel what is done to each other.
-    fn bond<'a>(&self, subject: &'a Self::Subject) -> Option<&'a str>;
-
-    /// How a subject looks after an action on another one that it is bound to; `None` if it is gone
-    /// with it.
-    fn beside(
-        &self,
-        subject: Self::Subject,
-        other: &Self::Subject,
-        action: &Self::Action,
-        now: Timestamp,
-    ) -> Option<Self::Subject>;
-}
+use crate::admit::{Bounds, Crowd, Groups, Ledger, PACED, admit};
+use crate::{Action, Keeper, Next, Verdict, time};
 
 /// Somebody uses a subject, named by its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +44,11 @@ const AT_ONCE: usize = 16;
 const A_LITTLE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Subjects on their way through time.
-pub struct Simulation<M: Model> {
-    model: M,
+pub struct Simulation<K: Keeper> {
+    world: K::World,
     bounds: Bounds,
     /// The subjects; those that are gone are `None`.
-    pub subjects: Vec<Option<M::Subject>>,
+    pub subjects: Vec<Option<K::Subject>>,
     /// Pace counts and breaker.
     pub ledger: Ledger,
     now: Timestamp,
@@ -92,48 +59,55 @@ pub struct Simulation<M: Model> {
     /// Guarded subjects that wait their turn, and since when they are due.
     queued: BTreeMap<usize, Timestamp>,
     /// Places of subjects that are bound together.
-    groups: Vec<Vec<usize>>,
-    group_of: Vec<Option<usize>>,
-    alive: usize,
+    bonds: Vec<Vec<usize>>,
+    bond_of: Vec<Option<usize>>,
+    /// How many count, in all and in each smaller crowd.
+    counted: usize,
+    sizes: BTreeMap<String, usize>,
     paced: usize,
 }
 
-impl<M: Model> Simulation<M> {
+impl<K: Keeper> Simulation<K> {
     /// Starts at a moment, with everything as it is.
-    pub fn new(model: M, subjects: Vec<M::Subject>, bounds: Bounds, ledger: Ledger, start: Timestamp) -> Self {
+    pub fn new(world: K::World, subjects: Vec<K::Subject>, bounds: Bounds, ledger: Ledger, start: Timestamp) -> Self {
         let agenda = (0..subjects.len()).map(|i| Reverse((start, i))).collect();
         let mut words: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (i, subject) in subjects.iter().enumerate() {
-            if let Some(word) = model.bond(subject) {
+            if let Some(word) = K::bond(subject) {
                 words.entry(word.to_owned()).or_default().push(i);
             }
         }
-        let groups: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
-        let mut group_of = vec![None; subjects.len()];
-        for (group, places) in groups.iter().enumerate() {
+        let bonds: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
+        let mut bond_of = vec![None; subjects.len()];
+        for (bond, places) in bonds.iter().enumerate() {
             for place in places {
-                group_of[*place] = Some(group);
+                bond_of[*place] = Some(bond);
             }
+        }
+        let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+        for group in subjects.iter().filter(|s| K::is_counted(s)).filter_map(K::group) {
+            *sizes.entry(group.to_owned()).or_default() += 1;
         }
         Self {
             queued: BTreeMap::new(),
-            groups,
-            group_of,
-            paced: subjects.iter().filter(|s| model.is_paced(s)).count(),
-            model,
+            bonds,
+            bond_of,
+            paced: subjects.iter().filter(|s| K::is_paced(s)).count(),
+            world,
             bounds,
             ledger,
             now: start,
             agenda,
             appointments: vec![Some(start); subjects.len()],
-            alive: subjects.len(),
+            counted: subjects.iter().filter(|s| K::is_counted(s)).count(),
+            sizes,
             subjects: subjects.into_iter().map(Some).collect(),
         }
     }
 
     /// Runs to `end`, which is not part of it any more, and tells what happens on the way. May be
     /// called again with a later end.
-    pub fn run(&mut self, end: Timestamp, uses: &[Use]) -> Vec<Happening<M::Action>> {
+    pub fn run(&mut self, end: Timestamp, uses: &[Use]) -> Vec<Happening<K::Action>> {
         let mut uses: Vec<Use> = uses.iter().copied().filter(|u| u.at >= self.now && u.at < end).collect();
         uses.sort_by_key(|u| (u.at, u.subject));
         let mut uses = uses.into_iter().peekable();
@@ -146,7 +120,7 @@ impl<M: Model> Simulation<M> {
             let mut touched = Vec::new();
             while let Some(u) = uses.next_if(|u| u.at <= self.now) {
                 if let Some(subject) = self.subjects.get_mut(u.subject).and_then(Option::take) {
-                    self.subjects[u.subject] = Some(self.model.used(subject, u.at));
+                    self.subjects[u.subject] = Some(K::used(subject, u.at));
                     touched.push(u.subject);
                 }
             }
@@ -164,7 +138,7 @@ impl<M: Model> Simulation<M> {
     }
 
     /// Judges some subjects now, again as long as that leads to an act.
-    fn look(&mut self, mut touched: Vec<usize>, happened: &mut Vec<Happening<M::Action>>) {
+    fn look(&mut self, mut touched: Vec<usize>, happened: &mut Vec<Happening<K::Action>>) {
         let now = time::after(self.now, JUST_AFTER);
         for _ in 0..AT_ONCE {
             touched.sort_unstable();
@@ -173,13 +147,21 @@ impl<M: Model> Simulation<M> {
             if touched.is_empty() {
                 return;
             }
-            let mut verdicts: Vec<_> =
-                touched.iter().filter_map(|i| self.subjects[*i].as_ref()).map(|s| self.model.judge(s, now)).collect();
+            let mut verdicts: Vec<_> = touched
+                .iter()
+                .filter_map(|i| self.subjects[*i].as_ref())
+                .map(|s| K::judge(s, &self.world, now))
+                .collect();
             for i in &touched {
                 self.queued.remove(i);
             }
             let dues: Vec<_> = verdicts.iter().map(|v| v.next.at()).collect();
-            if let Some(opened) = admit(&mut verdicts, self.crowd(), &self.bounds, &self.ledger, self.now) {
+            let groups = Groups {
+                of: touched.iter().map(|i| self.subjects[*i].as_ref().and_then(K::group)).collect(),
+                sizes: self.sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
+            };
+            let opened = admit(&mut verdicts, &groups, self.crowd(), &self.bounds, &self.ledger, self.now);
+            if let Some(opened) = opened {
                 happened.push(Happening {
                     at: self.now,
                     subject: None,
@@ -214,15 +196,15 @@ impl<M: Model> Simulation<M> {
         let lately = |due: &&Timestamp| {
             within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due, self.now)
         };
-        Crowd { subjects: self.alive, paced: self.paced, queued: self.queued.values().filter(lately).count() }
+        Crowd { subjects: self.counted, paced: self.paced, queued: self.queued.values().filter(lately).count() }
     }
 
     /// Does what a verdict says, and names whom to judge again at once.
     fn carry_out(
         &mut self,
         i: usize,
-        verdict: Verdict<M::Action>,
-        happened: &mut Vec<Happening<M::Action>>,
+        verdict: Verdict<K::Action>,
+        happened: &mut Vec<Happening<K::Action>>,
         again: &mut Vec<usize>,
     ) {
         let Verdict { rule, next, because } = verdict;
@@ -241,38 +223,55 @@ impl<M: Model> Simulation<M> {
         };
         // Gone with another one at this very moment.
         let Some(subject) = self.subjects[i].take() else { return };
-        self.ledger.note(&action, due, &self.bounds, self.now);
+        self.ledger.note(&action, due, K::group(&subject), &self.bounds, self.now);
         self.tell_those_beside(i, &subject, &action, again);
-        let paced = self.model.is_paced(&subject);
-        self.subjects[i] = self.model.after(subject, &action, self.now);
+        let leaves = Leaves::of::<K>(&subject);
+        self.subjects[i] = K::after(subject, &action, &self.world, self.now);
         if self.subjects[i].is_none() {
-            self.gone(i, paced);
+            self.gone(i, leaves);
         }
         happened.push(Happening { at: self.now, subject: Some(i), action: Some(action), rule, because });
         again.push(i);
     }
 
-    fn tell_those_beside(&mut self, i: usize, acted: &M::Subject, action: &M::Action, again: &mut Vec<usize>) {
-        let Some(group) = self.group_of[i] else { return };
-        for place in self.groups[group].clone() {
+    fn tell_those_beside(&mut self, i: usize, acted: &K::Subject, action: &K::Action, again: &mut Vec<usize>) {
+        let Some(bond) = self.bond_of[i] else { return };
+        for place in self.bonds[bond].clone() {
             if place == i {
                 continue;
             }
             let Some(subject) = self.subjects[place].take() else { continue };
-            let paced = self.model.is_paced(&subject);
-            self.subjects[place] = self.model.beside(subject, acted, action, self.now);
+            let leaves = Leaves::of::<K>(&subject);
+            self.subjects[place] = K::beside(subject, acted, action, self.now);
             if self.subjects[place].is_none() {
-                self.gone(place, paced);
+                self.gone(place, leaves);
             } else {
                 again.push(place);
             }
         }
     }
 
-    fn gone(&mut self, i: usize, paced: bool) {
-        self.alive -= 1;
-        self.paced -= usize::from(paced);
+    fn gone(&mut self, i: usize, leaves: Leaves) {
+        self.counted -= usize::from(leaves.counted);
+        self.paced -= usize::from(leaves.paced);
+        if let Some(size) = leaves.group.and_then(|group| self.sizes.get_mut(&group)) {
+            *size -= usize::from(leaves.counted);
+        }
         self.queued.remove(&i);
+    }
+}
+
+/// Where one was counted that is gone.
+struct Leaves {
+    counted: bool,
+    paced: bool,
+    group: Option<String>,
+}
+
+impl Leaves {
+    fn of<K: Keeper>(subject: &K::Subject) -> Self {
+        let group = K::group(subject).map(str::to_owned);
+        Self { counted: K::is_counted(subject), paced: K::is_paced(subject), group }
     }
 }
 
@@ -280,6 +279,7 @@ impl<M: Model> Simulation<M> {
 mod tests {
     use super::*;
     use crate::admit::{BREAKER_OPEN, Breaker, Pace};
+    use crate::keeper::Name;
     use crate::{Finding, rules::RuleTable};
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -300,9 +300,10 @@ mod tests {
         }
     }
 
+    #[derive(Debug)]
     struct Candles;
 
-    const RULES: RuleTable<Candle, (), Take> = crate::rules![
+    static RULES: RuleTable<Candle, (), Take> = crate::rules![
         /// Burnt for an hour.
         BurntDown => burnt_down,
     ];
@@ -312,26 +313,28 @@ mod tests {
         Some(if now > due { Finding::act(Take, due, "burnt") } else { Finding::wait(due, Take, "burns") })
     }
 
-    impl Model for Candles {
+    impl Keeper for Candles {
+        const NAME: &'static str = "candles";
         type Subject = Candle;
+        type World = ();
         type Action = Take;
-        fn judge(&self, subject: &Candle, now: Timestamp) -> Verdict<Take> {
-            RULES.judge(subject, &(), now)
+        fn rules() -> &'static RuleTable<Candle, (), Take> {
+            &RULES
         }
-        fn after(&self, _: Candle, _: &Take, _: Timestamp) -> Option<Candle> {
+        fn name(_: &Candle) -> Name<'_> {
+            Name { kind: "Candle", namespace: None, name: "candle", uid: "" }
+        }
+        fn facts(candle: &Candle, _: Timestamp) -> Vec<(&'static str, String)> {
+            vec![("lit", time::show(candle.0))]
+        }
+        fn steps(_: &Candle, action: &Take, (): &(), _: Timestamp) -> Vec<String> {
+            vec![action.name().to_owned()]
+        }
+        fn after(_: Candle, _: &Take, (): &(), _: Timestamp) -> Option<Candle> {
             None
         }
-        fn used(&self, _: Candle, at: Timestamp) -> Candle {
+        fn used(_: Candle, at: Timestamp) -> Candle {
             Candle(at)
-        }
-        fn is_paced(&self, _: &Candle) -> bool {
-            true
-        }
-        fn bond<'a>(&self, _: &'a Candle) -> Option<&'a str> {
-            None
-        }
-        fn beside(&self, subject: Candle, _: &Candle, _: &Take, _: Timestamp) -> Option<Candle> {
-            Some(subject)
         }
     }
 
@@ -341,7 +344,7 @@ mod tests {
 
     fn simulate(lit: &[i64], bounds: Bounds, uses: &[Use]) -> Vec<(i64, Option<usize>, &'static str)> {
         let candles = lit.iter().map(|m| Candle(at(*m))).collect();
-        let mut simulation = Simulation::new(Candles, candles, bounds, Ledger::default(), at(0));
+        let mut simulation = Simulation::<Candles>::new((), candles, bounds, Ledger::default(), at(0));
         let happened = simulation.run(at(600), uses);
         happened.into_iter().map(|h| (h.at.as_second() / 60, h.subject, h.rule)).collect()
     }
@@ -388,7 +391,8 @@ mod tests {
     #[test]
     fn many_uses_leave_one_appointment() {
         let uses: Vec<Use> = (0..5_000).map(|i| Use { at: at(0) + SignedDuration::from_secs(i), subject: 0 }).collect();
-        let mut simulation = Simulation::new(Candles, vec![Candle(at(0))], Bounds::default(), Ledger::default(), at(0));
+        let mut simulation =
+            Simulation::<Candles>::new((), vec![Candle(at(0))], Bounds::default(), Ledger::default(), at(0));
 
         simulation.run(at(84), &uses);
 

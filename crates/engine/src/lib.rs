@@ -13,6 +13,7 @@ pub mod clock;
 pub mod events;
 pub mod health;
 pub mod journal;
+pub mod keep;
 pub mod lease;
 pub mod metrics;
 pub mod state;

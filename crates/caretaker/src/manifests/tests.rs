@@ -1,6 +1,7 @@
 //! What the reader takes, and how it speaks of what it cannot take.
 
 use super::*;
+use caretaker_engine::keep::Index as _;
 use caretaker_namespaces::observe;
 use proptest::prelude::*;
 use rstest::rstest;

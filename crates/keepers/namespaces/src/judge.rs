@@ -25,7 +25,7 @@ pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 const MOMENT: SignedDuration = SignedDuration::from_secs(1);
 
 /// The rules of this keeper.
-pub const RULES: RuleTable<Subject, World, Action> = rules![
+pub static RULES: RuleTable<Subject, World, Action> = rules![
     /// Its phase is not Active, or it is being deleted already: never touched.
     NotActive => not_active,
     /// `kube-*`, `default`, `caretaker-system`, what the configuration protects, and whatever serves an admission webhook, an APIService or a conversion: never touched.

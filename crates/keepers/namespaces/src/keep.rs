@@ -3,17 +3,18 @@
 //! This is the scan that closes the loop; everything else is only faster. It keeps nothing: all it
 //! knows it reads from the cluster, so that any process can make the next pass.
 
-use caretaker_core::admit::{Bounds, Crowd, Ledger, Opened};
+use caretaker_core::admit::{Bounds, Ledger, Opened};
 use caretaker_core::{Timestamp, Verdict};
-use caretaker_engine::api::Resource;
-use futures::{StreamExt, TryStreamExt};
+use caretaker_engine::keep::{Index as _, Unlisted, observe};
+use futures::StreamExt;
 use kube::Client;
 
+use crate::Namespaces;
 use crate::act::Action;
 use crate::act::carry_out::{Hand, Judged, MANAGER, Undone, carry_out};
 use crate::observe::{Manifest, Observation, SOURCES};
 use crate::round::{Due, Round, Rounds};
-use crate::subject::{Kind, Subject, World};
+use crate::subject::{Subject, World};
 
 /// Eight writes at a time are what an API server on two cores takes; more only wait there.
 pub const CONCURRENCY: usize = 8;
@@ -49,28 +50,6 @@ pub struct Pass {
     pub opened: Option<Opened>,
 }
 
-/// Lists under way at once: enough to hide the way there and back, few enough to be held.
-const LISTS: usize = 4;
-
-/// Reads everything that matters, live. An error means that nothing is known, and nothing is done.
-pub async fn observe(client: &Client) -> Result<Observation, Unlisted> {
-    let list = async |source: &'static Resource| {
-        let mut objects: Vec<Manifest> = Vec::new();
-        match source.list(client, None, |object| objects.push(object)).await {
-            Ok(()) => Ok((source.kind, objects)),
-            Err(e) => Err(Unlisted { path: source.path(None), source: Box::new(e) }),
-        }
-    };
-    let mut lists = futures::stream::iter(&SOURCES).map(list).buffered(LISTS);
-    let mut seen = Observation::default();
-    while let Some((kind, objects)) = lists.try_next().await? {
-        for object in &objects {
-            seen.add(kind, object);
-        }
-    }
-    Ok(seen)
-}
-
 /// Reads all that is in one namespace, and whatever may depend on it from outside; live.
 pub async fn observe_home(client: &Client, name: &str) -> Result<Observation, Unlisted> {
     let mut seen = Observation::default();
@@ -88,23 +67,6 @@ pub async fn observe_home(client: &Client, name: &str) -> Result<Observation, Un
     Ok(seen)
 }
 
-/// Why a cluster could not be observed.
-#[derive(Debug, thiserror::Error)]
-#[error("reading {path}: {}", caretaker_engine::told(.source))]
-pub struct Unlisted {
-    /// What was to be listed.
-    pub path: String,
-    /// The API server's answer.
-    pub source: Box<kube::Error>,
-}
-
-/// Those among whom shares are counted: a pace is a share of the namespaces.
-#[must_use]
-pub fn crowd(subjects: &[Subject]) -> Crowd {
-    let paced = subjects.iter().filter(|s| s.kind == Kind::Namespace).count();
-    Crowd { subjects: subjects.len(), paced, queued: 0 }
-}
-
 impl Keep {
     /// Makes one pass over those subjects that are `ours`.
     pub async fn pass(
@@ -114,7 +76,7 @@ impl Keep {
         now: Timestamp,
         ours: impl Fn(&Subject) -> bool,
     ) -> Result<Pass, Unlisted> {
-        let mut rounds = Rounds::of(observe(client).await?);
+        let mut rounds = Rounds::of(observe::<Namespaces>(client).await?);
         let Round { due, opened, .. } = rounds.round(&self.world, &self.bounds, ledger, true, now);
         let acts = due.into_iter().filter(|due| ours(&due.subject)).map(|due| async move {
             let Due { subject, verdict, action } = due;

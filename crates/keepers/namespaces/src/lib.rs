@@ -38,9 +38,11 @@ pub mod round;
 pub mod run;
 pub mod subject;
 pub mod workload;
+mod works;
 
-use caretaker_core::simulate::Model;
-use caretaker_core::{Setting, Timestamp, Verdict};
+use caretaker_core::keeper::{Keeper, Name};
+use caretaker_core::rules::RuleTable;
+use caretaker_core::{Setting, Timestamp};
 
 use act::Action;
 use api::Activity;
@@ -49,23 +51,42 @@ use subject::{Kind, Subject, World};
 /// The keeper's name.
 pub const NAME: &str = "namespaces";
 
-/// The keeper for the simulator.
-#[derive(Debug, Clone, Default)]
-pub struct Simulated(pub World);
+/// The keeper.
+#[derive(Debug, Clone, Copy)]
+pub struct Namespaces;
 
-impl Model for Simulated {
+impl Keeper for Namespaces {
+    const NAME: &'static str = NAME;
     type Subject = Subject;
+    type World = World;
     type Action = Action;
 
-    fn judge(&self, subject: &Subject, now: Timestamp) -> Verdict<Action> {
-        judge::RULES.judge(subject, &self.0, now)
+    fn rules() -> &'static RuleTable<Subject, World, Action> {
+        &judge::RULES
     }
 
-    fn after(&self, subject: Subject, action: &Action, now: Timestamp) -> Option<Subject> {
-        act::after_all(subject, action, &self.0, now)
+    fn name(subject: &Subject) -> Name<'_> {
+        let (namespace, name, uid) = (subject.namespace.as_deref(), &subject.name, &subject.uid);
+        Name { kind: subject.kind.name(), namespace, name, uid }
     }
 
-    fn used(&self, mut subject: Subject, at: Timestamp) -> Subject {
+    fn facts(subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
+        subject.facts(now)
+    }
+
+    fn steps(subject: &Subject, action: &Action, world: &World, now: Timestamp) -> Vec<String> {
+        act::steps(action, subject, world, now).iter().map(ToString::to_string).collect()
+    }
+
+    fn after(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
+        act::after_all(subject, action, world, now)
+    }
+
+    fn is_paced(subject: &Subject) -> bool {
+        subject.kind == Kind::Namespace
+    }
+
+    fn used(mut subject: Subject, at: Timestamp) -> Subject {
         let known = subject.activity.get().map(|a| a.at);
         if known.is_none_or(|known| at > known) {
             let by = "Use".to_owned();
@@ -74,15 +95,11 @@ impl Model for Simulated {
         subject
     }
 
-    fn is_paced(&self, subject: &Subject) -> bool {
-        subject.kind == Kind::Namespace
-    }
-
-    fn bond<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
+    fn bond(subject: &Subject) -> Option<&str> {
         Some(subject.home())
     }
 
-    fn beside(&self, mut subject: Subject, other: &Subject, action: &Action, now: Timestamp) -> Option<Subject> {
+    fn beside(mut subject: Subject, other: &Subject, action: &Action, now: Timestamp) -> Option<Subject> {
         if other.kind != Kind::Namespace {
             return Some(subject);
         }

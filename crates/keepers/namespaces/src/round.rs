@@ -8,13 +8,15 @@ mod tries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::admit::{BREAKER_OPEN, Bounds, Ledger, Opened, PACED, admit};
+use caretaker_core::admit::{BREAKER_OPEN, Bounds, Groups, Ledger, Opened, PACED, admit};
 use caretaker_core::deadlines::Deadlines;
-use caretaker_core::{Action as _, Next, Timestamp, Verdict};
+use caretaker_core::{Action as _, Next, Timestamp};
+use caretaker_engine::keep::{Index as _, Refusal};
 use caretaker_engine::watch::News;
 
+use crate::Namespaces;
 use crate::act::Action;
-use crate::act::carry_out::{Seen, Sight};
+use crate::act::carry_out::Seen;
 use crate::api::Activity;
 use crate::judge::RULES;
 use crate::observe::{Manifest, Observation};
@@ -22,32 +24,7 @@ use crate::subject::{Kind, Subject, World};
 use tries::Try;
 
 /// An act that may be made.
-#[derive(Debug, Clone)]
-pub struct Due {
-    /// To whom.
-    pub subject: Subject,
-    /// Why.
-    pub verdict: Verdict<Action>,
-    /// What.
-    pub action: Action,
-}
-
-/// Something that must not happen, or cannot be read, and was not told before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The kind of the object.
-    pub kind: &'static str,
-    /// The namespace it is in; none for a namespace.
-    pub namespace: Option<String>,
-    /// Its name.
-    pub name: String,
-    /// Its identity.
-    pub uid: String,
-    /// The rule.
-    pub rule: &'static str,
-    /// What is wrong.
-    pub because: String,
-}
+pub type Due = caretaker_engine::keep::Due<Namespaces>;
 
 /// What a round yields.
 #[derive(Debug, Default)]
@@ -130,7 +107,7 @@ impl Rounds {
 
     /// Everything is judged at the next round.
     pub fn doubt(&mut self) {
-        self.dirty.extend(self.seen.homes().cloned());
+        self.dirty.extend(self.seen.homes());
     }
 
     /// Nobody asks what has changed while another replica judges.
@@ -173,7 +150,7 @@ impl Rounds {
         }
         let Judging { due, again, refused, .. } = judged;
         let mut verdicts: Vec<_> = due.iter().map(|d| d.verdict.clone()).collect();
-        let opened = admit(&mut verdicts, self.seen.crowd(), bounds, ledger, now);
+        let opened = admit(&mut verdicts, &Groups::default(), self.seen.crowd(), bounds, ledger, now);
         if opened.is_some() {
             ledger.open.clone_from(&opened);
         }
@@ -201,7 +178,7 @@ impl Rounds {
                     let at = due.verdict.next.at().unwrap_or(now);
                     let action = due.action;
                     if self.take(due, &mut round) {
-                        ledger.note(&action, at, bounds, now);
+                        ledger.note(&action, at, None, bounds, now);
                     }
                 }
             }
@@ -213,7 +190,7 @@ impl Rounds {
         if self.busy.contains(home) {
             return;
         }
-        let subjects = self.seen.at_home(home);
+        let subjects = self.seen.at_home(&home.to_owned());
         let mut counts = Counts::default();
         let mut deadline = None;
         let mut refusals = BTreeMap::new();
@@ -362,10 +339,7 @@ impl Rounds {
     /// What an act has written or read is known before the watch tells of it.
     pub fn see(&mut self, seen: &Seen) {
         for sight in seen {
-            match sight {
-                Sight::Is(kind, object) => self.seen.add(kind, object),
-                Sight::Gone(subject) => self.seen.deleted(subject),
-            }
+            self.seen.see(sight);
         }
     }
 

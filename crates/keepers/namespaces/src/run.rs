@@ -37,6 +37,7 @@ use listen::Wires;
 pub use needs::needs;
 use records::Records;
 pub use records::{Fresh, Source};
+pub(crate) use tell::{before, reports};
 
 /// How it works.
 #[derive(Debug, Clone)]

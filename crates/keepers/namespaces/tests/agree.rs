@@ -3,6 +3,7 @@
 
 mod works;
 
+use caretaker_engine::keep::Index as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use caretaker_core::admit::{Bounds, Ledger};
 use caretaker_core::simulate::{Simulation, Use};
 use caretaker_core::{Action as _, SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
-use caretaker_namespaces::keep::observe;
+use caretaker_engine::keep::observe;
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
-use caretaker_namespaces::{Simulated, api};
+use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::Cluster;
 use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
 use k8s_openapi::api::core::v1::Namespace;
@@ -84,7 +85,7 @@ type Story = Vec<(Timestamp, String, String)>;
 fn simulate(subjects: Vec<Subject>, uses: &[Use]) -> (Vec<Story>, Vec<Option<Subject>>) {
     let mut stories = vec![Story::new(); subjects.len()];
     let bounds = Bounds::default();
-    let mut simulation = Simulation::new(Simulated(world()), subjects, bounds, Ledger::default(), start());
+    let mut simulation = Simulation::<Namespaces>::new(world(), subjects, bounds, Ledger::default(), start());
     for happening in simulation.run(minutes(HOURS * 60), uses) {
         let (Some(i), Some(action)) = (happening.subject, happening.action) else { continue };
         stories[i].push((happening.at, happening.rule.to_owned(), action.name().to_owned()));
@@ -165,7 +166,7 @@ fn told(subject: &Subject) -> Vec<String> {
 }
 
 async fn subjects(client: &Client) -> Vec<Subject> {
-    let all = observe(client).await.unwrap().subjects();
+    let all = observe::<Namespaces>(client).await.unwrap().subjects();
     all.into_iter().filter(|s| s.name.starts_with("random-") && s.inactive.is_none()).collect()
 }
 

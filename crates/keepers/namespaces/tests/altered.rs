@@ -4,6 +4,7 @@
 mod real;
 
 use caretaker_core::Timestamp;
+use caretaker_engine::keep::Index as _;
 use caretaker_namespaces::act::carry_out::{Hand, Judged, MANAGER, Undone, carry_out};
 use caretaker_namespaces::api;
 use caretaker_namespaces::judge::RULES;

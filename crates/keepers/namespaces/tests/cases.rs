@@ -5,9 +5,11 @@
 mod real;
 
 use caretaker_core::Next;
+use caretaker_engine::keep::Index as _;
+use caretaker_engine::keep::observe;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::keep::observe;
 use caretaker_namespaces::subject::World;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set,
@@ -243,7 +245,7 @@ async fn an_invalid_value_is_reported_and_nothing_is_written(
     let home = Home::of(shared(), namespace).await;
     home.add(mk_deployment(&name, "web").replicas(3)).await;
 
-    let subjects = observe(&home.client).await.unwrap().subjects();
+    let subjects = observe::<Namespaces>(&home.client).await.unwrap().subjects();
     let subject = subjects.iter().find(|s| s.name == name).unwrap();
     let verdict = RULES.judge(subject, &World::default(), hours(99));
     let outcomes = home.pass(hours(99)).await;

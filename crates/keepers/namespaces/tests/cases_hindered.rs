@@ -3,9 +3,11 @@
 
 mod real;
 
+use caretaker_engine::keep::Index as _;
+use caretaker_engine::keep::observe;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::carry_out::{Failure, MANAGER, Undone};
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::observe;
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::make::{
     Scaled, mk_binding_to_user, mk_cluster_role, mk_cron_job, mk_deployment, mk_stateful_set,
@@ -115,7 +117,7 @@ async fn where_a_policy_rejects_one_deployment_the_rest_wakes_and_it_is_finished
 async fn with_the_view_of_now() -> (Faults, Client) {
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe(&client).await.unwrap();
+    observe::<Namespaces>(&client).await.unwrap();
     (faults, client)
 }
 

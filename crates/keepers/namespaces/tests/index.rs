@@ -1,5 +1,6 @@
 //! An observation that is kept up to date says the same as one made afresh.
 
+use caretaker_engine::keep::Index as _;
 use std::collections::BTreeMap;
 
 use caretaker_namespaces::api;

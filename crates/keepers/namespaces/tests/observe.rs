@@ -1,6 +1,7 @@
 //! From API objects to subjects.
 
 use caretaker_core::Setting;
+use caretaker_engine::keep::Index as _;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::observe::{Manifest, Observation};
 use caretaker_namespaces::subject::{Kind, Subject};

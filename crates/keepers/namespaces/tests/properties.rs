@@ -2,14 +2,15 @@
 
 mod table;
 
-use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace, admit};
+use caretaker_core::admit::{Bounds, Breaker, Groups, Ledger, Pace, admit};
+use caretaker_core::keeper::crowd;
 use caretaker_core::simulate::{Happening, Simulation, Use};
 use caretaker_core::{Action as _, Next, Setting, SignedDuration, Timestamp, time};
-use caretaker_namespaces::Simulated;
+use caretaker_engine::keep::Index as _;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::{Action, Note, Sleep, after, after_all, steps};
 use caretaker_namespaces::api::{self, Place, State};
 use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::keep::crowd;
 use caretaker_namespaces::observe::{Manifest, Observation};
 use caretaker_namespaces::subject::{Fallback, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
@@ -148,8 +149,13 @@ fn bounds() -> Bounds {
 }
 
 fn run(subject: &Subject, world: &World, uses: &[Use], stops: &[i64]) -> Vec<Happening<Action>> {
-    let model = Simulated(world.clone());
-    let mut simulation = Simulation::new(model, vec![subject.clone()], Bounds::default(), Ledger::default(), now());
+    let mut simulation = Simulation::<Namespaces>::new(
+        world.clone(),
+        vec![subject.clone()],
+        Bounds::default(),
+        Ledger::default(),
+        now(),
+    );
     let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
     ends.flat_map(|end| simulation.run(end, uses)).collect()
 }
@@ -361,7 +367,7 @@ proptest! {
         stops in prop::collection::btree_set(1..HORIZON * 60, 0..5),
     ) {
         let run = |stops: &[i64]| {
-            let mut simulation = Simulation::new(Simulated(world.clone()), subjects.clone(), bounds(), Ledger::default(), now());
+            let mut simulation = Simulation::<Namespaces>::new(world.clone(), subjects.clone(), bounds(), Ledger::default(), now());
             let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
             ends.flat_map(|end| simulation.run(end, &uses)).collect::<Vec<_>>()
         };
@@ -382,7 +388,7 @@ proptest! {
     fn what_is_planned_is_what_is_simulated(subjects in prop::collection::vec(any_subject(), 1..8), world in any_world()) {
         let just_after = now() + SignedDuration::from_nanos(1);
         let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &world, just_after)).collect();
-        admit(&mut verdicts, crowd(&subjects), &bounds(), &Ledger::default(), now());
+        admit(&mut verdicts, &Groups::default(), crowd::<Namespaces>(&subjects), &bounds(), &Ledger::default(), now());
         let planned: Vec<(usize, &str)> = verdicts
             .iter()
             .enumerate()
@@ -390,7 +396,7 @@ proptest! {
             .map(|(i, v)| (i, v.rule))
             .collect();
 
-        let mut simulation = Simulation::new(Simulated(world), subjects.clone(), bounds(), Ledger::default(), now());
+        let mut simulation = Simulation::<Namespaces>::new(world, subjects.clone(), bounds(), Ledger::default(), now());
         let happened = simulation.run(now() + SignedDuration::from_nanos(1), &[]);
 
         // The first thing that happens to each; what goes with its namespace does not act itself.

@@ -9,6 +9,7 @@
 use caretaker_core::Timestamp;
 use caretaker_engine::api::{is_absence, is_conflict};
 use caretaker_engine::journal::Outcome;
+use caretaker_engine::keep::{Index as _, Unlisted};
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use super::patch;
 use super::{Action, Mark, Step, steps};
 use crate::api;
 use crate::judge::RULES;
-use crate::keep::{Unlisted, observe_home};
+use crate::keep::observe_home;
 use crate::observe::{self, Manifest, resource};
 use crate::subject::{Kind, Subject, World};
 use crate::workload::{Form, Term, Workload, WorkloadKind};
@@ -58,10 +59,8 @@ pub enum Undone {
     },
 }
 
-impl Undone {
-    /// What became of it, in a word.
-    #[must_use]
-    pub fn outcome(&self) -> Outcome {
+impl caretaker_engine::keep::Undone for Undone {
+    fn outcome(&self) -> Outcome {
         match self {
             Self::Changed(_) => Outcome::Overtaken,
             Self::Partly(_) => Outcome::Partly,
@@ -69,9 +68,7 @@ impl Undone {
         }
     }
 
-    /// Whether we were not allowed to.
-    #[must_use]
-    pub fn is_forbidden(&self) -> bool {
+    fn is_forbidden(&self) -> bool {
         match self {
             Self::Changed(_) | Self::Altered(_) => false,
             Self::Partly(failures) => failures.iter().any(|f| f.forbidden),
@@ -207,7 +204,7 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
     let found = if *action == Action::Delete {
         let seen = observe_home(client, subject.home()).await;
         let seen = seen.map_err(|Unlisted { path, source }| Undone::Api { what: format!("reading {path}"), source })?;
-        seen.at_home(subject.home()).into_iter().find(|s| s.kind == subject.kind && s.name == subject.name)
+        seen.at_home(&subject.home().to_owned()).into_iter().find(|s| s.kind == subject.kind && s.name == subject.name)
     } else {
         let kind = subject.kind.name();
         let what = format!("reading {kind} {}", subject.name);

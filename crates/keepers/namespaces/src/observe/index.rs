@@ -7,7 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use caretaker_core::admit::Crowd;
 use caretaker_core::{Setting, Timestamp};
 
+use caretaker_engine::keep::Index;
+
 use super::{Manifest, Meta, home, is_of_our_group, is_single, row, subject};
+use crate::Namespaces;
+use crate::act::carry_out::Sight;
 use crate::api::{self, Activity, State};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Workload, WorkloadKind};
@@ -40,48 +44,6 @@ pub struct Observation {
 type Name = (String, String);
 
 impl Observation {
-    /// Takes in an object of a kind that [`super::wants`] names; another one is passed over. An
-    /// object that comes twice counts once, the newer one.
-    pub fn add(&mut self, kind: &str, object: &Manifest) {
-        if !is_of_our_group(kind, &object.api_version) {
-            return;
-        }
-        let meta = &object.metadata;
-        if let Some(unseen) = self.unseen.get_mut(kind) {
-            unseen.remove(&name(meta));
-        }
-        if self.is_old_news(kind, meta) || self.gone.contains(&meta.uid) {
-            return;
-        }
-        self.forget(kind, meta);
-        let home = home(meta);
-        match kind {
-            "Namespace" => {
-                let ns = subject(Kind::Namespace, object);
-                let said = ns.activity.get().map(|a| a.at);
-                if self.uses.get(&meta.name).is_some_and(|heard| said.is_some_and(|said| said >= heard.at)) {
-                    self.uses.remove(&meta.name);
-                }
-                self.namespaces.insert(meta.name.clone(), Box::new(ns));
-            }
-            "PersistentVolumeClaim" => {
-                self.claims.entry(home).or_default().insert(meta.name.clone());
-            }
-            "Service" => {
-                if api::read_exclude(meta.label(api::EXCLUDE)) {
-                    self.kept.entry(home).or_default().insert(meta.name.clone());
-                }
-                self.add_single(Kind::Service, object, None);
-            }
-            // What somebody else controls is not scaled on its own.
-            "ReplicaSet" if meta.owner_references.iter().any(|o| o.controller) => {}
-            _ => match WorkloadKind::named(kind) {
-                Some(workload) => self.add_workload(workload, object),
-                None => self.add_caller(kind, object),
-            },
-        }
-    }
-
     fn add_workload(&mut self, kind: WorkloadKind, object: &Manifest) {
         let meta = &object.metadata;
         let mut row = row(kind, object);
@@ -143,17 +105,6 @@ impl Observation {
         self.namespaces.get(home).map(|ns| &**ns)
     }
 
-    /// An object is gone.
-    pub fn remove(&mut self, kind: &str, object: &Manifest) {
-        if is_of_our_group(kind, &object.api_version) {
-            if kind == "Namespace" {
-                self.uses.remove(&object.metadata.name);
-            }
-            self.gone.remove(&object.metadata.uid);
-            self.forget(kind, &object.metadata);
-        }
-    }
-
     /// A subject was deleted; what the watch still tells of its life is passed over.
     pub fn deleted(&mut self, subject: &Subject) {
         self.gone.insert(subject.uid.clone());
@@ -200,97 +151,6 @@ impl Observation {
         }
     }
 
-    /// A list of all objects of a kind begins; what it does not show by its end is gone.
-    pub fn begin(&mut self, kind: &str) {
-        let names = match kind {
-            "Namespace" => self.namespaces.keys().map(|name| (String::new(), name.clone())).collect(),
-            "PersistentVolumeClaim" => all(&self.claims, |claims| claims.iter()),
-            "Service" => {
-                let mut names = all(&self.kept, |kept| kept.iter());
-                names.extend(all(&self.singles, |s| s.keys().filter(|k| k.0 == Kind::Service).map(|k| &k.1)));
-                names
-            }
-            _ => match WorkloadKind::named(kind) {
-                Some(workload) => {
-                    all(&self.workloads, |rows| rows.iter().filter(|w| w.kind == workload).map(|w| &w.name))
-                }
-                None => self
-                    .calls
-                    .keys()
-                    .filter(|(k, _)| k == kind)
-                    .map(|(_, name)| (String::new(), name.clone()))
-                    .collect(),
-            },
-        };
-        self.unseen.insert(kind.to_owned(), names);
-    }
-
-    /// That list is complete.
-    pub fn complete(&mut self, kind: &str) {
-        self.gone.clear();
-        for (namespace, name) in self.unseen.remove(kind).unwrap_or_default() {
-            let mut gone = Meta::default();
-            (gone.name, gone.namespace) = (name, namespace);
-            self.forget(kind, &gone);
-        }
-    }
-
-    /// The namespaces in which something has changed since this was asked last.
-    pub fn take_touched(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.touched)
-    }
-
-    /// Every namespace that there is something to say about.
-    pub fn homes(&self) -> impl Iterator<Item = &String> {
-        self.namespaces.keys().chain(self.singles.keys().filter(|home| !self.namespaces.contains_key(*home)))
-    }
-
-    /// Whether there is such a namespace.
-    #[must_use]
-    pub fn knows(&self, home: &str) -> bool {
-        self.namespaces.contains_key(home)
-    }
-
-    /// Those among whom shares are counted.
-    #[must_use]
-    pub fn crowd(&self) -> Crowd {
-        let paced = self.namespaces.len();
-        Crowd { subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(), paced, queued: 0 }
-    }
-
-    /// The subjects of one namespace: itself, and those in it.
-    #[must_use]
-    pub fn at_home(&self, home: &str) -> Vec<Subject> {
-        let namespace = self.namespaces.get(home).map(|ns| Subject {
-            workloads: self.workloads.get(home).cloned().unwrap_or_default(),
-            ..Subject::clone(ns)
-        });
-        let singles = self.singles.get(home).into_iter().flat_map(BTreeMap::values).cloned();
-        self.assemble(home, namespace, singles)
-    }
-
-    /// The subjects, namespaces first, each kind by name.
-    #[must_use]
-    pub fn subjects(mut self) -> Vec<Subject> {
-        let homes: Vec<String> = self.homes().cloned().collect();
-        let mut subjects = Vec::with_capacity(self.namespaces.len());
-        let mut singles = Vec::new();
-        for home in &homes {
-            let namespace = self
-                .namespaces
-                .remove(home)
-                .map(|ns| Subject { workloads: self.workloads.remove(home).unwrap_or_default(), ..*ns });
-            let inside = self.singles.remove(home).unwrap_or_default().into_values();
-            let found = self.assemble(home, namespace, inside);
-            for subject in found {
-                if subject.kind == Kind::Namespace { subjects.push(subject) } else { singles.push(subject) }
-            }
-        }
-        singles.sort_by(|a, b| (a.kind, &a.namespace, &a.name).cmp(&(b.kind, &b.namespace, &b.name)));
-        subjects.extend(singles);
-        subjects
-    }
-
     /// Puts together what stands in different objects.
     fn assemble(&self, home: &str, namespace: Option<Subject>, singles: impl Iterator<Item = Subject>) -> Vec<Subject> {
         let serves = self.serves.get(home).and_then(BTreeSet::first).map(|(kind, name)| format!("{kind}/{name}"));
@@ -334,6 +194,145 @@ impl Observation {
         known.is_some_and(|(uid, version)| {
             *uid == meta.uid && number(version).zip(number(&meta.resource_version)).is_some_and(|(has, new)| new < has)
         })
+    }
+}
+
+impl Index<Namespaces> for Observation {
+    fn begin(&mut self, kind: &str) {
+        let names = match kind {
+            "Namespace" => self.namespaces.keys().map(|name| (String::new(), name.clone())).collect(),
+            "PersistentVolumeClaim" => all(&self.claims, |claims| claims.iter()),
+            "Service" => {
+                let mut names = all(&self.kept, |kept| kept.iter());
+                names.extend(all(&self.singles, |s| s.keys().filter(|k| k.0 == Kind::Service).map(|k| &k.1)));
+                names
+            }
+            _ => match WorkloadKind::named(kind) {
+                Some(workload) => {
+                    all(&self.workloads, |rows| rows.iter().filter(|w| w.kind == workload).map(|w| &w.name))
+                }
+                None => self
+                    .calls
+                    .keys()
+                    .filter(|(k, _)| k == kind)
+                    .map(|(_, name)| (String::new(), name.clone()))
+                    .collect(),
+            },
+        };
+        self.unseen.insert(kind.to_owned(), names);
+    }
+
+    fn add(&mut self, kind: &str, object: &Manifest) {
+        if !is_of_our_group(kind, &object.api_version) {
+            return;
+        }
+        let meta = &object.metadata;
+        if let Some(unseen) = self.unseen.get_mut(kind) {
+            unseen.remove(&name(meta));
+        }
+        if self.is_old_news(kind, meta) || self.gone.contains(&meta.uid) {
+            return;
+        }
+        self.forget(kind, meta);
+        let home = home(meta);
+        match kind {
+            "Namespace" => {
+                let ns = subject(Kind::Namespace, object);
+                let said = ns.activity.get().map(|a| a.at);
+                if self.uses.get(&meta.name).is_some_and(|heard| said.is_some_and(|said| said >= heard.at)) {
+                    self.uses.remove(&meta.name);
+                }
+                self.namespaces.insert(meta.name.clone(), Box::new(ns));
+            }
+            "PersistentVolumeClaim" => {
+                self.claims.entry(home).or_default().insert(meta.name.clone());
+            }
+            "Service" => {
+                if api::read_exclude(meta.label(api::EXCLUDE)) {
+                    self.kept.entry(home).or_default().insert(meta.name.clone());
+                }
+                self.add_single(Kind::Service, object, None);
+            }
+            // What somebody else controls is not scaled on its own.
+            "ReplicaSet" if meta.owner_references.iter().any(|o| o.controller) => {}
+            _ => match WorkloadKind::named(kind) {
+                Some(workload) => self.add_workload(workload, object),
+                None => self.add_caller(kind, object),
+            },
+        }
+    }
+
+    fn complete(&mut self, kind: &str) {
+        self.gone.clear();
+        for (namespace, name) in self.unseen.remove(kind).unwrap_or_default() {
+            let mut gone = Meta::default();
+            (gone.name, gone.namespace) = (name, namespace);
+            self.forget(kind, &gone);
+        }
+    }
+
+    fn remove(&mut self, kind: &str, object: &Manifest) {
+        if is_of_our_group(kind, &object.api_version) {
+            if kind == "Namespace" {
+                self.uses.remove(&object.metadata.name);
+            }
+            self.gone.remove(&object.metadata.uid);
+            self.forget(kind, &object.metadata);
+        }
+    }
+
+    fn see(&mut self, sight: &Sight) {
+        match sight {
+            Sight::Is(kind, object) => self.add(kind, object),
+            Sight::Gone(subject) => self.deleted(subject),
+        }
+    }
+
+    fn take_touched(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.touched)
+    }
+
+    fn homes(&self) -> Vec<String> {
+        let singles = self.singles.keys().filter(|home| !self.namespaces.contains_key(*home));
+        self.namespaces.keys().chain(singles).cloned().collect()
+    }
+
+    fn knows(&self, home: &String) -> bool {
+        self.namespaces.contains_key(home)
+    }
+
+    fn at_home(&self, home: &String) -> Vec<Subject> {
+        let namespace = self.namespaces.get(home).map(|ns| Subject {
+            workloads: self.workloads.get(home).cloned().unwrap_or_default(),
+            ..Subject::clone(ns)
+        });
+        let singles = self.singles.get(home).into_iter().flat_map(BTreeMap::values).cloned();
+        self.assemble(home, namespace, singles)
+    }
+
+    fn subjects(mut self) -> Vec<Subject> {
+        let homes = self.homes();
+        let mut subjects = Vec::with_capacity(self.namespaces.len());
+        let mut singles = Vec::new();
+        for home in &homes {
+            let namespace = self
+                .namespaces
+                .remove(home)
+                .map(|ns| Subject { workloads: self.workloads.remove(home).unwrap_or_default(), ..*ns });
+            let inside = self.singles.remove(home).unwrap_or_default().into_values();
+            let found = self.assemble(home, namespace, inside);
+            for subject in found {
+                if subject.kind == Kind::Namespace { subjects.push(subject) } else { singles.push(subject) }
+            }
+        }
+        singles.sort_by(|a, b| (a.kind, &a.namespace, &a.name).cmp(&(b.kind, &b.namespace, &b.name)));
+        subjects.extend(singles);
+        subjects
+    }
+
+    fn crowd(&self) -> Crowd {
+        let paced = self.namespaces.len();
+        Crowd { subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(), paced, queued: 0 }
     }
 }
 

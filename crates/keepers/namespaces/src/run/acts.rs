@@ -1,9 +1,11 @@
 //! What may be done is begun, and what was done is taken in.
 
 use caretaker_core::{Action as _, Next, time};
+use caretaker_engine::keep::{Ended, Keep as _, Undone as _};
 use futures::FutureExt;
 
 use super::{Done, Work, tell};
+use crate::Namespaces;
 use crate::act::Action;
 use crate::act::carry_out::{Hand, Judged, MANAGER, carry_out};
 use crate::round::{Due, Round};
@@ -110,6 +112,9 @@ impl Work {
     pub(super) fn finish(&mut self, done: Done) {
         let Done { due, outcome, seen } = done;
         tell::done(&self.engine, &due, &outcome);
+        let ended = [Ended { due, outcome }];
+        Namespaces::reports(&ended).into_iter().for_each(|report| self.engine.events.say(report));
+        let [Ended { due, outcome }] = ended;
         self.rounds.see(&seen);
         let now = self.engine.clock.now();
         match outcome {

@@ -5,27 +5,32 @@ use caretaker_core::admit::{BREAKER_OPEN, Opened};
 use caretaker_engine::Engine;
 use caretaker_engine::events::Report;
 use caretaker_engine::journal::{Line, Outcome};
+use caretaker_engine::keep::{Ended, Refusal, Undone as _};
 use caretaker_engine::state;
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 
-use crate::NAME;
 use crate::act::Action;
 use crate::act::carry_out::{Failure, Undone};
 use crate::observe::resource;
-use crate::round::{Due, Refusal};
+use crate::round::Due;
 use crate::subject::Subject;
 use crate::workload::{Form, Term, Workload};
+use crate::{NAME, Namespaces};
 
 /// An act has ended.
 pub(super) fn done(engine: &Engine, due: &Due, outcome: &Result<(), Undone>) {
-    let Due { subject, verdict, action } = due;
     let (outcome, error) = match outcome {
         Ok(()) => (Outcome::Done, None),
         Err(undone) => (undone.outcome(), Some(undone)),
     };
-    engine.metrics.acted(NAME, action.name(), verdict.rule, outcome);
+    engine.metrics.acted(NAME, due.action.name(), due.verdict.rule, outcome);
     write(engine, &line(engine, due, outcome, error.map(ToString::to_string)));
+}
+
+/// What there is to say on objects about an act that has ended.
+pub(crate) fn reports(ended: &Ended<Namespaces>) -> Vec<Report> {
+    let Ended { due: Due { subject, verdict, action }, outcome } = ended;
     let quiet = matches!(action, Action::Label(_)) && !matches!(verdict.next, caretaker_core::Next::Refuse { .. });
     let report = |warning: bool, note: String| Report {
         regarding: reference(subject, *action == Action::Delete),
@@ -34,21 +39,20 @@ pub(super) fn done(engine: &Engine, due: &Due, outcome: &Result<(), Undone>) {
         action: action.name().to_owned(),
         note,
     };
-    match error {
-        None if quiet => {}
-        None => {
+    match outcome {
+        Ok(()) if quiet => Vec::new(),
+        Ok(()) => {
             let warning = matches!(action, Action::Delete | Action::Announce);
-            engine.events.say(report(warning, format!("{}: {}", action.name(), verdict.because)));
+            vec![report(warning, format!("{}: {}", action.name(), verdict.because))]
         }
         // It is judged again at once; nobody needs to do anything.
-        Some(Undone::Changed(_)) => {}
-        Some(undone) => {
-            engine.events.say(report(true, format!("{} failed: {undone}", action.name())));
+        Err(Undone::Changed(_)) => Vec::new(),
+        Err(undone) => {
+            let mut reports = vec![report(true, format!("{} failed: {undone}", action.name()))];
             if let Undone::Partly(failures) = undone {
-                for failure in failures {
-                    engine.events.say(failed(subject, verdict.rule, action, failure));
-                }
+                reports.extend(failures.iter().map(|failure| failed(subject, verdict.rule, action, failure)));
             }
+            reports
         }
     }
 }
@@ -158,7 +162,7 @@ fn written(engine: &Engine, outcome: std::io::Result<()>) {
 }
 
 /// How a subject was: all that it takes to put it back by hand.
-fn before(subject: &Subject) -> Value {
+pub(crate) fn before(subject: &Subject) -> Value {
     let workload = |w: &Workload| {
         let mut row = json!({ "kind": w.kind.name(), "name": w.name });
         match &w.form {

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+use caretaker_engine::keep::Index as _;
 use std::fmt::Debug;
 
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::keep::observe;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::observe;
 use caretaker_namespaces::subject::{Kind, Subject};
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_stateful_set,
@@ -82,7 +84,12 @@ pub async fn clear(client: &Client, name: &str) {
 }
 
 pub async fn look(client: &Client, name: &str) -> Option<Subject> {
-    observe(client).await.unwrap().subjects().into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
+    observe::<Namespaces>(client)
+        .await
+        .unwrap()
+        .subjects()
+        .into_iter()
+        .find(|s| s.kind == Kind::Namespace && s.name == name)
 }
 
 /// A subject in words, without what differs between two runs.
