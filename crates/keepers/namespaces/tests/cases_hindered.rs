@@ -3,7 +3,6 @@
 
 mod real;
 
-use caretaker_engine::keep::Index as _;
 use caretaker_engine::keep::observe;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::carry_out::{Failure, MANAGER, Undone};

@@ -117,7 +117,7 @@ proptest! {
             }
             touched.extend(kept.take_touched());
             for home in ["home-0", "home-1", "home-2"] {
-                let now = kept.at_home(home);
+                let now = kept.at_home(&home.to_owned());
                 if before.get(home).is_some_and(|then| *then != now) {
                     prop_assert!(touched.contains(home), "{home} has changed and nobody was told");
                 }
@@ -128,7 +128,7 @@ proptest! {
 
         let fresh = afresh(&objects);
         prop_assert_eq!(kept.crowd(), fresh.crowd());
-        let by_home: Vec<Subject> = kept.homes().flat_map(|home| kept.at_home(home)).collect();
+        let by_home: Vec<Subject> = kept.homes().iter().flat_map(|home| kept.at_home(home)).collect();
         let expected = fresh.subjects();
         prop_assert_eq!(sorted(by_home), sorted(expected.clone()));
         prop_assert_eq!(kept.subjects(), expected);
@@ -143,7 +143,7 @@ fn what_is_older_than_what_is_known_is_passed_over() {
     seen.add("Namespace", &manifest(&object("Namespace", 0, 0, 4, 20)));
     seen.add("Namespace", &manifest(&object("Namespace", 0, 0, 0, 9)));
 
-    let subject = &seen.at_home("home-0")[0];
+    let subject = &seen.at_home(&"home-0".to_owned())[0];
 
     assert_eq!(subject.workloads[0].to_string(), "Deployment/deployment-0: 4 replicas");
     assert!(!subject.labelled);
@@ -157,5 +157,5 @@ fn another_object_of_the_same_name_is_news_whatever_its_version() {
     other["metadata"]["uid"] = json!("another");
     seen.add("Namespace", &manifest(&other));
 
-    assert!(seen.at_home("home-0")[0].labelled);
+    assert!(seen.at_home(&"home-0".to_owned())[0].labelled);
 }
