@@ -4,6 +4,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::duration;
+
 /// Reads RFC 3339 with an offset; without a zone it is UTC.
 #[must_use]
 pub fn parse(text: &str) -> Option<Timestamp> {
@@ -31,6 +33,17 @@ pub fn between(from: Timestamp, to: Timestamp) -> SignedDuration {
 pub fn show(time: Timestamp) -> String {
     // Its own form is many times faster than a pattern, and a plan has thousands of them.
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+/// How long ago, or in how long.
+#[must_use]
+pub fn ago(then: Timestamp, now: Timestamp) -> String {
+    let passed = between(then, now);
+    if passed.is_negative() {
+        format!("in {}", duration::rough(-passed))
+    } else {
+        format!("{} ago", duration::rough(passed))
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 use kube::Client;
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// A page of a list: large enough to be quick, small enough to be held.
@@ -71,22 +71,32 @@ impl Resource {
         namespace: Option<&str>,
         mut each: impl FnMut(T),
     ) -> Result<(), kube::Error> {
-        let request = Request::new(self.path(namespace));
-        let mut token: Option<String> = None;
+        let mut token = None;
         loop {
-            let mut params = ListParams::default().limit(PAGE);
-            params.continue_token = token.take();
-            let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
-            let page: Page<T> = match client.request(page).await {
-                Err(kube::Error::Api(status)) if self.optional && status.code == 404 => return Ok(()),
-                other => other?,
-            };
-            page.items.into_iter().for_each(&mut each);
-            token = page.metadata.token.filter(|t| !t.is_empty());
+            let (objects, more) = self.page(client, namespace, token).await?;
+            objects.into_iter().for_each(&mut each);
+            token = more;
             if token.is_none() {
                 return Ok(());
             }
         }
+    }
+
+    /// One page of a list, and what to ask for the next one with.
+    pub async fn page<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        token: Option<String>,
+    ) -> Result<(Vec<T>, Option<String>), kube::Error> {
+        let mut params = ListParams::default().limit(PAGE);
+        params.continue_token = token;
+        let request = Request::new(self.path(namespace)).list(&params).map_err(kube::Error::BuildRequest)?;
+        let page: Page<T> = match client.request(request).await {
+            Err(kube::Error::Api(status)) if self.optional && status.code == 404 => return Ok((Vec::new(), None)),
+            other => other?,
+        };
+        Ok((page.items, page.metadata.token.filter(|token| !token.is_empty())))
     }
 
     /// Reads one, live; `None` if the API server says that this very object does not exist.
@@ -115,6 +125,19 @@ impl Resource {
     ) -> Result<T, kube::Error> {
         let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
         let request = Request::new(self.path(namespace)).patch(name, &params, &Patch::Merge(patch));
+        client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+
+    /// Writes the status of one by a merge patch, in the same way.
+    pub async fn patch_status<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        name: &str,
+        manager: &str,
+        patch: &Value,
+    ) -> Result<T, kube::Error> {
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let request = Request::new(self.path(None)).patch_subresource("status", name, &params, &Patch::Merge(patch));
         client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
@@ -156,6 +179,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
         kube::Error::Api(status) => status.code == 422 && status.message.contains("metadata.uid"),
         _ => false,
     }
+}
+
+/// For a field that some tools write as `null` where there is nothing.
+pub fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Deserialize)]

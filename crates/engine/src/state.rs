@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::access::Need;
 use crate::api::{Resource, is_conflict};
 use crate::watch::{News, Versioned, watch_one};
 
@@ -43,6 +44,19 @@ impl Versioned for Change {
 /// Tells when the ConfigMap is written.
 pub fn changes(client: Client, again: Duration) -> impl Stream<Item = News<Change>> + Send + 'static {
     watch_one(client, &CONFIG_MAPS, (NAMESPACE, NAME), again)
+}
+
+/// What a keeper must be allowed to for its state, its Lease and its Events.
+#[must_use]
+pub fn needs(lease: &'static str) -> Vec<Need> {
+    let mut needs = Vec::from(["create", "patch"].map(|verb| Need::to(verb, "events.k8s.io", "events")));
+    let state = |verb| Need::to(verb, "", "configmaps").within(NAMESPACE);
+    needs.extend(["get", "list", "watch", "patch"].map(|verb| state(verb).named(NAME)));
+    needs.push(state("create"));
+    let leases = |verb| Need::to(verb, "coordination.k8s.io", "leases").within(NAMESPACE);
+    needs.extend(["get", "update"].map(|verb| leases(verb).named(lease)));
+    needs.push(leases("create"));
+    needs
 }
 
 /// Where a keeper's state is kept.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use caretaker_core::setting::{Broken, Setting};
+pub use caretaker_core::time::ago;
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use wildmatch::WildMatch;
 
@@ -216,17 +217,6 @@ fn said<T>(setting: &Setting<T>, show: impl Fn(&T) -> String) -> String {
         Setting::Unset => "not set".to_owned(),
         Setting::Is(value) => show(value),
         Setting::Broken(broken) => format!("{} ({})", caretaker_core::setting::quoted(&broken.text), broken.why),
-    }
-}
-
-/// How long ago, or in how long.
-#[must_use]
-pub fn ago(then: Timestamp, now: Timestamp) -> String {
-    let passed = time::between(then, now);
-    if passed.is_negative() {
-        format!("in {}", duration::rough(-passed))
-    } else {
-        format!("{} ago", duration::rough(passed))
     }
 }
 

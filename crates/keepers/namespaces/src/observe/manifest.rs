@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use caretaker_engine::api::or_default;
+use serde::Deserialize;
 
 /// The fields of an API object that matter, whatever its kind.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -199,9 +200,4 @@ pub(super) struct ClientConfig {
 pub(super) struct ServiceRef {
     #[serde(deserialize_with = "or_default")]
     pub(super) namespace: String,
-}
-
-/// `labels: null` is what some tools write for none.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }

@@ -1,0 +1,130 @@
+//! What tells one pod from another of the same name.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+/// The uid of an object. Nearly all are UUIDs, and there are hundreds of thousands of them: those are
+/// kept as sixteen bytes.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Uid {
+    /// The bytes of a UUID in its usual form.
+    Uuid([u8; 16]),
+    /// Anything else.
+    Odd(Box<str>),
+}
+
+/// Where the dashes of a UUID stand.
+const DASHES: [usize; 4] = [8, 13, 18, 23];
+
+impl Uid {
+    /// Reads it; whatever it is, [`fmt::Display`] writes the same.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        Self::uuid(text).map_or_else(|| Self::Odd(text.into()), Self::Uuid)
+    }
+
+    fn uuid(text: &str) -> Option<[u8; 16]> {
+        let text = text.as_bytes();
+        if text.len() != 36 || DASHES.iter().any(|at| text[*at] != b'-') {
+            return None;
+        }
+        let digit = |b: u8| match b {
+            b'0'..=b'9' => Some(b - b'0'),
+            b'a'..=b'f' => Some(b - b'a' + 10),
+            _ => None,
+        };
+        let mut digits = text.iter().enumerate().filter(|(at, _)| !DASHES.contains(at)).map(|(_, b)| digit(*b));
+        let mut bytes = [0; 16];
+        for byte in &mut bytes {
+            *byte = digits.next()?? << 4 | digits.next()??;
+        }
+        Some(bytes)
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HEX: [u8; 16] = *b"0123456789abcdef";
+        let bytes = match self {
+            Self::Odd(text) => return f.write_str(text),
+            Self::Uuid(bytes) => bytes,
+        };
+        let mut text = [b'-'; 36];
+        let places = (0..36).filter(|at| !DASHES.contains(at));
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        for (at, digit) in places.zip(digits) {
+            text[at] = HEX[usize::from(digit)];
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl<'de> Deserialize<'de> for Uid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Uid;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a uid")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Uid, E> {
+                Ok(Uid::read(text))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+impl Default for Uid {
+    fn default() -> Self {
+        Self::Odd(Box::default())
+    }
+}
+
+/// Which pod of that name a record is of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// The one with this uid.
+    Pod(Uid),
+    /// The one whose sandbox has this ID: the older form, which knows no uid.
+    Container(Box<str>),
+    /// The record does not say.
+    Unsaid,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(uid) => uid.fmt(f),
+            Self::Container(id) => f.write_str(id),
+            Self::Unsaid => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_was_read_is_written(text in any::<String>(), bytes in any::<[u8; 16]>()) {
+            prop_assert_eq!(Uid::read(&text).to_string(), text);
+            let uuid = Uid::Uuid(bytes).to_string();
+            prop_assert_eq!(Uid::read(&uuid), Uid::Uuid(bytes));
+        }
+
+        #[test]
+        fn nor_do_two_that_look_alike_become_one(text in "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-fA-F]{12}") {
+            prop_assert_eq!(Uid::read(&text).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! When an address goes back to its pool.
+//!
+//! First match wins. Doubt is judged before anything else, and whoever may come back before whoever is
+//! gone. Three grades of evidence: certain (the pod is absent, or another one bears its name), timed
+//! (it is going, or has finished), suspected (it lives, but is not known to use the address). Whatever
+//! is judged here is read again, live, before it is done.
+
+mod endpoint;
+
+use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, rules::RuleTable, time};
+
+use crate::act::Action;
+use crate::subject::{Address, Keeps, Phase, Pod, Pool, Subject, World};
+
+/// A record may be seen before the pod that it is of: the two come by different watches. A pod that
+/// was never seen is taken for absent only after this long.
+pub const SETTLE: SignedDuration = SignedDuration::from_secs(2);
+
+/// Rules that count from when something was first seen.
+pub const SIGHTED: [&str; 8] = [
+    "PodNotSeenYet",
+    "PodGone",
+    "OtherPod",
+    "NewPodElsewhere",
+    "NotAmongItsOwn",
+    "EndpointNotSeenYet",
+    "EndpointAbandoned",
+    "EndpointWithoutRecord",
+];
+
+type Found = Option<Finding<Action>>;
+
+/// The rules, in order.
+pub static RULES: RuleTable<Subject, World, Action> = rules![
+    /// `status.allocatedIPs` of the pool, or its addresses, cannot be read: reported, nothing in it is touched.
+    UnreadablePool => unreadable_pool,
+    /// The pool is being deleted: reported. What surely leaked is released, so that it can go.
+    PoolLeaves => pool_leaves,
+    /// `status.allocatedIPCount` is not the number of records: it is set right.
+    CountDrifts => count_drifts,
+    /// The pool is as it should be.
+    PoolFine => pool_fine,
+    /// The record cannot be read: reported, left as it is.
+    UnreadableRecord => unreadable_record,
+    /// The pool does not have this address: reported, left as it is.
+    OutsideItsPool => outside_its_pool,
+    /// The pod uses the addresses of its node; nothing is known about this record.
+    HostNetwork => host_network,
+    /// A virtual machine of that name lives, and keeps its addresses over restarts.
+    MachineLives => machine_lives,
+    /// A StatefulSet still wants a pod of that name, which gets its address back.
+    SetWantsIt => set_wants_it,
+    /// No pod of that name was seen yet; its watch may be late.
+    PodNotSeenYet => pod_not_seen_yet,
+    /// There is no pod of that name: released at once.
+    PodGone => pod_gone,
+    /// Another pod bears the name: released at once.
+    OtherPod => other_pod,
+    /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
+    NewPodStarts => new_pod_starts,
+    /// A pod of a StatefulSet was made anew and has other addresses: released at once.
+    NewPodElsewhere => new_pod_elsewhere,
+    /// The pod has finished: released after its grace period and the delay.
+    PodFinished => pod_finished,
+    /// The pod is Terminating: released after its deletion timestamp and the delay.
+    PodTerminating => pod_terminating,
+    /// The pod uses the address.
+    InUse => in_use,
+    /// The pod has no addresses yet, which proves nothing.
+    NoAddressesYet => no_addresses_yet,
+    /// The pod runs with other addresses: released if that is seen again after a grace period.
+    NotAmongItsOwn => not_among_its_own,
+    /// Its pod lives, or may come back.
+    EndpointInUse => endpoint::in_use,
+    /// The records of a pool cannot be read; there may be some of its pod.
+    RecordsNotKnown => endpoint::records_not_known,
+    /// Records of its pod are still there; they go first.
+    RecordsGoFirst => endpoint::records_go_first,
+    /// No pod of that name was seen yet; its watch may be late.
+    EndpointNotSeenYet => endpoint::not_seen_yet,
+    /// Its pod is gone, or another one bears its name: removed, so that it stands in nobody's way.
+    EndpointAbandoned => endpoint::abandoned,
+    /// Its pod has given its addresses back and does not run: removed.
+    EndpointOver => endpoint::over,
+    /// Its pod runs, but no pool has a record of it: reported once it is seen again.
+    EndpointWithoutRecord => endpoint::without_record,
+];
+
+fn address(subject: &Subject) -> Option<&Address> {
+    if let Subject::Address(address) = subject { Some(address) } else { None }
+}
+
+fn pool(subject: &Subject) -> Option<&Pool> {
+    if let Subject::Pool(pool) = subject { Some(pool) } else { None }
+}
+
+fn unreadable_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let pool = pool(subject)?;
+    if let Some(why) = &pool.broken {
+        return Some(Finding::refuse(None, format!("nothing in it is released: {why}")));
+    }
+    let odd = pool.odd.first()?;
+    let more = if pool.odd.len() > 1 { format!(", and {} more", pool.odd.len() - 1) } else { String::new() };
+    Some(Finding::refuse(None, format!("{odd}{more}")))
+}
+
+fn pool_leaves(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let pool = pool(subject)?;
+    let left = pool.records;
+    pool.leaves.then(|| Finding::refuse(None, format!("it is being deleted, and {left} addresses of it are held")))
+}
+
+fn count_drifts(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let pool = pool(subject)?;
+    // What was never counted is nothing.
+    let count = pool.count.unwrap_or(0);
+    (usize::try_from(count) != Ok(pool.records)).then(|| {
+        let because = format!("status.allocatedIPCount is {count}, and there are {} records", pool.records);
+        Finding::act(Action::Recount, now, because)
+    })
+}
+
+fn pool_fine(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let pool = pool(subject)?;
+    Some(Finding::rest(format!("{} of {} addresses are held", pool.records, pool.size)))
+}
+
+fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.broken.as_ref().map(|why| Finding::refuse(None, why.clone()))
+}
+
+fn outside_its_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.outside.then(|| {
+        let because = format!(
+            "it is not among the addresses of {}; set spec.ips right, or take the record out by hand",
+            address.pool
+        );
+        Finding::refuse(None, because)
+    })
+}
+
+/// The pod that bears the name, if it is not known to be another one.
+fn same_pod(address: &Address) -> Option<&Pod> {
+    address.holder.pod.as_deref().filter(|pod| address.is_of(pod) != Some(false))
+}
+
+/// The pod that bears the name, if it is another one.
+fn another_pod(address: &Address) -> Option<&Pod> {
+    address.holder.pod.as_deref().filter(|pod| address.is_of(pod) == Some(false))
+}
+
+fn host_network(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let pod = same_pod(address(subject)?)?;
+    pod.host_network.then(|| Finding::rest("its pod uses the network of its node"))
+}
+
+fn machine_lives(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let holder = &address(subject)?.holder;
+    let lives = holder.kept_by == Some(Keeps::Machine);
+    lives.then(|| Finding::rest(format!("the virtual machine {} lives", holder.key)))
+}
+
+fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let Some(Keeps::Set { name, first, replicas }) = &address.holder.kept_by else { return None };
+    let gone = match same_pod(address) {
+        Some(pod) => pod.deletion.is_some() || pod.phase.is_over(),
+        None => address.holder.pod.is_none(),
+    };
+    gone.then(|| {
+        let last = first + replicas - 1;
+        Finding::rest(format!(
+            "StatefulSet {name} wants the ordinals {first} to {last}, {} among them",
+            address.holder.key
+        ))
+    })
+}
+
+fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let holder = &address.holder;
+    if holder.pod.is_some() || holder.absent || !world.leads {
+        return None;
+    }
+    let until = time::after(since(address, "PodNotSeenYet", now), SETTLE);
+    (now <= until).then(|| {
+        Finding::wait(until, Action::Release, format!("there is a record of {}, but no pod was seen", holder.key))
+    })
+}
+
+fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.holder.pod.is_none().then(|| {
+        let because = format!("there is no pod {}", address.holder.key);
+        Finding::act(Action::Release, since(address, "PodGone", now), because)
+    })
+}
+
+fn other_pod(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    (!address.holder.is_stateful()).then(|| {
+        let because =
+            format!("pod {} is another one now: {}, the record is of {}", address.holder.key, pod.uid, address.uid);
+        Finding::act(Action::Release, since(address, "OtherPod", now), because)
+    })
+}
+
+fn new_pod_starts(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    if pod.ips.is_empty() {
+        return Some(Finding::rest(format!("pod {} was made anew and has no addresses yet", address.holder.key)));
+    }
+    let uses = address.holder.uses(pod, address.ip);
+    uses.then(|| Finding::rest(format!("pod {} was made anew and has it again", address.holder.key)))
+}
+
+fn new_pod_elsewhere(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    another_pod(address)?;
+    // An endpoint that still speaks of the pod before may be about to be written.
+    let settled = address.holder.endpoint.is_none()
+        || address.holder.pod.as_deref().is_some_and(|pod| address.holder.endpoint_is_of(pod));
+    let because = format!("pod {} was made anew and has other addresses", address.holder.key);
+    if settled {
+        return Some(Finding::act(Action::Release, since(address, "NewPodElsewhere", now), because));
+    }
+    suspect(address, "NewPodElsewhere", world, now, because)
+}
+
+fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let over = pod.over_at(&world.policy)?;
+    let going = pod.deletion.filter(|_| traces(address, world)).map(|at| time::after(at, world.policy.delay));
+    let until = going.map_or(over, |going| going.min(over));
+    let finished = pod.finished.map(time::show).unwrap_or_default();
+    let phase = pod.phase.name();
+    let because = format!("pod {} is {phase} since {finished}, its grace period is {}s", address.holder.key, pod.grace);
+    Some(at(until, world, now, because))
+}
+
+fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let deletion = pod.deletion?;
+    let because = format!("pod {} is Terminating, it was to end at {}", address.holder.key, time::show(deletion));
+    if !traces(address, world) {
+        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
+        return Some(Finding::rest(format!("{because}; the settings leave such pods alone (its node is {node})")));
+    }
+    Some(at(time::after(deletion, world.policy.delay), world, now, because))
+}
+
+/// Whether the settings have an address of a Terminating pod released.
+fn traces(address: &Address, world: &World) -> bool {
+    let policy = &world.policy;
+    let by_node = match address.holder.node_ready {
+        Some(true) => policy.on_ready_node,
+        // A node that is gone cannot be ready.
+        Some(false) | None => policy.on_lost_node,
+    };
+    // The two later switches are about pods that nobody brings back under the same name.
+    policy.terminating && (by_node || address.holder.is_stateful())
+}
+
+/// At a deadline, which the leader sees to.
+fn at(until: Timestamp, world: &World, now: Timestamp, because: String) -> Finding<Action> {
+    if !world.leads {
+        return Finding::rest(format!("{because}; the leader sees to it"));
+    }
+    if now > until {
+        Finding::act(Action::Release, until, because)
+    } else {
+        Finding::wait(until, Action::Release, because)
+    }
+}
+
+fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    address.holder.uses(pod, address.ip).then(|| Finding::rest(uses(&address.holder.key, pod.phase)))
+}
+
+fn uses(holder: &str, phase: Phase) -> String {
+    let mut text = String::with_capacity(holder.len() + 28);
+    for part in ["pod ", holder, " has it and is ", phase.name()] {
+        text.push_str(part);
+    }
+    text
+}
+
+fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let none = pod.ips.is_empty() || pod.phase == Phase::Pending;
+    none.then(|| {
+        Finding::rest(format!(
+            "pod {} is {} and may not have told its addresses yet",
+            address.holder.key,
+            pod.phase.name()
+        ))
+    })
+}
+
+fn not_among_its_own(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let own: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+    let because = format!("pod {} is {} with {}", address.holder.key, pod.phase.name(), own.join(", "));
+    suspect(address, "NotAmongItsOwn", world, now, because)
+}
+
+/// Two sightings, a grace period apart, and then the live read that comes before every act.
+fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: String) -> Found {
+    if !world.leads {
+        return Some(Finding::rest(format!("{because}; the leader sees to it")));
+    }
+    if address.pool_leaves {
+        return Some(Finding::refuse(None, format!("{because}; but its pool is being deleted, so it is left alone")));
+    }
+    let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
+    let apart = SignedDuration::from_secs(grace.into()) + world.policy.delay;
+    let since = since(address, rule, now);
+    let until = time::after(since, apart);
+    let because = format!("{because}; suspected since {}, for {}", time::show(since), duration::format(apart));
+    Some(if now > until {
+        Finding::act(Action::Release, until, because)
+    } else {
+        Finding::wait(until, Action::Release, because)
+    })
+}
+
+/// Since when it has been seen like this; from now on, if never before.
+fn since(address: &Address, rule: &'static str, now: Timestamp) -> Timestamp {
+    address.sighted.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+}

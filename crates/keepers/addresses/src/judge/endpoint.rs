@@ -1,0 +1,99 @@
+//! When an endpoint goes: after the records of its pod, and never before them.
+
+use caretaker_core::{Finding, SignedDuration, Timestamp, time};
+
+use super::{Found, SETTLE};
+use crate::act::Action;
+use crate::subject::{Endpoint, Keeps, Subject, World};
+
+fn endpoint(subject: &Subject) -> Option<&Endpoint> {
+    if let Subject::Endpoint(endpoint) = subject { Some(endpoint) } else { None }
+}
+
+/// Whether the pod of that name is another one than the endpoint speaks of.
+fn is_stale(endpoint: &Endpoint) -> bool {
+    endpoint.holder.pod.as_ref().is_some_and(|pod| !endpoint.holder.endpoint_is_of(pod))
+}
+
+pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    let holder = &endpoint.holder;
+    match (&holder.kept_by, &holder.pod) {
+        (Some(Keeps::Machine), _) => return Some(Finding::rest("its virtual machine lives")),
+        (Some(Keeps::Set { name, .. }), _) => return Some(Finding::rest(format!("StatefulSet {name} wants its pod"))),
+        _ => {}
+    }
+    let pod = holder.pod.as_ref()?;
+    // A new pod of a StatefulSet takes its endpoint over.
+    if is_stale(endpoint) && !pod.of_a_set {
+        return None;
+    }
+    let over = pod.deletion.is_some() || pod.phase.is_over();
+    let told = pod.ips.is_empty() || endpoint.records > 0;
+    (!over && told).then(|| Finding::rest(format!("pod {} is {}", holder.key, pod.phase.name())))
+}
+
+pub(super) fn records_not_known(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    endpoint.unreadable.then(|| Finding::rest("the records of a pool cannot be read; there may be some of its pod"))
+}
+
+pub(super) fn records_go_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    (endpoint.records > 0).then(|| Finding::rest(format!("there are {} records of its pod", endpoint.records)))
+}
+
+pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    if endpoint.holder.pod.is_some() || endpoint.holder.absent || !world.leads {
+        return None;
+    }
+    let until = time::after(since(endpoint, "EndpointNotSeenYet", now), SETTLE);
+    (now <= until).then(|| Finding::wait(until, Action::Remove, "no pod of its name was seen"))
+}
+
+pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    let because = match &endpoint.holder.pod {
+        None => format!("there is no pod {}, and no record of it", endpoint.holder.key),
+        Some(_) if is_stale(endpoint) => format!("pod {} is another one now", endpoint.holder.key),
+        Some(_) => return None,
+    };
+    Some(Finding::act(Action::Remove, since(endpoint, "EndpointAbandoned", now), because))
+}
+
+pub(super) fn over(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    let pod = endpoint.holder.pod.as_ref()?;
+    let going = pod.deletion.map(|at| time::after(at, world.policy.delay));
+    let until = pod.over_at(&world.policy).into_iter().chain(going).min()?;
+    let because = format!("pod {} is {} and has no record any more", endpoint.holder.key, pod.phase.name());
+    if !world.leads {
+        return Some(Finding::rest(format!("{because}; the leader sees to it")));
+    }
+    Some(if now > until {
+        Finding::act(Action::Remove, until, because)
+    } else {
+        Finding::wait(until, Action::Remove, because)
+    })
+}
+
+/// How long an endpoint may be ahead of the record, as the two come by different watches.
+const APART: SignedDuration = SignedDuration::from_secs(30);
+
+pub(super) fn without_record(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject)?;
+    let because = format!("pod {} runs, but no pool has a record of it", endpoint.holder.key);
+    let until = time::after(since(endpoint, "EndpointWithoutRecord", now), APART);
+    if !world.leads {
+        return Some(Finding::rest(because));
+    }
+    if now <= until {
+        return Some(Finding::wait(until, Action::Tell, because));
+    }
+    Some(Finding::refuse(None, format!("{because}: its addresses can be given to somebody else; restart the pod")))
+}
+
+fn since(endpoint: &Endpoint, rule: &'static str, now: Timestamp) -> Timestamp {
+    endpoint.sighted.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+}

@@ -1,0 +1,394 @@
+//! What has been seen of a cluster so far, kept up to date object by object.
+//!
+//! A record, an endpoint and a pod belong together by the name of the pod: a record of another pod of
+//! that name is touched by it as well. So there is one row a name, which has all three.
+
+mod pools;
+mod subjects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caretaker_core::admit::Crowd;
+use caretaker_core::{Timestamp, Verdict};
+use caretaker_engine::keep::Index;
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+
+use super::{Manifest, pod, row};
+use crate::Addresses;
+use crate::act::{Action, Sight};
+use crate::api::{ENDPOINT, MACHINE, POOL, Uid, is_of_our_group};
+use crate::subject::{Owner, Pod, Row, Sighting, Subject};
+use pools::PoolRow;
+
+/// What is judged together: each subject alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Home {
+    /// A pool as a whole.
+    Pool(Arc<str>),
+    /// An address of a pool.
+    Address(Arc<str>, IpAddr),
+    /// An endpoint, by namespace and name.
+    Endpoint(Arc<str>),
+}
+
+/// What is written together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Site {
+    /// All records of a pool.
+    Pool(Arc<str>),
+    /// One endpoint.
+    Endpoint(Arc<str>),
+}
+
+/// What is known of a name.
+#[derive(Debug, Default)]
+struct Person {
+    pod: Option<Arc<Pod>>,
+    endpoint: Option<Arc<Row>>,
+    records: SmallVec<[(Arc<str>, IpAddr); 1]>,
+    /// The last pod that was seen to go.
+    gone: Option<Uid>,
+    /// In which list each was last seen.
+    pod_list: u32,
+    endpoint_list: u32,
+}
+
+/// What matters of a StatefulSet: which ordinals it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    first: i64,
+    replicas: i64,
+    list: u32,
+}
+
+/// What has been seen of a cluster so far.
+#[derive(Debug, Default)]
+pub struct Observation {
+    pools: BTreeMap<Arc<str>, PoolRow>,
+    people: HashMap<Arc<str>, Box<Person>>,
+    /// StatefulSets that are not being deleted, by namespace and name.
+    sets: HashMap<String, Wanted>,
+    /// Virtual machines that live, and the list in which each was last seen.
+    machines: HashMap<String, u32>,
+    /// Endpoints of virtual machines.
+    machine_endpoints: usize,
+    /// The names of nodes, which many pods share.
+    names: HashSet<Arc<str>>,
+    /// Whether each node is ready.
+    nodes: HashMap<Arc<str>, (bool, u32)>,
+    /// Names whose pod is Terminating.
+    leaving: BTreeSet<Arc<str>>,
+    sightings: HashMap<Home, Sighting>,
+    /// Endpoints that are known to be deleted before the watch tells so.
+    deleted: HashSet<Uid>,
+    touched: BTreeSet<Home>,
+    /// The list of each kind that is under way, or was last.
+    lists: BTreeMap<String, u32>,
+    /// How many addresses are held.
+    held: usize,
+    /// Pools whose records cannot be read.
+    unreadable: usize,
+    /// Whether watches feed it: then what is not there may only be late.
+    watched: bool,
+}
+
+impl Observation {
+    fn list(&self, kind: &str) -> u32 {
+        self.lists.get(kind).copied().unwrap_or(0)
+    }
+
+    /// The version of an endpoint that was seen.
+    pub(crate) fn endpoint_version(&self, key: &str) -> u64 {
+        self.people.get(key).and_then(|person| person.endpoint.as_ref()).map_or(0, |row| row.version)
+    }
+
+    fn touch(&mut self, key: &str) {
+        let Some((key, person)) = self.people.get_key_value(key) else { return };
+        self.touched.extend(person.records.iter().map(|(pool, ip)| Home::Address(pool.clone(), *ip)));
+        if person.endpoint.is_some() {
+            self.touched.insert(Home::Endpoint(key.clone()));
+        }
+    }
+
+    /// The row of a name, made if there is none; and the name itself, of which there is one copy.
+    fn person(&mut self, key: &str) -> (Arc<str>, &mut Person) {
+        if !self.people.contains_key(key) {
+            self.people.insert(key.into(), Box::default());
+        }
+        let (key, person) = self.people.get_key_value_mut(key).unwrap_or_else(|| unreachable!("it was just made"));
+        (key.clone(), person)
+    }
+
+    /// Nothing is kept of a name that nothing is known of.
+    fn tidy(&mut self, key: &str) {
+        let idle = |p: &Person| p.pod.is_none() && p.endpoint.is_none() && p.records.is_empty();
+        if self.people.get(key).is_some_and(|person| idle(person)) {
+            self.people.remove(key);
+        }
+    }
+
+    fn add_pod(&mut self, object: &Manifest) {
+        let list = self.list("Pod");
+        let node = object.spec.node_name.as_deref().map(|name| self.node(name));
+        let seen = pod(object, node);
+        let (key, person) = self.person(&object.metadata.key());
+        person.pod_list = list;
+        if person.pod.as_ref().is_some_and(|known| known.uid == seen.uid && known.version > seen.version) {
+            return;
+        }
+        let leaves = seen.deletion.is_some();
+        let changed = person
+            .pod
+            .as_deref()
+            .is_none_or(|known| Pod { version: 0, ..known.clone() } != Pod { version: 0, ..seen.clone() });
+        person.pod = Some(Arc::new(seen));
+        if leaves {
+            self.leaving.insert(key.clone());
+        } else {
+            self.leaving.remove(&key);
+        }
+        if changed {
+            self.touch(&key);
+        }
+    }
+
+    /// One copy of the name of a node for all its pods.
+    fn node(&mut self, name: &str) -> Arc<str> {
+        self.names.get_or_insert_with(name, |name| name.into()).clone()
+    }
+
+    fn forget_pod(&mut self, key: &str) {
+        let Some(person) = self.people.get_mut(key) else { return };
+        if let Some(pod) = person.pod.take() {
+            person.gone = Some(pod.uid.clone());
+        }
+        self.leaving.remove(key);
+        self.touch(key);
+        self.tidy(key);
+    }
+
+    fn add_endpoint(&mut self, object: &Manifest) {
+        let list = self.list(ENDPOINT);
+        let seen = row(object);
+        if self.deleted.contains(&seen.uid) {
+            return;
+        }
+        let (key, person) = self.person(&object.metadata.key());
+        person.endpoint_list = list;
+        if person.endpoint.as_ref().is_some_and(|known| known.uid == seen.uid && known.version > seen.version) {
+            return;
+        }
+        let machine = seen.owner == Owner::Machine;
+        let before = person.endpoint.replace(Arc::new(seen)).is_some_and(|known| known.owner == Owner::Machine);
+        self.machine_endpoints = self.machine_endpoints + usize::from(machine) - usize::from(before);
+        self.touch(&key);
+    }
+
+    fn forget_endpoint(&mut self, key: &str) {
+        let Some(person) = self.people.get_mut(key) else { return };
+        let before = person.endpoint.take();
+        self.machine_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Machine));
+        self.touched.insert(Home::Endpoint(key.into()));
+        self.touch(key);
+        self.tidy(key);
+    }
+
+    fn set_wanted(&mut self, key: String, wanted: Option<Wanted>) {
+        let before = match wanted {
+            Some(wanted) => self.sets.insert(key.clone(), wanted),
+            None => self.sets.remove(&key),
+        };
+        let range = |w: Option<Wanted>| w.map(|w| (w.first, w.replicas));
+        if range(before) == range(wanted) {
+            return;
+        }
+        // Whoever it wants, or has wanted.
+        let ordinals = |w: Wanted| w.first..w.first.saturating_add(w.replicas);
+        let all: BTreeSet<i64> = [before, wanted].into_iter().flatten().flat_map(ordinals).collect();
+        for ordinal in all {
+            self.touch(&format!("{key}-{ordinal}"));
+        }
+    }
+
+    fn set_node(&mut self, name: &str, ready: Option<bool>) {
+        let list = self.list("Node");
+        let before = match ready {
+            Some(ready) => {
+                let name = self.node(name);
+                self.nodes.insert(name, (ready, list))
+            }
+            None => self.nodes.remove(name),
+        };
+        if before.map(|(ready, _)| ready) != ready {
+            let on_it = |key: &&Arc<str>| {
+                self.people.get(*key).and_then(|p| p.pod.as_ref()?.node.as_deref()).is_some_and(|node| node == name)
+            };
+            let leaving: Vec<Arc<str>> = self.leaving.iter().filter(on_it).cloned().collect();
+            for key in leaving {
+                self.touch(&key);
+            }
+        }
+    }
+}
+
+impl Index<Addresses> for Observation {
+    fn begin(&mut self, kind: &str) {
+        self.watched = true;
+        *self.lists.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    fn add(&mut self, kind: &str, object: &Manifest) {
+        if !is_of_our_group(kind, &object.api_version) {
+            return;
+        }
+        let meta = &object.metadata;
+        match kind {
+            POOL => self.add_pool(object),
+            ENDPOINT => self.add_endpoint(object),
+            "Pod" => self.add_pod(object),
+            "StatefulSet" => {
+                let replicas = object.spec.replicas.unwrap_or(1).max(0);
+                let wanted = Wanted { first: object.spec.ordinals.start, replicas, list: self.list(kind) };
+                self.set_wanted(meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
+            }
+            MACHINE => {
+                let over = ["Succeeded", "Failed"].contains(&object.status.phase.as_str());
+                let list = self.list(kind);
+                if meta.deletion_timestamp.is_some() || over {
+                    self.machines.remove(&meta.key());
+                } else {
+                    self.machines.insert(meta.key(), list);
+                }
+                self.touch(&meta.key());
+            }
+            "Node" => {
+                let ready = object.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True");
+                self.set_node(&meta.name, Some(ready));
+            }
+            _ => {}
+        }
+    }
+
+    fn complete(&mut self, kind: &str) {
+        let list = self.list(kind);
+        let people = |old: &dyn Fn(&Person) -> bool| -> Vec<Arc<str>> {
+            self.people.iter().filter(|(_, person)| old(person)).map(|(key, _)| key.clone()).collect()
+        };
+        match kind {
+            POOL => {
+                let old: Vec<Arc<str>> =
+                    self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(name, _)| name.clone()).collect();
+                old.iter().for_each(|name| self.forget_pool(name));
+            }
+            ENDPOINT => {
+                self.deleted.clear();
+                let old = people(&|p| p.endpoint.is_some() && p.endpoint_list != list);
+                old.iter().for_each(|key| self.forget_endpoint(key));
+            }
+            "Pod" => people(&|p| p.pod.is_some() && p.pod_list != list).iter().for_each(|key| self.forget_pod(key)),
+            "StatefulSet" => {
+                let old: Vec<String> =
+                    self.sets.iter().filter(|(_, set)| set.list != list).map(|(key, _)| key.clone()).collect();
+                old.into_iter().for_each(|key| self.set_wanted(key, None));
+            }
+            MACHINE => {
+                let old: Vec<String> =
+                    self.machines.iter().filter(|(_, seen)| **seen != list).map(|(key, _)| key.clone()).collect();
+                for key in old {
+                    self.machines.remove(&key);
+                    self.touch(&key);
+                }
+            }
+            "Node" => {
+                let old: Vec<Arc<str>> =
+                    self.nodes.iter().filter(|(_, (_, seen))| *seen != list).map(|(name, _)| name.clone()).collect();
+                old.iter().for_each(|name| self.set_node(name, None));
+            }
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, kind: &str, object: &Manifest) {
+        let meta = &object.metadata;
+        match kind {
+            POOL => self.forget_pool(&meta.name),
+            ENDPOINT => {
+                self.deleted.remove(&meta.uid);
+                // Another one may have taken its name already, which an act has seen.
+                let key = meta.key();
+                let same = |p: &Box<Person>| p.endpoint.as_ref().is_some_and(|row| row.uid == meta.uid);
+                if self.people.get(key.as_str()).is_some_and(same) {
+                    self.forget_endpoint(&key);
+                }
+            }
+            "Pod" => self.forget_pod(&meta.key()),
+            "StatefulSet" => self.set_wanted(meta.key(), None),
+            MACHINE => {
+                self.machines.remove(&meta.key());
+                self.touch(&meta.key());
+            }
+            "Node" => self.set_node(&meta.name, None),
+            _ => {}
+        }
+    }
+
+    fn see(&mut self, sight: &Sight) {
+        match sight {
+            Sight::Is(kind, object) => self.add(kind, object),
+            Sight::EndpointGone { key, uid } => {
+                self.deleted.insert(uid.clone());
+                self.forget_endpoint(key);
+            }
+        }
+    }
+
+    fn take_touched(&mut self) -> BTreeSet<Home> {
+        std::mem::take(&mut self.touched)
+    }
+
+    fn homes(&self) -> Vec<Home> {
+        let pools = self.pools.keys().cloned().map(Home::Pool);
+        let addresses =
+            self.pools.iter().flat_map(|(name, pool)| pool.records.keys().map(|ip| Home::Address(name.clone(), *ip)));
+        let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
+        pools.chain(addresses).chain(endpoints.map(|(key, _)| Home::Endpoint(key.clone()))).collect()
+    }
+
+    fn knows(&self, home: &Home) -> bool {
+        match home {
+            Home::Pool(name) => self.pools.contains_key(name),
+            Home::Address(pool, ip) => self.pools.get(pool).is_some_and(|pool| pool.records.contains_key(ip)),
+            Home::Endpoint(key) => self.people.get(key).is_some_and(|person| person.endpoint.is_some()),
+        }
+    }
+
+    fn at_home(&self, home: &Home) -> Vec<Subject> {
+        self.subject(home).into_iter().collect()
+    }
+
+    fn subjects(self) -> Vec<Subject> {
+        let mut homes = self.homes();
+        homes.sort_unstable();
+        homes.iter().filter_map(|home| self.subject(home)).collect()
+    }
+
+    fn crowd(&self) -> Crowd {
+        Crowd { subjects: self.held, paced: self.held, queued: 0 }
+    }
+
+    fn group_size(&self, group: &str) -> usize {
+        self.pools.get(group).map_or(0, |pool| pool.records.len())
+    }
+
+    fn judged(&mut self, subject: &Subject, verdict: &Verdict<Action>, now: Timestamp) {
+        let home = crate::home(subject);
+        if !crate::judge::SIGHTED.contains(&verdict.rule) {
+            self.sightings.remove(&home);
+        } else if self.sightings.get(&home).is_none_or(|known| known.rule != verdict.rule) {
+            self.sightings.insert(home, Sighting { since: now, rule: verdict.rule });
+        }
+    }
+}
