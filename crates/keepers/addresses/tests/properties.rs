@@ -1,0 +1,162 @@
+//! Over random histories no address of a live pod is ever released, and every leaked one is in bounded
+//! time: with watches that lag, a collector that is interrupted between any two calls and starts anew,
+//! and an allocator that hands out whatever is free.
+
+mod model;
+mod objects;
+
+use model::{KINDS, Model};
+use proptest::prelude::*;
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    Create(u8),
+    Allocate(u8),
+    InVain(u8),
+    Endpoint(u8),
+    Report(u8),
+    Delete(u8),
+    End(u8, bool),
+    Finish(u8),
+    Scale(u8, i64),
+    FollowSets,
+    Advance(i64),
+    Deliver(u8, u8),
+    Restart,
+    Start(u8),
+    DeliverAll,
+    Collect,
+    Judge,
+    Read,
+    Look,
+    Write,
+}
+
+/// Bare pods first, then those of two StatefulSets.
+fn key(number: u8) -> String {
+    match number {
+        0..3 => format!("shop/bare-{}", char::from(b'a' + number)),
+        3 => "shop/bare-7".to_owned(),
+        4..7 => format!("shop/db-{}", number - 4),
+        _ => format!("bank/db-{}", number - 7),
+    }
+}
+
+fn set(number: u8) -> &'static str {
+    if number == 0 { "shop/db" } else { "bank/db" }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let pod = 0..10_u8;
+    prop_oneof![
+        4 => (0..4_u8).prop_map(Event::Create),
+        6 => pod.clone().prop_map(Event::Start),
+        3 => pod.clone().prop_map(Event::Allocate),
+        1 => pod.clone().prop_map(Event::InVain),
+        2 => pod.clone().prop_map(Event::Endpoint),
+        2 => pod.clone().prop_map(Event::Report),
+        4 => pod.clone().prop_map(Event::Delete),
+        3 => (pod.clone(), any::<bool>()).prop_map(|(pod, back)| Event::End(pod, back)),
+        1 => pod.prop_map(Event::Finish),
+        2 => (0..2_u8, 0..4_i64).prop_map(|(set, replicas)| Event::Scale(set, replicas)),
+        4 => Just(Event::FollowSets),
+        3 => (0..12_i64).prop_map(Event::Advance),
+        1 => (12..60_i64).prop_map(Event::Advance),
+        5 => Just(Event::DeliverAll),
+        4 => (0..4_u8, 1..5_u8).prop_map(|(kind, count)| Event::Deliver(kind, count)),
+        1 => Just(Event::Restart),
+        8 => Just(Event::Collect),
+        3 => Just(Event::Judge),
+        3 => Just(Event::Read),
+        3 => Just(Event::Look),
+        3 => Just(Event::Write),
+    ]
+}
+
+fn play(model: &mut Model, event: &Event) {
+    match event {
+        Event::Create(pod) => model.create(&key(*pod), false, 10),
+        Event::Allocate(pod) => model.allocate(&key(*pod)),
+        Event::InVain(pod) => model.allocate_in_vain(&key(*pod)),
+        Event::Endpoint(pod) => model.write_endpoint(&key(*pod)),
+        Event::Report(pod) => model.report(&key(*pod)),
+        Event::Delete(pod) => model.delete(&key(*pod)),
+        Event::End(pod, gives_back) => model.end(&key(*pod), *gives_back),
+        Event::Finish(pod) => model.finish(&key(*pod)),
+        Event::Scale(number, replicas) => model.scale(set(*number), *replicas),
+        Event::FollowSets => model.follow_sets(),
+        Event::Advance(seconds) => model.advance(*seconds),
+        Event::Deliver(kind, count) => model.deliver(KINDS[usize::from(*kind)], usize::from(*count)),
+        Event::Restart => model.restart(),
+        Event::Start(pod) => model.start(&key(*pod)),
+        Event::DeliverAll => model.deliver_all(),
+        Event::Collect => model.collect(),
+        Event::Judge => model.judge(),
+        Event::Read => model.read(),
+        Event::Look => model.look(),
+        Event::Write => model.write(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn no_live_address_is_released_and_every_leaked_one_is(events in proptest::collection::vec(event(), 1..120)) {
+        let mut model = Model::new(6);
+        for (i, event) in events.iter().enumerate() {
+            play(&mut model, event);
+            prop_assert_eq!(model.wrong(), None, "after {} {:?}", i, event);
+        }
+
+        model.settle();
+
+        prop_assert_eq!(model.wrong(), None);
+        prop_assert_eq!(model.leaked(), Vec::<String>::new());
+    }
+}
+
+/// G11: two StatefulSets share five addresses and take turns: 5, 0, 5, …
+#[test]
+fn g11_a_thousand_turns_of_two_sets_never_give_one_address_to_two() {
+    let mut model = Model::new(5);
+    let mut turns = fastrand::Rng::with_seed(11);
+    let (mut given, mut stuck) = (0, 0);
+    for turn in 0..1_000 {
+        let (up, down) = if turn % 2 == 0 { ("shop/db", "bank/db") } else { ("bank/db", "shop/db") };
+        model.scale(down, 0);
+        model.scale(up, 5);
+        for _ in 0..15 {
+            model.follow_sets();
+            for ordinal in 0..5 {
+                let key = format!("{up}-{ordinal}");
+                model.allocate(&key);
+                if turns.bool() {
+                    model.write_endpoint(&key);
+                    model.report(&key);
+                }
+                // Half of those that go take their addresses with them.
+                if turns.u8(..4) == 0 {
+                    model.end(&format!("{down}-{ordinal}"), turns.bool());
+                }
+            }
+            model.deliver(KINDS[turns.usize(..4)], turns.usize(..20));
+            if turns.u8(..3) == 0 {
+                model.collect();
+            }
+            if turns.u8(..50) == 0 {
+                model.restart();
+            }
+            model.advance(turns.i64(..4));
+            assert_eq!(model.wrong(), None, "turn {turn}");
+        }
+        model.deliver_all();
+        let up_and_running = model.live.values().filter(|(key, _)| key.starts_with(up)).count();
+        given += up_and_running;
+        stuck += 5 - up_and_running;
+    }
+
+    assert!(model.released > 500, "the collector had work: {}", model.released);
+    assert!(given > stuck, "most got their addresses: {given} of {}", given + stuck);
+}
