@@ -6,6 +6,8 @@
 
 mod namespaces;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 pub(crate) mod toy;
 
 use std::collections::BTreeSet;
