@@ -112,6 +112,7 @@ pub trait Console: Keep {
 
     /// What files of these kinds lack, so that less is judged, or with less care. Only their owner can
     /// say whether it is not in the cluster either.
+    #[must_use]
     fn lacks(_kinds: &BTreeSet<&str>) -> Vec<String> {
         Vec::new()
     }
@@ -139,6 +140,7 @@ pub trait Console: Keep {
     }
 
     /// What can be left out of objects of a kind before they are parsed.
+    #[must_use]
     fn needless(_kind: &str) -> &'static [Needless] {
         &[]
     }

@@ -110,7 +110,10 @@ fn sort(mut object: Value, of: &str) -> Vec<Known> {
 }
 
 /// The name and the data of a ConfigMap of ours.
-pub(super) fn settings(piece: &Piece<'_>) -> Result<Option<(String, BTreeMap<String, String>)>, Unread> {
+pub(super) type Ours = (String, BTreeMap<String, String>);
+
+/// Reads a ConfigMap, if it is one of ours.
+pub(super) fn settings(piece: &Piece<'_>) -> Result<Option<Ours>, Unread> {
     read(piece).map(ConfigMap::ours)
 }
 
@@ -177,7 +180,7 @@ struct ConfigMapName {
 }
 
 impl ConfigMap {
-    fn ours(self) -> Option<(String, BTreeMap<String, String>)> {
+    fn ours(self) -> Option<Ours> {
         let ours = self.metadata.namespace == "caretaker-system" && self.metadata.name.starts_with("caretaker-");
         ours.then_some((self.metadata.name, self.data))
     }
