@@ -76,7 +76,7 @@ async fn reset(keeper: &str, state: &State, now: Timestamp) -> Result<String> {
 #[must_use]
 pub fn sentence(keeper: &str, opened: &Opened) -> String {
     format!(
-        "the breaker of {keeper} is open since {}: {}; nothing is taken from anybody until it is closed with: caretaker breaker reset {keeper}",
+        "the breaker of {keeper} is open since {}: {}; nothing is taken away until it is closed with: caretaker breaker reset {keeper}",
         time::show(opened.since),
         opened.because
     )
