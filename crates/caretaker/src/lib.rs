@@ -94,7 +94,7 @@ fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
 }
 
 fn rules(keeper: Option<&str>) -> Result<Answer> {
-    let text = match (keeper, keepers::ALL.as_slice()) {
+    let text = match (keeper, keepers::ALL) {
         (Some(name), _) => keepers::named(name)?.rules(),
         (None, [one]) => one.rules(),
         (None, all) => {

@@ -35,7 +35,7 @@ pub fn answer(args: &Lint, now: Timestamp) -> Result<Answer> {
         texts.read_more(path)?;
     }
     let mut manifests = Manifests::of(&texts);
-    let asked: Vec<&dyn Listed> = ALL.into_iter().filter(|keeper| keeper.lints()).collect();
+    let asked: Vec<&dyn Listed> = ALL.iter().copied().filter(|keeper| keeper.lints()).collect();
     let mut rows: Vec<Row> = asked.iter().flat_map(|keeper| keeper.lint(&mut manifests, now)).collect();
     rows.extend(manifests.problems.iter().map(unread));
     rows.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));

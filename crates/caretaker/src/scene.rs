@@ -151,7 +151,7 @@ pub(crate) fn missing<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
 
 /// The keepers to ask where nobody names one.
 fn enabled(config: &Config, files: Option<&BTreeSet<&str>>) -> Vec<&'static dyn Listed> {
-    ALL.into_iter().filter(|keeper| keeper.is_on(config, files)).collect()
+    ALL.iter().copied().filter(|keeper| keeper.is_on(config, files)).collect()
 }
 
 /// Whether the namespaces keeper was asked for by name; `None` if nobody said.
@@ -201,7 +201,7 @@ mod tests {
             texts.add("a.yaml".into(), text.into_bytes());
         }
         let mut scene = Scene::default();
-        scene.look_into("", &mut Manifests::of(&texts), &ALL, &Config::default()).expect("stages");
+        scene.look_into("", &mut Manifests::of(&texts), ALL, &Config::default()).expect("stages");
         scene.stage_mut::<Namespaces>().map(|stage| std::mem::take(&mut stage.subjects)).unwrap_or_default()
     }
 

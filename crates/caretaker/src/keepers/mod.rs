@@ -32,7 +32,7 @@ use crate::stage::{Stage, Staged};
 pub use namespaces::Ground;
 
 /// Every keeper there is, in the order in which people read of them.
-pub static ALL: [&dyn Listed; 1] = [&Of::<caretaker_namespaces::Namespaces>(PhantomData)];
+pub static ALL: &[&dyn Listed] = &[&Of::<caretaker_namespaces::Namespaces>(PhantomData)];
 
 /// A kind of subject, as people type it.
 #[derive(Debug, PartialEq, Eq)]
@@ -296,7 +296,10 @@ fn stage<K: Console>(seen: K::Index, config: &Config, kept_by_operator: &Setting
 pub fn named(name: &str) -> Result<&'static dyn Listed> {
     match ALL.iter().find(|keeper| keeper.name() == name) {
         Some(keeper) => Ok(*keeper),
-        None => bail!("there is no keeper {name:?}{}", suggest(name, &ALL.map(Listed::name))),
+        None => bail!(
+            "there is no keeper {name:?}{}",
+            suggest(name, &ALL.iter().map(|keeper| keeper.name()).collect::<Vec<_>>())
+        ),
     }
 }
 
@@ -307,5 +310,5 @@ pub fn asked(names: Option<&[String]>) -> Result<Option<Vec<&'static dyn Listed>
     for name in names {
         named(name).map_err(|e| anyhow::anyhow!("--keepers: {e}"))?;
     }
-    Ok(Some(ALL.into_iter().filter(|keeper| names.iter().any(|name| name == keeper.name())).collect()))
+    Ok(Some(ALL.iter().copied().filter(|keeper| names.iter().any(|name| name == keeper.name())).collect()))
 }
