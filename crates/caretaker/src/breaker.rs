@@ -7,9 +7,9 @@ use caretaker_engine::state::{State, StateError};
 use kube::Client;
 
 use crate::cli::{Breaker, BreakerVerb};
+use crate::keepers::{self, ALL, Listed};
 use crate::live;
 use crate::output::Answer;
-use crate::scene;
 
 /// The field manager of what a person orders.
 pub const MANAGER: &str = "caretaker-cli";
@@ -19,45 +19,51 @@ const TRIES: usize = 5;
 
 /// Shows it or closes it.
 pub fn answer(args: &Breaker, now: Timestamp) -> Result<Answer> {
-    if let Some(BreakerVerb::Reset { keeper }) = &args.verb {
-        scene::keepers(Some(std::slice::from_ref(keeper)))?;
-    }
+    let meant = match &args.verb {
+        None | Some(BreakerVerb::Show { keeper: None }) => ALL.to_vec(),
+        Some(BreakerVerb::Show { keeper: Some(keeper) } | BreakerVerb::Reset { keeper }) => {
+            vec![keepers::named(keeper)?]
+        }
+    };
     live::block_on(async {
         let client = Client::try_from(live::settings(&args.cluster).await?)?;
-        let state = State::new(client, caretaker_namespaces::NAME, MANAGER);
-        match &args.verb {
-            None | Some(BreakerVerb::Show) => show(&state).await,
-            Some(BreakerVerb::Reset { .. }) => reset(&state, now).await,
+        let mut text = String::new();
+        for keeper in meant.into_iter().map(Listed::name) {
+            let state = State::new(client.clone(), keeper, MANAGER);
+            let said = match &args.verb {
+                None | Some(BreakerVerb::Show { .. }) => show(keeper, &state.read().await?.value),
+                Some(BreakerVerb::Reset { .. }) => reset(keeper, &state, now).await?,
+            };
+            text.push_str(&(said + "\n"));
         }
+        Ok(Answer::text(text))
     })
 }
 
-async fn show(state: &State) -> Result<Answer> {
-    let ledger: Ledger = state.read().await?.value;
-    let text = match (&ledger.open, ledger.looked) {
-        (Some(opened), _) => format!("{}\n", sentence(opened)),
+fn show(keeper: &str, ledger: &Ledger) -> String {
+    match (&ledger.open, ledger.looked) {
+        (Some(opened), _) => sentence(keeper, opened),
         (None, Some(looked)) => {
-            format!("the breaker of namespaces is closed; a person closed it at {}\n", time::show(looked))
+            format!("the breaker of {keeper} is closed; a person closed it at {}", time::show(looked))
         }
-        (None, None) => "the breaker of namespaces is closed\n".to_owned(),
-    };
-    Ok(Answer::text(text))
+        (None, None) => format!("the breaker of {keeper} is closed"),
+    }
 }
 
-async fn reset(state: &State, now: Timestamp) -> Result<Answer> {
+async fn reset(keeper: &str, state: &State, now: Timestamp) -> Result<String> {
     for _ in 0..TRIES {
         let mut kept = state.read::<Ledger>().await?;
         let Some(opened) = kept.value.open.clone() else {
-            return Ok(Answer::text("the breaker of namespaces was not open\n".to_owned()));
+            return Ok(format!("the breaker of {keeper} was not open"));
         };
         kept.value.close(now);
         match state.write(&mut kept).await {
             Ok(()) => {
-                return Ok(Answer::text(format!(
-                    "the breaker of namespaces is closed; it was open since {}: {}\n",
+                return Ok(format!(
+                    "the breaker of {keeper} is closed; it was open since {}: {}",
                     time::show(opened.since),
                     opened.because
-                )));
+                ));
             }
             Err(StateError::Conflict) => {}
             Err(e) => return Err(e.into()),
@@ -68,9 +74,9 @@ async fn reset(state: &State, now: Timestamp) -> Result<Answer> {
 
 /// An open breaker, in a sentence.
 #[must_use]
-pub fn sentence(opened: &Opened) -> String {
+pub fn sentence(keeper: &str, opened: &Opened) -> String {
     format!(
-        "the breaker of namespaces is open since {}: {}; nothing is put to sleep or destroyed until it is closed with: caretaker breaker reset namespaces",
+        "the breaker of {keeper} is open since {}: {}; nothing is taken away until it is closed with: caretaker breaker reset {keeper}",
         time::show(opened.since),
         opened.because
     )

@@ -51,7 +51,10 @@ pub enum Verb {
     /// Print what an API server needs to send its audit events to the operator
     AuditConfig(AuditConfig),
     /// Print the rules in the order in which they are tried
-    Rules,
+    Rules {
+        /// The keeper, such as namespaces; default: all
+        keeper: Option<String>,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -299,7 +302,10 @@ pub struct Breaker {
 #[derive(Debug, Subcommand)]
 pub enum BreakerVerb {
     /// Show whether it is open, and why
-    Show,
+    Show {
+        /// The keeper, such as namespaces; default: all
+        keeper: Option<String>,
+    },
     /// Close it: what is due by now may happen
     Reset {
         /// The keeper, such as namespaces

@@ -2,22 +2,21 @@
 
 use anyhow::{Result, bail};
 use caretaker_core::admit::{BREAKER_OPEN, PACED};
-use caretaker_core::{Action as _, Next, Timestamp, Verdict, time};
-use caretaker_namespaces::act::{Action, steps};
-use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::subject::{Kind, Subject, ago};
+use caretaker_core::{Action, Keeper, Next, Timestamp, Verdict, time};
+use caretaker_namespaces::subject::ago;
 use serde::Serialize;
 
 use crate::cli::{Explain, TextOutput};
+use crate::keepers::{ALL, Kind, Listed};
 use crate::output::{Answer, cell, json};
 use crate::plan::{Then, follows};
-use crate::scene::{Scene, missing};
+use crate::scene::Scene;
 
 /// Everything there is to say about a subject.
 #[derive(Debug, Serialize)]
-struct Story {
+pub struct Story {
     keeper: &'static str,
-    kind: String,
+    kind: &'static str,
     namespace: Option<String>,
     name: String,
     at: Timestamp,
@@ -29,6 +28,9 @@ struct Story {
     /// How many rules were not asked any more.
     #[serde(skip)]
     left: usize,
+    /// How long the longest name of a rule is.
+    #[serde(skip)]
+    widest: usize,
     #[serde(skip)]
     sentence: String,
 }
@@ -62,13 +64,16 @@ struct Outcome {
 /// Answers it.
 pub fn answer(args: &Explain, now: Timestamp) -> Result<Answer> {
     let at = args.at.unwrap_or(now);
-    let (kind, name) = parse(&args.subject)?;
-    let scene = Scene::read(&args.source)?;
-    let place = match find(&scene.subjects, kind, name, args.namespace.as_deref()) {
-        Ok(place) => place,
+    let (keeper, kind, name) = parse(&args.subject)?;
+    let scene = Scene::read_for(keeper, &args.source)?;
+    let story = match scene.stages.first() {
+        Some(stage) => stage.explain(kind, name, args.namespace.as_deref(), at),
+        None => Err(format!("the keeper {} has nothing to look at", keeper.name())),
+    };
+    let story = match story {
+        Ok(story) => story,
         Err(why) => return Ok(scene.refused(why)),
     };
-    let story = Story::of(&scene, place, at);
     let text = match args.output {
         TextOutput::Text => story.tell(),
         TextOutput::Json => json(&story)?,
@@ -76,7 +81,8 @@ pub fn answer(args: &Explain, now: Timestamp) -> Result<Answer> {
     Ok(Answer { text, code: scene.code(), notes: scene.notes })
 }
 
-fn parse(words: &[String]) -> Result<(Kind, &str)> {
+/// The keeper that judges such a kind, the kind, and the name.
+fn parse(words: &[String]) -> Result<(&'static dyn Listed, &'static Kind, &str)> {
     let said = match words {
         [kind, name] if !kind.contains('/') => Some((kind.as_str(), name.as_str())),
         [word] => word.split_once('/'),
@@ -85,69 +91,60 @@ fn parse(words: &[String]) -> Result<(Kind, &str)> {
     let Some((kind, name)) = said.filter(|(_, name)| !name.is_empty()) else {
         bail!("{:?} is not KIND/NAME; write for instance namespace/shop", words.join(" "));
     };
-    let kind = match kind.to_ascii_lowercase().as_str() {
-        "namespace" | "namespaces" | "ns" => Kind::Namespace,
-        "deployment" | "deployments" | "deploy" => Kind::Deployment,
-        "service" | "services" | "svc" => Kind::Service,
-        _ => bail!("no keeper judges a {kind:?}; the kinds are namespace, deployment and service"),
-    };
-    Ok((kind, name))
+    let word = kind.to_ascii_lowercase();
+    let mut kinds = ALL.iter().flat_map(|keeper| keeper.kinds().iter().map(|kind| (*keeper, kind)));
+    match kinds.find(|(_, kind)| kind.words.contains(&word.as_str())) {
+        Some((keeper, kind)) => Ok((keeper, kind, name)),
+        None => bail!("no keeper judges a {kind:?}; the kinds are {}", all_kinds()),
+    }
 }
 
-fn find(subjects: &[Subject], kind: Kind, name: &str, namespace: Option<&str>) -> Result<usize, String> {
-    let fits = |s: &Subject| {
-        s.kind == kind && s.name == name && (kind == Kind::Namespace || namespace.is_none_or(|ns| s.home() == ns))
-    };
-    let places: Vec<usize> = (0..subjects.len()).filter(|i| fits(&subjects[*i])).collect();
-    match places.as_slice() {
-        [place] => Ok(*place),
-        [] if kind == Kind::Namespace => {
-            let namespaces = subjects.iter().filter(|s| s.kind == Kind::Namespace);
-            Err(missing(name, namespaces.map(|s| s.name.as_str())))
-        }
-        [] => Err(format!(
-            "there is no {kind} {name:?} with labels of its own; without them it is judged with its namespace"
-        )),
-        many => {
-            let homes: Vec<&str> = many.iter().map(|i| subjects[*i].home()).collect();
-            Err(format!("{kind} {name:?} is in the namespaces {}; choose one with -n", homes.join(", ")))
-        }
+fn all_kinds() -> String {
+    let kinds: Vec<&str> = ALL.iter().flat_map(|k| k.kinds()).filter_map(|kind| kind.words.first().copied()).collect();
+    match kinds.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => kinds.concat(),
     }
 }
 
 impl Story {
-    fn of(scene: &Scene, place: usize, now: Timestamp) -> Self {
-        let (subject, world) = (&scene.subjects[place], scene.world_at(now));
+    /// What there is to say about a subject.
+    pub(crate) fn of<K: Keeper>(
+        subject: &K::Subject,
+        verdict: Verdict<K::Action>,
+        world: &K::World,
+        now: Timestamp,
+    ) -> Self {
+        let all = K::rules();
         let mut rules = Vec::new();
-        for (rule, found) in RULES.trace(subject, &world, now) {
+        for (rule, found) in all.trace(subject, world, now) {
             let fits = found.is_some();
             rules.push(Tried { rule: rule.name, says: rule.doc, fits, because: found.map(|f| f.because) });
             if fits {
                 break;
             }
         }
-        let verdict = &scene.verdicts(now)[place];
-        let to_do = verdict.next.to_do().map(|action| steps(action, subject, &world, now));
-        let steps = to_do.unwrap_or_default().iter().map(ToString::to_string).collect();
+        let name = K::name(subject);
         Self {
-            keeper: caretaker_namespaces::NAME,
-            kind: subject.kind.to_string(),
-            namespace: subject.namespace.clone(),
-            name: subject.name.clone(),
+            keeper: K::NAME,
+            kind: name.kind,
+            namespace: name.namespace.map(str::to_owned),
+            name: name.name.to_owned(),
             at: now,
-            facts: subject.facts(now).into_iter().map(|(name, value)| Fact { name, value }).collect(),
-            left: RULES.0.len() - rules.len(),
+            facts: K::facts(subject, now).into_iter().map(|(name, value)| Fact { name, value }).collect(),
+            left: all.0.len() - rules.len(),
+            widest: all.0.iter().map(|r| r.name.len()).max().unwrap_or(0),
             rules,
+            steps: verdict.next.to_do().map(|action| K::steps(subject, action, world, now)).unwrap_or_default(),
+            sentence: sentence(&verdict, now),
             verdict: Outcome {
                 rule: verdict.rule,
-                because: verdict.because.clone(),
                 next: verdict.next.name(),
-                action: verdict.next.action().map(Action::name),
+                action: verdict.next.action().map(K::Action::name),
                 at: verdict.next.at(),
-                then: follows(subject, verdict, &world, now),
+                then: follows::<K>(subject, &verdict, world, now),
+                because: verdict.because,
             },
-            steps,
-            sentence: sentence(verdict, now),
         }
     }
 
@@ -160,7 +157,7 @@ impl Story {
         }
 
         text.push_str("\nRules\n");
-        let wide = RULES.0.iter().map(|r| r.name.len()).max().unwrap_or(0);
+        let wide = self.widest;
         for (i, Tried { rule, says, fits, because }) in self.rules.iter().enumerate() {
             let fits = if *fits { "YES" } else { "no" };
             text.push_str(&format!("  {:>2}  {fits:3}  {rule:wide$}  {says}\n", i + 1));
@@ -188,7 +185,7 @@ impl Story {
     }
 }
 
-fn sentence(verdict: &Verdict<Action>, now: Timestamp) -> String {
+fn sentence(verdict: &Verdict<impl Action>, now: Timestamp) -> String {
     match &verdict.next {
         Next::Rest => "nothing happens".to_owned(),
         Next::Refuse { record: None } => "refused, nothing happens".to_owned(),

@@ -11,6 +11,7 @@ pub mod breaker;
 pub mod cli;
 pub mod config;
 pub mod explain;
+pub mod keepers;
 pub mod lint;
 mod listen;
 pub mod live;
@@ -22,6 +23,7 @@ pub mod release;
 pub mod run;
 pub mod scene;
 pub mod simulate;
+pub mod stage;
 mod timeline;
 
 use std::ffi::OsString;
@@ -82,11 +84,23 @@ fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
         Verb::Breaker(args) => breaker::answer(args, now),
         Verb::Activity(args) => activity::answer(args, now),
         Verb::AuditConfig(args) => audit_config::answer(args),
-        Verb::Rules => Ok(Answer::text(caretaker_namespaces::judge::RULES.markdown())),
+        Verb::Rules { keeper } => rules(keeper.as_deref()),
         Verb::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "caretaker", &mut text);
             Ok(Answer::text(String::from_utf8_lossy(&text).into_owned()))
         }
     }
+}
+
+fn rules(keeper: Option<&str>) -> Result<Answer> {
+    let text = match (keeper, keepers::ALL) {
+        (Some(name), _) => keepers::named(name)?.rules(),
+        (None, [one]) => one.rules(),
+        (None, all) => {
+            let tables: Vec<String> = all.iter().map(|k| format!("## {}\n\n{}", k.name(), k.rules())).collect();
+            tables.join("\n")
+        }
+    };
+    Ok(Answer::text(text))
 }

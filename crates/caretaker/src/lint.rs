@@ -1,17 +1,19 @@
 //! `caretaker lint`: bad labels, annotations and durations, before they reach a cluster.
 
+use std::path::Path;
+
 use anyhow::Result;
 use caretaker_core::Timestamp;
-use caretaker_namespaces::lint::lint;
 use serde::Serialize;
 
 use crate::cli::{Lint, TextOutput};
-use crate::manifests::{Found, Manifests, Problem};
+use crate::keepers::{ALL, Fault, Listed};
+use crate::manifests::{Manifests, Problem, Texts};
 use crate::output::{Answer, json, line};
 
 /// One thing that is wrong; what cannot be read at all has no field.
 #[derive(Debug, Default, Serialize)]
-struct Row {
+pub struct Row {
     file: String,
     line: Option<usize>,
     kind: Option<String>,
@@ -28,24 +30,31 @@ struct Row {
 
 /// Answers it.
 pub fn answer(args: &Lint, now: Timestamp) -> Result<Answer> {
-    let mut manifests = Manifests::default();
+    let mut texts = Texts::default();
     for path in &args.files {
-        manifests.read_more(path)?;
+        texts.read_more(path)?;
     }
-    let mut rows: Vec<Row> = manifests.problems.iter().map(unread).collect();
-    rows.extend(manifests.found.iter().flat_map(|found| faults(found, now)));
+    let mut manifests = Manifests::of(&texts);
+    let asked: Vec<&dyn Listed> = ALL.iter().copied().filter(|keeper| keeper.lints()).collect();
+    let mut rows: Vec<Row> = asked.iter().flat_map(|keeper| keeper.lint(&mut manifests, now)).collect();
+    rows.extend(manifests.problems.iter().map(unread));
     rows.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
 
+    let seen = Seen {
+        objects: manifests.taken(),
+        files: manifests.files,
+        others: manifests.skipped(|kind| asked.iter().any(|keeper| keeper.wants(kind))),
+    };
     // No mistakes in nothing is what a slip in the path looks like.
-    let nothing = rows.is_empty() && manifests.found.is_empty() && manifests.skipped == 0;
+    let nothing = rows.is_empty() && seen.objects == 0 && seen.others == 0;
     let code = u8::from(nothing || !rows.is_empty());
     Ok(match args.output {
         TextOutput::Text => {
             let lines: String = rows.iter().map(show).collect();
-            Answer { text: lines + &summary(rows.len(), &manifests) + "\n", notes: Vec::new(), code }
+            Answer { text: lines + &summary(rows.len(), &seen) + "\n", notes: Vec::new(), code }
         }
         TextOutput::Json => {
-            let notes = if nothing { vec![summary(0, &manifests)] } else { Vec::new() };
+            let notes = if nothing { vec![summary(0, &seen)] } else { Vec::new() };
             Answer { text: json(&rows)?, notes, code }
         }
     })
@@ -63,23 +72,24 @@ fn unread(problem: &Problem) -> Row {
     }
 }
 
-fn faults(found: &Found, now: Timestamp) -> Vec<Row> {
-    let meta = &found.object.metadata;
-    let namespace = Some(meta.namespace.clone()).filter(|ns| !ns.is_empty());
-    let title = namespace.as_ref().map_or_else(|| meta.name.clone(), |ns| format!("{ns}/{}", meta.name));
-    let row = |broken: caretaker_core::setting::Broken| Row {
-        file: found.file.display().to_string(),
-        line: Some(found.line),
-        kind: Some(found.kind.clone()),
-        namespace: namespace.clone(),
-        name: Some(meta.name.clone()),
-        said: format!("{} {title}: {broken}", found.kind),
-        field: Some(broken.field),
-        text: Some(broken.text),
-        why: broken.why,
-        remedy: Some(broken.remedy),
-    };
-    lint(&found.kind, &found.object, now).into_iter().map(row).collect()
+impl Row {
+    /// Something that is wrong, and where.
+    pub(crate) fn of(fault: Fault, file: &Path, line: usize, kind: &str) -> Self {
+        let Fault { namespace, name, broken } = fault;
+        let title = namespace.as_ref().map_or_else(|| name.clone(), |ns| format!("{ns}/{name}"));
+        Self {
+            file: file.display().to_string(),
+            line: Some(line),
+            kind: Some(kind.to_owned()),
+            said: format!("{kind} {title}: {broken}"),
+            namespace,
+            name: Some(name),
+            field: Some(broken.field),
+            text: Some(broken.text),
+            why: broken.why,
+            remedy: Some(broken.remedy),
+        }
+    }
 }
 
 fn show(row: &Row) -> String {
@@ -87,11 +97,18 @@ fn show(row: &Row) -> String {
     line(&format!("{}{at}: {}", row.file, row.said)) + "\n"
 }
 
-fn summary(wrong: usize, manifests: &Manifests) -> String {
-    let (objects, files, others) = (manifests.found.len(), manifests.files, manifests.skipped);
+/// How much there was to look at.
+struct Seen {
+    objects: usize,
+    files: usize,
+    others: usize,
+}
+
+fn summary(wrong: usize, seen: &Seen) -> String {
+    let Seen { objects, files, others } = seen;
     match wrong {
-        0 if objects == 0 && others == 0 => format!("nothing to check: no object in {files} files"),
-        0 if objects == 0 => format!("nothing to check: {others} objects in {files} files, all of other kinds"),
+        0 if *objects == 0 && *others == 0 => format!("nothing to check: no object in {files} files"),
+        0 if *objects == 0 => format!("nothing to check: {others} objects in {files} files, all of other kinds"),
         0 => format!("{objects} objects in {files} files, nothing wrong"),
         1 => format!("1 problem in {objects} objects"),
         _ => format!("{wrong} problems in {objects} objects"),

@@ -1,44 +1,27 @@
-//! The live cluster: how to reach it, and everything that is read of it.
+//! The live cluster: how to reach it, and what the running operator keeps there.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use caretaker_engine::api::Resource;
-use caretaker_engine::keep::observe;
 use caretaker_engine::{state, told};
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::observe::Observation;
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use serde::Deserialize;
 
-use crate::cli::{Cluster as Meant, Source};
+use crate::cli::Cluster as Meant;
 
 const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps", "ConfigMap");
 
-/// What a cluster holds.
+/// What is Caretaker's own in a cluster.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    /// What matters of its objects.
-    pub observation: Observation,
     /// Caretaker's own ConfigMaps, by name.
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
     /// What could not be read, and what that means.
     pub notes: Vec<String>,
-}
-
-/// Reads a cluster, with lists and gets alone.
-pub fn read(source: &Source) -> Result<Cluster> {
-    block_on(async {
-        let client = Client::try_from(settings(&source.cluster).await?)?;
-        let observation =
-            observe::<Namespaces>(&client).await.context("reading the cluster; may this user list all of it?")?;
-        let mut cluster = Cluster { observation, ..Cluster::default() };
-        cluster.read_own(&client).await;
-        Ok(cluster)
-    })
 }
 
 impl Cluster {

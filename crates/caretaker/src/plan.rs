@@ -1,10 +1,7 @@
 //! `caretaker plan`: what would happen now, and what comes next.
 
 use anyhow::Result;
-use caretaker_core::{Action as _, Next, Timestamp, Verdict, duration, time};
-use caretaker_namespaces::act::{Action, after_all};
-use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::subject::{Subject, World};
+use caretaker_core::{Action as _, Keeper, Next, Timestamp, Verdict, duration, time};
 use serde::Serialize;
 
 use crate::cli::{Plan, PlanOutput};
@@ -13,13 +10,13 @@ use crate::scene::Scene;
 
 /// One subject of a plan.
 #[derive(Debug, Serialize)]
-pub struct Row<'a> {
+pub struct Row {
     keeper: &'static str,
-    kind: String,
-    namespace: Option<&'a str>,
-    name: &'a str,
+    kind: &'static str,
+    namespace: Option<String>,
+    name: String,
     rule: &'static str,
-    because: &'a str,
+    because: String,
     next: &'static str,
     action: Option<&'static str>,
     at: Option<Timestamp>,
@@ -44,46 +41,57 @@ pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
     if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
         return Ok(scene.refused(why));
     }
-    let (verdicts, world) = (scene.verdicts(at), scene.world_at(at));
-    let mut rows: Vec<Row<'_>> = scene
-        .subjects
-        .iter()
-        .zip(&verdicts)
-        .filter(|(subject, _)| args.scope.namespace.as_deref().is_none_or(|ns| subject.home() == ns))
-        .map(|(subject, verdict)| row(subject, verdict, &world, at))
-        .collect();
+    let mut rows = rows(&scene, args.scope.namespace.as_deref(), at);
     let text = match args.output {
         PlanOutput::Json => json(&rows)?,
         PlanOutput::Yaml => serde_saphyr::to_string(&rows)?,
         PlanOutput::Table | PlanOutput::Wide => {
-            rows.sort_by_key(|r| (urgency(r), r.at, r.namespace.map(str::to_owned), r.name.to_owned()));
+            rows.sort_by_key(|r| (urgency(r), r.at, r.namespace.clone(), r.name.clone()));
             table(&rows, args.output == PlanOutput::Wide, at)
         }
     };
     Ok(Answer { text, code: scene.code(), notes: scene.notes })
 }
 
-fn row<'a>(subject: &'a Subject, verdict: &'a Verdict<Action>, world: &World, now: Timestamp) -> Row<'a> {
-    Row {
-        keeper: caretaker_namespaces::NAME,
-        kind: subject.kind.to_string(),
-        namespace: subject.namespace.as_deref(),
-        name: &subject.name,
-        rule: verdict.rule,
-        because: &verdict.because,
-        next: verdict.next.name(),
-        action: verdict.next.action().map(Action::name),
-        at: verdict.next.at(),
-        then: follows(subject, verdict, world, now),
+/// What every keeper would do.
+pub(crate) fn rows(scene: &Scene, namespace: Option<&str>, at: Timestamp) -> Vec<Row> {
+    scene.stages.iter().flat_map(|stage| stage.plan(namespace, at)).collect()
+}
+
+impl Row {
+    /// What becomes of a subject.
+    pub(crate) fn of<K: Keeper>(
+        subject: &K::Subject,
+        verdict: Verdict<K::Action>,
+        world: &K::World,
+        now: Timestamp,
+    ) -> Self {
+        let name = K::name(subject);
+        Self {
+            keeper: K::NAME,
+            kind: name.kind,
+            namespace: name.namespace.map(str::to_owned),
+            name: name.name.to_owned(),
+            next: verdict.next.name(),
+            action: verdict.next.action().map(K::Action::name),
+            at: verdict.next.at(),
+            then: follows::<K>(subject, &verdict, world, now),
+            rule: verdict.rule,
+            because: verdict.because,
+        }
     }
 }
 
 /// What the same rules say once the action is done: the deadlines that the next live pass starts.
-#[must_use]
-pub fn follows(subject: &Subject, verdict: &Verdict<Action>, world: &World, now: Timestamp) -> Option<Then> {
+pub fn follows<K: Keeper>(
+    subject: &K::Subject,
+    verdict: &Verdict<K::Action>,
+    world: &K::World,
+    now: Timestamp,
+) -> Option<Then> {
     let action = verdict.next.to_do()?;
-    let later = after_all(subject.clone(), action, world, now)?;
-    match RULES.judge(&later, world, now).next {
+    let later = K::after(subject.clone(), action, world, now)?;
+    match K::judge(&later, world, now).next {
         Next::Wait { until, then } => Some(Then { action: then.name(), at: until }),
         Next::Act { action, due } => Some(Then { action: action.name(), at: due }),
         Next::Rest | Next::Refuse { .. } => None,
@@ -91,7 +99,7 @@ pub fn follows(subject: &Subject, verdict: &Verdict<Action>, world: &World, now:
 }
 
 /// What happens now comes first, then what is refused, then what waits.
-fn urgency(row: &Row<'_>) -> u8 {
+fn urgency(row: &Row) -> u8 {
     match row.next {
         "act" => 0,
         "refuse" => 1,
@@ -100,34 +108,34 @@ fn urgency(row: &Row<'_>) -> u8 {
     }
 }
 
-fn table(rows: &[Row<'_>], wide: bool, now: Timestamp) -> String {
-    let name = |r: &Row<'_>| r.namespace.map_or_else(|| r.name.to_owned(), |ns| format!("{ns}/{}", r.name));
-    let next = |r: &Row<'_>| match (r.next, r.action) {
+fn table(rows: &[Row], wide: bool, now: Timestamp) -> String {
+    let name = |r: &Row| r.namespace.as_ref().map_or_else(|| r.name.clone(), |ns| format!("{ns}/{}", r.name));
+    let next = |r: &Row| match (r.next, r.action) {
         ("act", Some(action)) => action.to_owned(),
         ("wait", Some(action)) => format!("wait, {action}"),
         ("refuse", Some(action)) => format!("refuse, {action}"),
         (next, _) => next.to_owned(),
     };
-    let when = |r: &Row<'_>| match (r.next, r.at) {
+    let when = |r: &Row| match (r.next, r.at) {
         ("wait", Some(at)) => format!("in {}", duration::rough(time::between(now, at))),
         ("act", _) => "now".to_owned(),
         _ => "-".to_owned(),
     };
     let mut text = if wide {
-        let line = |r: &Row<'_>| {
+        let line = |r: &Row| {
             let then = r.then.as_ref().map_or_else(|| "-".to_owned(), |t| format!("{} {}", t.action, time::show(t.at)));
             let at = r.at.map_or_else(|| "-".to_owned(), time::show);
-            [r.kind.clone(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.to_owned()]
+            [r.kind.to_owned(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.clone()]
         };
         columns(
             ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"],
             rows.iter().map(line).collect(),
         )
     } else {
-        let line = |r: &Row<'_>| {
+        let line = |r: &Row| {
             let then = r.then.as_ref().map(|t| format!("; then {} at {}", t.action, time::show(t.at)));
             let because = format!("{}{}", r.because, then.unwrap_or_default());
-            [r.kind.clone(), name(r), next(r), when(r), r.rule.to_owned(), because]
+            [r.kind.to_owned(), name(r), next(r), when(r), r.rule.to_owned(), because]
         };
         columns(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], rows.iter().map(line).collect())
     };

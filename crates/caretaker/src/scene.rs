@@ -1,46 +1,26 @@
-//! Everything a command looks at: the subjects, their world, the bounds, and what was not readable.
+//! Everything a command looks at: the stage of each keeper that is asked, and what was not readable.
 
-use caretaker_engine::keep::Index as _;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use caretaker_activity::canary::Gaps;
-use caretaker_core::admit::{Bounds, Groups, Ledger, admit};
-use caretaker_core::keeper::crowd;
-use caretaker_core::{Timestamp, Verdict, time};
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::act::Action;
-use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::observe::Observation;
-use caretaker_namespaces::subject::{Subject, World};
+use anyhow::Result;
+use caretaker_core::Keeper as _;
+use kube::Client;
 
 use crate::cli::Source;
-use crate::config::{ActivityConfig, Config, nearest, suggest};
-use crate::manifests::Manifests;
+use crate::config::{Config, nearest};
+use crate::keepers::{self, ALL, Console, Listed};
+use crate::live::{self, Cluster};
+use crate::manifests::{Manifests, Texts};
 use crate::output::Answer;
-use crate::{breaker, live};
-
-/// The name of each keeper there is.
-const KEEPERS: [&str; 1] = [caretaker_namespaces::NAME];
+use crate::stage::{Stage, Staged};
 
 /// What a command looks at.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Scene {
-    /// What is judged.
-    pub subjects: Vec<Subject>,
-    /// The namespaces there are, judged or not.
-    pub homes: BTreeSet<String>,
-    /// What it is judged in.
-    pub world: World,
-    /// What holds it back.
-    pub bounds: Bounds,
-    /// What was done lately.
-    pub ledger: Ledger,
-    /// What counts as use.
-    pub activity: ActivityConfig,
-    /// When uses may have been missed.
-    pub gaps: Gaps,
+    /// Of each keeper that is asked.
+    pub stages: Vec<Box<dyn Staged>>,
     /// What to tell on standard error.
     pub notes: Vec<String>,
     /// Whether part of the input could not be read.
@@ -48,111 +28,106 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Reads it from where the command line says.
+    /// Reads it from where the command line says, for the keepers that it names or the settings enable.
     pub fn read(source: &Source) -> Result<Self> {
+        Self::read_of(keepers::asked(source.keepers.as_deref())?, source)
+    }
+
+    /// Reads it for one keeper, enabled or not.
+    pub fn read_for(keeper: &'static dyn Listed, source: &Source) -> Result<Self> {
+        keepers::asked(source.keepers.as_deref())?;
+        Self::read_of(Some(vec![keeper]), source)
+    }
+
+    fn read_of(asked: Option<Vec<&'static dyn Listed>>, source: &Source) -> Result<Self> {
         let mut scene = Self::default();
-        let asked = keepers(source.keepers.as_deref())?;
-        let (observation, settings) = scene.observe(source)?;
-        let config = config(source.config.as_deref(), &settings)?;
-        scene.world.policy = config.policy();
-        scene.bounds = config.bounds();
-        scene.ledger = ledger(&settings)?;
-        scene.gaps = gaps(&settings)?;
-        scene.activity = config.keepers.namespaces.activity.clone();
-        let enabled = config.keepers.namespaces.enabled;
-        let subjects = observation.subjects();
-        scene.homes = subjects.iter().map(|s| s.home().to_owned()).collect();
-        if asked.unwrap_or(enabled) {
-            scene.subjects = subjects;
+        if let Some(path) = &source.from {
+            let texts = Texts::read(path)?;
+            let mut manifests = Manifests::of(&texts);
+            let config = config(source.config.as_deref(), &manifests.settings)?;
+            let kinds = manifests.kinds();
+            let on = asked.unwrap_or_else(|| enabled(&config, Some(&kinds)));
+            scene.look_into(&path.display().to_string(), &mut manifests, &on, &config)?;
         } else {
-            scene.notes.push("the keeper namespaces is not enabled; ask for it with --keepers namespaces".to_owned());
+            scene.look_at_cluster(source, asked)?;
         }
-        scene.note_broken_records();
-        scene.notes.extend(scene.ledger.open.as_ref().map(breaker::sentence));
-        scene.notes.extend(scene.gaps.open().map(|gap| {
-            format!("activity may be missed since {}, so that no silence counts: {}", time::show(gap.from), gap.because)
-        }));
+        if scene.stages.is_empty() {
+            let name = |keeper: &&dyn Listed| keeper.name();
+            scene.notes.extend(
+                ALL.iter()
+                    .map(name)
+                    .map(|keeper| format!("the keeper {keeper} is not enabled; ask for it with --keepers {keeper}")),
+            );
+        }
+        scene.notes.extend(scene.stages.iter().flat_map(|stage| stage.notes()));
         Ok(scene)
     }
 
-    fn observe(&mut self, source: &Source) -> Result<(Observation, Settings)> {
-        let Some(path) = &source.from else {
-            let cluster = live::read(source)?;
-            self.notes.extend(cluster.notes);
-            return Ok((cluster.observation, cluster.settings));
-        };
-        let manifests = Manifests::read(path)?;
+    /// Sets the stages from files.
+    pub(crate) fn look_into(
+        &mut self,
+        origin: &str,
+        manifests: &mut Manifests<'_>,
+        on: &[&dyn Listed],
+        config: &Config,
+    ) -> Result<()> {
+        let mut lacks = Vec::new();
+        for keeper in on {
+            let (stage, lacking) = keeper.of_files(manifests, config)?;
+            self.stages.push(stage);
+            lacks.extend(lacking);
+        }
         self.incomplete = !manifests.problems.is_empty();
         self.notes.extend(manifests.problems.iter().map(ToString::to_string));
-        if manifests.found.is_empty() {
-            let (files, others) = (manifests.files, manifests.skipped);
-            self.notes.push(format!(
-                "{}: nothing of interest in {files} files, {others} objects of other kinds",
-                path.display()
-            ));
-        } else if manifests.skipped > 0 {
-            self.notes.push(format!("{} objects of other kinds were skipped", manifests.skipped));
+        if on.is_empty() {
+            return Ok(());
         }
-        self.note_what_a_dump_lacks(&manifests);
-        let mut observation = Observation::default();
-        for found in &manifests.found {
-            observation.add(&found.kind, &found.object);
+        let skipped = manifests.skipped(|kind| on.iter().any(|keeper| keeper.wants(kind)));
+        if manifests.taken() == 0 {
+            let files = manifests.files;
+            self.notes
+                .push(format!("{origin}: nothing of interest in {files} files, {skipped} objects of other kinds"));
+        } else if skipped > 0 {
+            self.notes.push(format!("{skipped} objects of other kinds were skipped"));
         }
-        Ok((observation, manifests.settings))
+        self.notes.extend(lacks);
+        Ok(())
     }
 
-    /// What is not in a dump is not judged, or judged with less care; only its owner can say whether
-    /// it is not in the cluster either.
-    fn note_what_a_dump_lacks(&mut self, manifests: &Manifests) {
-        let has = |kind: &str| manifests.found.iter().any(|f| f.kind == kind);
-        if manifests.found.is_empty() {
-            return;
-        }
-        if !has("Namespace") {
-            self.notes.push("there are objects but no Namespace among them: no namespace is judged".to_owned());
-        }
-        // Every real cluster has some.
-        if !has("APIService") {
-            self.notes.push(
-                "there is no APIService, so this is not all of a cluster: whether a namespace stands behind webhooks or \
-                 APIServices could not be checked; docs/commands.md has the full dump"
-                    .to_owned(),
-            );
-        }
-    }
-
-    /// A record that cannot be read hinders one workload and not its namespace; it is told all the
-    /// same.
-    fn note_broken_records(&mut self) {
-        for subject in &self.subjects {
-            for row in &subject.workloads {
-                if let Some(broken) = row.broken() {
-                    self.notes.push(format!("{} {}/{}: {broken}", row.kind, subject.home(), row.name));
-                }
+    /// Sets the stages from a live cluster, with lists and gets alone.
+    fn look_at_cluster(&mut self, source: &Source, asked: Option<Vec<&'static dyn Listed>>) -> Result<()> {
+        live::block_on(async {
+            let client = Client::try_from(live::settings(&source.cluster).await?)?;
+            let mut cluster = Cluster::default();
+            cluster.read_own(&client).await;
+            let config = config(source.config.as_deref(), &cluster.settings)?;
+            for keeper in asked.unwrap_or_else(|| enabled(&config, None)) {
+                self.stages.push(keeper.of_cluster(&client, &config, &cluster.settings).await?);
             }
-        }
+            self.notes.extend(cluster.notes);
+            Ok(())
+        })
     }
 
-    /// The verdict on each subject, after pace and breaker.
+    /// The stage of a keeper, if it is asked.
     #[must_use]
-    pub fn verdicts(&self, now: Timestamp) -> Vec<Verdict<Action>> {
-        let world = self.world_at(now);
-        let mut verdicts: Vec<_> = self.subjects.iter().map(|s| RULES.judge(s, &world, now)).collect();
-        admit(&mut verdicts, &Groups::default(), crowd::<Namespaces>(&self.subjects), &self.bounds, &self.ledger, now);
-        verdicts
+    pub fn stage<K: Console>(&self) -> Option<&Stage<K>> {
+        self.stages.iter().find_map(|stage| (&**stage as &dyn Any).downcast_ref())
     }
 
-    /// The world at a time: while uses may be missed, no silence counts.
-    #[must_use]
-    pub fn world_at(&self, now: Timestamp) -> World {
-        World { last_gap: self.gaps.last(now), ..self.world.clone() }
+    /// The same, to set it.
+    pub fn stage_mut<K: Console>(&mut self) -> Option<&mut Stage<K>> {
+        self.stages.iter_mut().find_map(|stage| (&mut **stage as &mut dyn Any).downcast_mut())
     }
 
     /// Why nothing can be said about a namespace that was asked for, if there is none of that name.
     #[must_use]
     pub fn is_missing(&self, namespace: Option<&str>) -> Option<String> {
-        let name = namespace.filter(|name| !self.homes.contains(*name))?;
-        Some(missing(name, self.homes.iter().map(String::as_str)))
+        let name = namespace?;
+        // Who does not know all namespaces cannot say that there is none of that name.
+        let known: Vec<BTreeSet<&str>> = self.stages.iter().filter_map(|stage| stage.homes()).collect();
+        let absent = !known.is_empty() && !known.iter().any(|homes| homes.contains(name));
+        absent.then(|| missing(name, known.iter().flatten().copied()))
     }
 
     /// The answer to what cannot be answered; what was noted before may say why.
@@ -174,18 +149,19 @@ pub(crate) fn missing<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
     format!("there is no namespace {name:?}{meant}")
 }
 
-/// Whether the namespaces keeper was asked for by name; `None` if nobody said.
-pub(crate) fn keepers(asked: Option<&[String]>) -> Result<Option<bool>> {
-    let Some(list) = asked else { return Ok(None) };
-    for name in list {
-        if !KEEPERS.contains(&name.as_str()) {
-            bail!("--keepers: there is no keeper {name:?}{}", suggest(name, &KEEPERS));
-        }
-    }
-    Ok(Some(list.iter().any(|k| k == caretaker_namespaces::NAME)))
+/// The keepers to ask where nobody names one.
+fn enabled(config: &Config, files: Option<&BTreeSet<&str>>) -> Vec<&'static dyn Listed> {
+    ALL.iter().copied().filter(|keeper| keeper.is_on(config, files)).collect()
 }
 
-pub(crate) type Settings = BTreeMap<String, BTreeMap<String, String>>;
+/// Whether the namespaces keeper was asked for by name; `None` if nobody said.
+pub(crate) fn keepers(asked: Option<&[String]>) -> Result<Option<bool>> {
+    let is_namespaces = |keeper: &&dyn Listed| keeper.name() == caretaker_namespaces::Namespaces::NAME;
+    Ok(keepers::asked(asked)?.map(|asked| asked.iter().any(is_namespaces)))
+}
+
+/// Caretaker's own ConfigMaps, by name.
+pub type Settings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The flag and its variable come before what the running operator uses.
 pub(crate) fn config(path: Option<&Path>, settings: &Settings) -> Result<Config> {
@@ -199,46 +175,34 @@ pub(crate) fn config(path: Option<&Path>, settings: &Settings) -> Result<Config>
     )?)
 }
 
-fn ledger(settings: &Settings) -> Result<Ledger> {
-    let text = settings.get("caretaker-state").and_then(|data| data.get(caretaker_namespaces::NAME));
-    text.map_or_else(
-        || Ok(Ledger::default()),
-        |text| serde_json::from_str(text).context("ConfigMap caretaker-system/caretaker-state, key namespaces"),
-    )
-}
-
-fn gaps(settings: &Settings) -> Result<Gaps> {
-    let text = settings.get("caretaker-state").and_then(|data| data.get(caretaker_namespaces::run::GAPS));
-    text.map_or_else(
-        || Ok(Gaps::default()),
-        |text| serde_json::from_str(text).context("ConfigMap caretaker-system/caretaker-state, key activity"),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use caretaker_core::SignedDuration;
-    use caretaker_core::admit::{BREAKER_OPEN, Breaker, PACED, Pace};
+    use caretaker_core::admit::{BREAKER_OPEN, Bounds, Breaker, Ledger, PACED, Pace};
+    use caretaker_core::{SignedDuration, Timestamp};
+    use caretaker_namespaces::Namespaces;
+    use caretaker_namespaces::subject::Subject;
     use proptest::prelude::*;
+
+    use crate::keepers::Ground;
 
     fn recorded(text: &str) -> Result<Ledger> {
         let data = [(caretaker_namespaces::NAME.to_owned(), text.to_owned())].into();
-        ledger(&[("caretaker-state".to_owned(), data)].into())
+        keepers::kept(&[("caretaker-state".to_owned(), data)].into(), caretaker_namespaces::NAME)
     }
 
     /// Namespaces that have been silent for longer than they may be.
     fn due(count: usize) -> Vec<Subject> {
-        let mut manifests = Manifests::default();
+        let mut texts = Texts::default();
         for i in 0..count {
             let text = format!(
                 "kind: Namespace\nmetadata:\n  name: ns-{i}\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{{\"LastActivityTime\":\"1969-12-01T00:00:00Z\"}}'\n"
             );
-            manifests.take("a.yaml".as_ref(), text.as_bytes());
+            texts.add("a.yaml".into(), text.into_bytes());
         }
-        let mut observation = Observation::default();
-        manifests.found.iter().for_each(|f| observation.add(&f.kind, &f.object));
-        observation.subjects()
+        let mut scene = Scene::default();
+        scene.look_into("", &mut Manifests::of(&texts), ALL, &Config::default()).expect("stages");
+        scene.stage_mut::<Namespaces>().map(|stage| std::mem::take(&mut stage.subjects)).unwrap_or_default()
     }
 
     proptest! {
@@ -264,17 +228,13 @@ mod tests {
             let text = format!("{{\"admitted\":{{\"sleep\":[{times}]}},\"guarded\":[{times}]}}");
             let ledger = recorded(&text).map_err(|e| TestCaseError::fail(e.to_string()))?;
             let span = SignedDuration::from_hours(1);
-            let scene = Scene {
-                subjects: due(10),
-                bounds: Bounds {
-                    pace: [("sleep".to_owned(), Pace { at_least, share, per: span })].into(),
-                    breaker: Some(Breaker { at_least, share, within: span }),
-                },
-                ledger,
-                ..Scene::default()
+            let bounds = Bounds {
+                pace: [("sleep".to_owned(), Pace { at_least, share, per: span })].into(),
+                breaker: Some(Breaker { at_least, share, within: span }),
             };
+            let stage = Stage::<Namespaces>::new(due(10), Ground::default(), bounds, ledger);
 
-            let verdicts = scene.verdicts(Timestamp::from_second(now.into())?);
+            let verdicts = stage.verdicts(Timestamp::from_second(now.into())?);
             prop_assert!(verdicts.iter().all(|v| ["SleepAfterElapsed", PACED, BREAKER_OPEN].contains(&v.rule)), "{verdicts:?}");
         }
     }

@@ -30,9 +30,10 @@ fn refreshed(page: &str) -> (String, BTreeSet<String>) {
     while let Some(line) = lines.next() {
         fresh.push_str(line);
         fresh.push('\n');
-        if line == "<!-- caretaker rules -->" {
+        let rules = line.strip_prefix("<!-- ").and_then(|l| l.strip_suffix(" -->"));
+        if let Some(command) = rules.filter(|c| c.starts_with("caretaker rules ")) {
             while lines.next_if(|l| *l != "<!-- end -->").is_some() {}
-            fresh.push_str(&output("caretaker rules"));
+            fresh.push_str(&output(command));
             verbs.insert("rules".to_owned());
         } else if line == "```console" {
             while let Some(line) = lines.next_if(|l| *l != "```") {

@@ -9,7 +9,7 @@ use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::Policy;
 use serde::{Deserialize, Deserializer, de};
 
-use super::{span, span_or_none};
+use super::common::{span, span_or_none};
 use crate::cli::Audit;
 
 /// Where activity comes from.

@@ -1,9 +1,10 @@
 //! Manifests from files: YAML and JSON, many documents a file, lists and what `kubectl get -o yaml`
 //! prints.
 //!
-//! A dump of a cluster is large and mostly of no interest. So the text is first cut into objects
-//! and only those of a kind that matters are parsed, on all cores, into a type that keeps
-//! only the fields that matter. What cannot be read is named, and everything else goes on.
+//! A dump of a cluster is large and mostly of no interest. So the text is first cut into objects,
+//! which tells what kinds there are and which keepers to ask; then each of these parses only objects
+//! of kinds that it wants, on all cores, into a type that keeps only the fields that matter to it.
+//! What cannot be read is named, and everything else goes on.
 
 mod cut;
 mod json;
@@ -16,41 +17,69 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use caretaker_namespaces::observe::Manifest;
+use serde::Deserialize as _;
 
+use crate::keepers::Console;
 use cut::Piece;
-use parse::{Parsed, Unread, matters, parse_all};
+use parse::{Known, Unread, is_ours, on_all_cores};
 
-/// An object, and where it stands.
+/// Files as they were read, and not looked into yet.
+#[derive(Debug, Default)]
+pub struct Texts {
+    files: Vec<(PathBuf, Vec<u8>)>,
+    problems: Vec<Problem>,
+}
+
+/// What files hold.
+#[derive(Debug, Default)]
+pub struct Manifests<'a> {
+    objects: Vec<Object<'a>>,
+    /// Caretaker's own ConfigMaps, by name.
+    pub settings: BTreeMap<String, BTreeMap<String, String>>,
+    /// How many files there were.
+    pub files: usize,
+    /// What could not be read, so far.
+    pub problems: Vec<Problem>,
+    /// How many objects were neither kept nor named as unreadable.
+    others: usize,
+}
+
+/// An object that nobody has parsed for good yet.
 #[derive(Debug)]
-pub struct Found {
+struct Object<'a> {
+    file: &'a Path,
+    line: usize,
+    kind: String,
+    body: Body<'a>,
+    /// Whether some keeper could read it.
+    taken: bool,
+}
+
+#[derive(Debug)]
+enum Body<'a> {
+    Text(Piece<'a>),
+    /// What only a parser could find in its document.
+    Value {
+        name: String,
+        value: Box<serde_json::Value>,
+    },
+}
+
+/// An object as a keeper sees it, and where it stands.
+#[derive(Debug)]
+pub struct Found<'a, M> {
     /// The file.
-    pub file: PathBuf,
+    pub file: &'a Path,
     /// The line on which it begins, from one.
     pub line: usize,
     /// Its kind.
     pub kind: String,
     /// What matters of it.
-    pub object: Manifest,
-}
-
-/// What a folder holds.
-#[derive(Debug, Default)]
-pub struct Manifests {
-    /// The objects of kinds that matter.
-    pub found: Vec<Found>,
-    /// Caretaker's own ConfigMaps, by name.
-    pub settings: BTreeMap<String, BTreeMap<String, String>>,
-    /// How many objects were of other kinds.
-    pub skipped: usize,
-    /// How many files there were.
-    pub files: usize,
-    /// What could not be read.
-    pub problems: Vec<Problem>,
+    pub object: M,
 }
 
 /// Something that could not be read.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub file: PathBuf,
@@ -80,7 +109,7 @@ impl Problem {
     }
 }
 
-impl Manifests {
+impl Texts {
     /// Reads everything below a folder, one file, or standard input (`-`).
     pub fn read(path: &Path) -> Result<Self> {
         let mut all = Self::default();
@@ -93,13 +122,13 @@ impl Manifests {
         if path == Path::new("-") {
             let mut bytes = Vec::new();
             std::io::stdin().lock().read_to_end(&mut bytes).context("reading standard input")?;
-            self.take(Path::new("standard input"), &bytes);
+            self.add(PathBuf::from("standard input"), bytes);
             return Ok(());
         }
         let Below { files, unread, .. } = Below::of(path).with_context(|| format!("reading {}", path.display()))?;
         for file in files {
             match std::fs::read(&file) {
-                Ok(bytes) => self.take(&file, &bytes),
+                Ok(bytes) => self.add(file, bytes),
                 Err(e) => self.unread(file, &e),
             }
         }
@@ -110,8 +139,69 @@ impl Manifests {
     }
 
     /// Takes in one file.
-    pub fn take(&mut self, file: &Path, bytes: &[u8]) {
-        self.files += 1;
+    pub fn add(&mut self, file: PathBuf, bytes: Vec<u8>) {
+        self.files.push((file, bytes));
+    }
+
+    fn unread(&mut self, file: PathBuf, e: &std::io::Error) {
+        self.problems.push(Problem { file, line: None, kind: None, name: None, why: format!("cannot be read: {e}") });
+    }
+}
+
+impl<'a> Manifests<'a> {
+    /// Cuts files into objects.
+    #[must_use]
+    pub fn of(texts: &'a Texts) -> Self {
+        let mut all = Self { problems: texts.problems.clone(), files: texts.files.len(), ..Self::default() };
+        for (file, bytes) in &texts.files {
+            all.take(file, bytes);
+        }
+        all
+    }
+
+    /// The kinds of which there is an object.
+    #[must_use]
+    pub fn kinds(&self) -> BTreeSet<&str> {
+        self.objects.iter().map(|object| object.kind.as_str()).collect()
+    }
+
+    /// How many objects some keeper could read.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.objects.iter().filter(|object| object.taken).count()
+    }
+
+    /// How many objects nobody looks at who wants such kinds.
+    pub fn skipped(&self, wants: impl Fn(&str) -> bool) -> usize {
+        self.others + self.objects.iter().filter(|object| !wants(&object.kind)).count()
+    }
+
+    /// Parses what a keeper wants.
+    pub fn parse<K: Console>(&mut self) -> Vec<Found<'a, K::Manifest>> {
+        let wanted: Vec<usize> =
+            (0..self.objects.len()).filter(|i| crate::keepers::wants::<K>(&self.objects[*i].kind)).collect();
+        let parsed = on_all_cores(&wanted, |i| self.objects[*i].parse::<K>());
+        let mut found = Vec::with_capacity(parsed.len());
+        for (i, parsed) in wanted.into_iter().zip(parsed) {
+            let at = &mut self.objects[i];
+            match parsed {
+                Ok(object) => {
+                    at.taken = true;
+                    found.push(Found { file: at.file, line: at.line, kind: at.kind.clone(), object });
+                }
+                Err(Unread { line, why }) => {
+                    let (file, line, of) = (at.file, at.line + line, [Some(at.kind.clone()), at.name()]);
+                    self.problem(file, line, of, why);
+                }
+            }
+        }
+        // Two keepers may stumble over the same.
+        self.problems.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+        self.problems.dedup();
+        found
+    }
+
+    fn take(&mut self, file: &'a Path, bytes: &'a [u8]) {
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text.trim_start_matches('\u{feff}'),
             Err(e) => {
@@ -121,20 +211,16 @@ impl Manifests {
             }
         };
         let (pieces, cut_off) = cut::pieces(text);
-        let wanted: Vec<Piece<'_>> = pieces
-            .into_iter()
-            .filter(|piece| {
-                let other = piece.kind.as_deref().is_some_and(|kind| !matters(kind, &piece.text));
-                self.skipped += usize::from(other);
-                !other
-            })
-            .collect();
-        for (piece, parsed) in wanted.iter().zip(parse_all(&wanted)) {
-            match parsed {
-                Ok(objects) => objects.into_iter().for_each(|object| self.keep(file, piece.line, object)),
-                Err(Unread { line, why }) => {
-                    self.problem(file, piece.line + line, [piece.kind.clone(), piece.name()], why);
-                }
+        let hidden: Vec<&Piece<'_>> = pieces.iter().filter(|piece| piece.kind.is_none()).collect();
+        let mut revealed = on_all_cores(&hidden, |piece| parse::reveal(piece)).into_iter();
+        for mut piece in pieces {
+            let inside = match piece.kind.take() {
+                Some(kind) => Ok(vec![Known::Text(kind)]),
+                None => revealed.next().unwrap_or_else(|| Ok(Vec::new())),
+            };
+            match inside {
+                Ok(inside) => self.keep(file, piece, inside),
+                Err(Unread { line, why }) => self.problem(file, piece.line + line, [None, piece.name()], why),
             }
         }
         for (line, why) in cut_off {
@@ -142,17 +228,45 @@ impl Manifests {
         }
     }
 
-    fn keep(&mut self, file: &Path, line: usize, parsed: Parsed) {
-        match parsed {
-            Parsed::Object(kind, object) => {
-                self.found.push(Found { file: file.to_owned(), line, kind, object: *object });
-            }
-            Parsed::Settings(name, data) => {
-                self.settings.insert(name, data);
-            }
-            Parsed::Other => self.skipped += 1,
-            Parsed::Unread { kind, name, why } => {
-                self.problem(file, line, [kind, name].map(|s| Some(s).filter(|s| !s.is_empty())), why);
+    fn keep(&mut self, file: &'a Path, piece: Piece<'a>, inside: Vec<Known>) {
+        let line = piece.line;
+        let mut piece = Some(piece);
+        for known in inside {
+            let (kind, body) = match known {
+                Known::Text(kind) => match piece.take() {
+                    Some(piece) if kind == "ConfigMap" => {
+                        self.keep_settings(file, &piece);
+                        continue;
+                    }
+                    Some(piece) => (kind, Body::Text(piece)),
+                    None => continue,
+                },
+                Known::Value { kind, name, value } => (kind, Body::Value { name, value: Box::new(value) }),
+                Known::Settings(name, data) => {
+                    self.settings.insert(name, data);
+                    continue;
+                }
+                Known::Other => {
+                    self.others += 1;
+                    continue;
+                }
+                Known::Unread { kind, name, why } => {
+                    self.problem(file, line, [kind, name].map(|s| Some(s).filter(|s| !s.is_empty())), why);
+                    continue;
+                }
+            };
+            self.objects.push(Object { file, line, kind, body, taken: false });
+        }
+    }
+
+    /// ConfigMaps are many and large, and only ours matter.
+    fn keep_settings(&mut self, file: &Path, piece: &Piece<'_>) {
+        let read = if is_ours(&piece.text) { parse::settings(piece) } else { Ok(None) };
+        match read {
+            Ok(Some((name, data))) => _ = self.settings.insert(name, data),
+            Ok(None) => self.others += 1,
+            Err(Unread { line, why }) => {
+                self.problem(file, piece.line + line, [Some("ConfigMap".to_owned()), piece.name()], why);
             }
         }
     }
@@ -160,9 +274,23 @@ impl Manifests {
     fn problem(&mut self, file: &Path, line: usize, [kind, name]: [Option<String>; 2], why: String) {
         self.problems.push(Problem { file: file.to_owned(), line: Some(line), kind, name, why });
     }
+}
 
-    fn unread(&mut self, file: PathBuf, e: &std::io::Error) {
-        self.problems.push(Problem { file, line: None, kind: None, name: None, why: format!("cannot be read: {e}") });
+impl Object<'_> {
+    fn parse<K: Console>(&self) -> Result<K::Manifest, Unread> {
+        match &self.body {
+            Body::Text(piece) => parse::read_in_short(piece, K::needless(&self.kind)),
+            Body::Value { value, .. } => {
+                K::Manifest::deserialize(&**value).map_err(|e| Unread { line: 0, why: e.to_string() })
+            }
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        match &self.body {
+            Body::Text(piece) => piece.name(),
+            Body::Value { name, .. } => Some(name.clone()).filter(|name| !name.is_empty()),
+        }
     }
 }
 

@@ -1,9 +1,8 @@
-//! A workload without what no judgement asks for, so that less of it has to be parsed.
+//! An object without what no judgement asks for, so that less of it has to be parsed.
 
 use super::cut::{Piece, Shape};
+use crate::keepers::Needless;
 
-/// What a workload has most of and no judgement asks for, by how deep it stands in the object.
-const NEEDLESS: [(usize, &str); 4] = [(0, "status:"), (6, "containers:"), (6, "initContainers:"), (6, "volumes:")];
 /// Shorter pieces are not worth a second look.
 const LONG: usize = 512;
 
@@ -11,9 +10,8 @@ impl Piece<'_> {
     /// The text without what no judgement asks for; `None` if there is nothing to gain, if the text
     /// may be cut off, which only a full reading tells, or if it is written in a way that leaves a
     /// doubt about where the needless part ends.
-    pub(super) fn in_short(&self) -> Option<String> {
-        let workload = !matches!(self.kind.as_deref(), Some("Namespace" | "CustomResourceDefinition") | None);
-        if !workload || self.last || self.text.len() < LONG {
+    pub(super) fn in_short(&self, needless: &[Needless]) -> Option<String> {
+        if needless.is_empty() || self.last || self.text.len() < LONG {
             return None;
         }
         let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 2 } else { 0 };
@@ -37,10 +35,9 @@ impl Piece<'_> {
             if depth == margin && !remark {
                 in_spec = bare.starts_with("spec:");
             }
-            let needless = NEEDLESS
-                .iter()
-                .any(|(deep, key)| depth == margin + deep && bare.trim_end() == *key && (*deep == 0 || in_spec));
-            if needless {
+            let is_needless =
+                |(deep, key): &Needless| depth == margin + deep && bare.trim_end() == *key && (*deep == 0 || in_spec);
+            if needless.iter().any(is_needless) {
                 skipping = Some(depth);
             } else {
                 short.push_str(line);

@@ -2,17 +2,37 @@
 
 use super::*;
 use caretaker_engine::keep::Index as _;
-use caretaker_namespaces::observe;
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::observe::{self, Manifest};
 use proptest::prelude::*;
 use rstest::rstest;
 
-fn take(text: &str) -> Manifests {
-    let mut all = Manifests::default();
-    all.take(Path::new("a.yaml"), text.as_bytes());
-    all
+use crate::keepers::toy::Toys;
+
+/// What the namespaces keeper finds in a file.
+struct Taken {
+    found: Vec<Found<'static, Manifest>>,
+    settings: BTreeMap<String, BTreeMap<String, String>>,
+    skipped: usize,
+    files: usize,
+    problems: Vec<Problem>,
 }
 
-fn names(all: &Manifests) -> Vec<String> {
+fn take(text: &str) -> Taken {
+    let mut texts = Texts::default();
+    texts.add("a.yaml".into(), text.as_bytes().to_vec());
+    look_into(texts)
+}
+
+fn look_into(texts: Texts) -> Taken {
+    // A test ends soon, and with it what it has leaked.
+    let mut all = Manifests::of(Box::leak(Box::new(texts)));
+    let found = all.parse::<Namespaces>();
+    let skipped = all.skipped(observe::wants);
+    Taken { found, skipped, settings: all.settings, files: all.files, problems: all.problems }
+}
+
+fn names(all: &Taken) -> Vec<String> {
     all.found.iter().map(|f| format!("{}:{}/{}", f.line, f.kind, f.object.metadata.name)).collect()
 }
 
@@ -118,8 +138,9 @@ fn what_cannot_be_read_is_named_and_the_rest_goes_on(#[case] text: &str, #[case]
 
 #[test]
 fn what_is_not_text_is_named() {
-    let mut all = Manifests::default();
-    all.take(Path::new("a.yaml"), b"kind: Namespace\n\xff\xfe");
+    let mut texts = Texts::default();
+    texts.add("a.yaml".into(), b"kind: Namespace\n\xff\xfe".to_vec());
+    let all = look_into(texts);
 
     assert_eq!(all.problems[0].to_string(), "a.yaml:2: not UTF-8 text; save it as UTF-8");
 }
@@ -161,12 +182,12 @@ fn files_are_found_by_their_endings_and_what_cannot_be_read_is_named() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("e.yaml")).unwrap();
     std::os::unix::fs::symlink(".", folder.path().join("loop")).unwrap();
 
-    let all = Manifests::read(folder.path()).unwrap();
+    let all = look_into(Texts::read(folder.path()).unwrap());
 
     assert_eq!((all.files, all.found.len(), all.problems.len()), (3, 3, 1));
     let problem = all.problems[0].to_string();
     assert!(problem.contains("e.yaml: cannot be read"), "{problem}");
-    assert!(Manifests::read(&folder.path().join("nowhere")).is_err(), "what is named has to exist");
+    assert!(Texts::read(&folder.path().join("nowhere")).is_err(), "what is named has to exist");
 }
 
 #[test]
@@ -219,6 +240,34 @@ fn a_remark_at_the_margin_does_not_make_the_status_part_of_the_spec() {
     let all = take(&text);
 
     assert!(format!("{:?}", all.found[0].object).contains("replicas: None"), "{:?}", all.found[0].object);
+}
+
+/// A StatefulSet long enough to be read in short, and another one that nobody can read.
+fn stateful_sets() -> String {
+    let filler = "        - {name: filler, image: filler}\n".repeat(30);
+    let set = format!(
+        "kind: StatefulSet\nmetadata:\n  name: s\n  namespace: a\nspec:\n  replicas: 2\n  template:\n    spec:\n      containers:\n{filler}status:\n  lit: true\n"
+    );
+    format!(
+        "{set}---\nkind: StatefulSet\nmetadata: 7\n---\nkind: Toy\nmetadata: {{name: t}}\n---\nkind: Pod\nmetadata: 7\n"
+    )
+}
+
+#[test]
+fn each_keeper_reads_the_same_object_in_its_own_way_and_what_nobody_can_read_is_named_once() {
+    let mut texts = Texts::default();
+    texts.add("a.yaml".into(), stateful_sets().into_bytes());
+    let mut all = Manifests::of(&texts);
+
+    let (namespaces, toys) = (all.parse::<Namespaces>(), all.parse::<Toys>());
+
+    assert_eq!(namespaces.iter().map(|f| f.kind.as_str()).collect::<Vec<_>>(), ["StatefulSet"]);
+    assert_eq!(
+        toys.iter().map(|f| (f.kind.as_str(), f.object.is_lit())).collect::<Vec<_>>(),
+        [("StatefulSet", true), ("Toy", false)]
+    );
+    assert_eq!(all.problems.len(), 1, "{:?}", all.problems);
+    assert_eq!((all.taken(), all.skipped(|kind| kind != "Pod")), (2, 1));
 }
 
 /// What people and tools put between the lines of a manifest.
@@ -295,7 +344,7 @@ proptest! {
         let [piece] = pieces.as_slice() else { panic!("{pieces:?}") };
         let piece = Piece { last: false, kind: piece.kind.clone(), text: piece.text.clone(), ..*piece };
 
-        let short = piece.in_short();
+        let short = piece.in_short(Namespaces::needless("Deployment"));
         let short = short.as_deref().unwrap_or(&piece.text);
 
         prop_assert!(short.len() < piece.text.len(), "nothing was left out of\n{}", piece.text);

@@ -10,14 +10,17 @@ use caretaker_activity::fold::{Fold, Heard};
 use caretaker_core::admit::Ledger;
 use caretaker_core::simulate::{Happening, Use};
 use caretaker_core::{Action as _, Setting, SignedDuration, Timestamp, time};
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::{Action, after_all};
 use caretaker_namespaces::api::Activity;
 use caretaker_namespaces::subject::{Kind, Subject, World};
 
-use super::{Users, Waiting, waiting};
+use super::Waiting;
+use super::uses::Users;
 use crate::activity::each_line;
 use crate::config::ActivityConfig;
 use crate::output::cell;
+use crate::stage::Stage;
 
 /// Uses of the same namespace within this time are one.
 const TOGETHER: i64 = 1;
@@ -158,9 +161,10 @@ pub(super) fn outside((first, last): (Timestamp, Timestamp), start: Timestamp, e
 }
 
 /// Who would have found what they wanted asleep.
-pub(super) fn who_waited(happened: &[Happening<Action>], subjects: &[Subject], users: &Users) -> String {
-    let rows: Vec<(Timestamp, &Subject, &Waiting)> =
-        happened.iter().filter_map(|h| Some((h.at, &subjects[h.subject?], waiting(h, users)?))).collect();
+pub(super) fn who_waited(stage: &Stage<Namespaces>) -> String {
+    let (happened, subjects) = (&stage.happened, &stage.subjects);
+    let row = |(i, who): (&usize, &'_ Waiting)| Some((happened[*i].at, &subjects[happened[*i].subject?], who.clone()));
+    let rows: Vec<(Timestamp, &Subject, Waiting)> = stage.waited.iter().filter_map(row).collect();
     if rows.is_empty() {
         let slept = happened.iter().any(|h| h.action.as_ref().is_some_and(|a| a.name() == "sleep"));
         return if slept { "Nobody would have waited for a wake.\n".to_owned() } else { String::new() };

@@ -1,0 +1,155 @@
+//! What the settings of every keeper have: how much at a time, how fast, and when to stop and ask.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use caretaker_core::admit::{Bounds, Breaker, Pace};
+use caretaker_core::{SignedDuration, duration};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::suggest;
+
+/// Half of what an API server on two cores takes: the other half is everybody else's.
+pub const CALLS: u32 = 200;
+/// How often everything is listed again, unless the settings say otherwise.
+pub const SCAN: SignedDuration = SignedDuration::from_mins(10);
+
+/// The settings that every keeper has, seen in its section.
+#[derive(Debug, Clone, Copy)]
+pub struct Common<'a> {
+    /// By action.
+    pub pace: &'a OrNone<BTreeMap<String, PaceConfig>>,
+    /// When to stop and ask.
+    pub breaker: &'a OrNone<BreakerConfig>,
+    /// How many acts at a time.
+    pub concurrency: usize,
+    /// How many calls in a second, at most.
+    pub calls_per_second: &'a OrNone<u32>,
+    /// How often everything is listed again.
+    pub scan: SignedDuration,
+}
+
+impl Common<'_> {
+    /// What is wrong with them; `paced` are the actions that can be paced.
+    pub(crate) fn check(&self, keeper: &str, paced: &[&str]) -> Result<(), String> {
+        let key = format!("keepers.{keeper}");
+        if self.concurrency == 0 {
+            return Err(format!("{key}.concurrency is 0: nothing could ever be done; at least 1"));
+        }
+        if self.calls_per_second.0 == Some(0) {
+            return Err(format!("{key}.callsPerSecond is 0: write at least 1, or none for no limit"));
+        }
+        if self.scan < SignedDuration::from_secs(1) {
+            return Err(format!("{key}.scan is shorter than 1s: write a time such as 10m"));
+        }
+        for (action, pace) in self.pace.0.iter().flatten() {
+            if !paced.contains(&action.as_str()) {
+                return Err(format!("{key}.pace.{action}: no such action{}", suggest(action, paced)));
+            }
+            if pace.at_least == 0 {
+                return Err(format!("{key}.pace.{action}.atLeast is 0: write at least 1"));
+            }
+            share(&format!("{key}.pace.{action}.share"), pace.share)?;
+            if pace.per.is_zero() {
+                return Err(format!("{key}.pace.{action}.per is zero: write a time such as 1h, or pace: none"));
+            }
+        }
+        self.breaker.0.as_ref().map_or(Ok(()), |breaker| share(&format!("{key}.breaker.share"), breaker.share))
+    }
+
+    /// What admitting looks at; `built_in` holds for actions of which the settings say nothing.
+    #[must_use]
+    pub fn bounds(&self, built_in: &[(&str, Pace)]) -> Bounds {
+        let pace = self.pace.0.as_ref().map(|configured| {
+            let configured = configured
+                .iter()
+                .map(|(action, p)| (action.clone(), Pace { at_least: p.at_least, share: p.share, per: p.per }));
+            built_in.iter().map(|(action, pace)| ((*action).to_owned(), *pace)).chain(configured).collect()
+        });
+        let breaker = self.breaker.0.map(|b| Breaker { at_least: b.at_least, share: b.share, within: b.within });
+        Bounds { pace: pace.unwrap_or_default(), breaker }
+    }
+}
+
+/// What is wrong with a share, if anything.
+pub(super) fn share(key: &str, value: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(format!("{key} is {value}: a share is between 0 and 1")) }
+}
+
+/// So many, or such a share, in a time.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PaceConfig {
+    at_least: usize,
+    #[serde(default)]
+    share: f64,
+    #[serde(deserialize_with = "span")]
+    per: SignedDuration,
+}
+
+/// So many, and such a share, within a time.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct BreakerConfig {
+    at_least: usize,
+    share: f64,
+    #[serde(deserialize_with = "span")]
+    within: SignedDuration,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        let Breaker { at_least, share, within } = Breaker::default();
+        Self { at_least, share, within }
+    }
+}
+
+pub(super) fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    duration::parse(&text)
+        .map_err(|e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1h or 7d")))
+}
+
+pub(super) fn span_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == "none" {
+        return Ok(None);
+    }
+    let wrong = |e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1m, or none"));
+    duration::parse(&text).map(Some).map_err(wrong)
+}
+
+/// A value, or the word `none`.
+#[derive(Debug, Clone)]
+pub struct OrNone<T>(pub Option<T>);
+
+impl<T: Default> Default for OrNone<T> {
+    fn default() -> Self {
+        Self(Some(T::default()))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrNone<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = OrNone<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value, or the word none")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                if text == "none" { Ok(OrNone(None)) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                T::deserialize(number.into_deserializer()).map(|value| OrNone(Some(value)))
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(|value| OrNone(Some(value)))
+            }
+        }
+        deserializer.deserialize_any(Either(PhantomData))
+    }
+}
