@@ -145,11 +145,13 @@ impl Ledger {
     ) {
         if let Some(pace) = bounds.pace.get(action.name()) {
             let times = self.admitted.entry(action.name().to_owned()).or_default();
-            times.retain(|t| lately(*t, pace.per, now));
+            // What is admitted together is noted one after the other.
+            if times.last() != Some(&now) {
+                times.retain(|t| lately(*t, pace.per, now));
+            }
             times.push(now);
         }
         if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due, now)) {
-            // What is admitted together is noted one after the other.
             match self.guarded.iter_mut().rev().take_while(|made| made.at == now).find(|m| m.group.as_deref() == group)
             {
                 Some(made) => made.count += 1,
