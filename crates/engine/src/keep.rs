@@ -69,6 +69,7 @@ pub trait Keep: Keeper + Sized {
     fn reports(ended: &[Ended<Self>]) -> Vec<Report>;
 
     /// On which object an Event tells of a refusal. Of a kind that is no API's, a keeper says itself.
+    #[must_use]
     fn regarding(refusal: &Refusal) -> ObjectReference {
         let Refusal { kind, namespace, name, uid, .. } = refusal;
         let source = Self::SOURCES.iter().find(|source| source.kind == *kind);

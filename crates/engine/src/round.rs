@@ -107,7 +107,9 @@ impl<K: Keep> Rounds<K> {
 
     /// What an act has written or read is known before the watch tells of it.
     pub fn see(&mut self, sights: &[K::Sight]) {
-        sights.iter().for_each(|sight| self.seen.see(sight));
+        for sight in sights {
+            self.seen.see(sight);
+        }
     }
 
     /// Everything is judged at the next round.

@@ -18,7 +18,9 @@ pub(crate) fn ended<K: Keep>(engine: &Engine, ended: &[Ended<K>]) {
         };
         act(engine, due, outcome, error);
     }
-    K::reports(ended).into_iter().for_each(|report| engine.events.say(report));
+    for report in K::reports(ended) {
+        engine.events.say(report);
+    }
 }
 
 /// In a dry run, it would have been done.

@@ -5,7 +5,7 @@ use futures::FutureExt;
 
 use super::{Done, Work};
 use crate::beside::{Beside, Stands};
-use crate::keep::{Keep, Undone as _};
+use crate::keep::{Keep, Undone};
 use crate::round::{Batch, Round};
 use crate::tell;
 
@@ -96,7 +96,7 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
         self.beside.ended(&carried.ended);
         self.rounds.see(&carried.seen);
         let mut undone = carried.ended.iter().filter_map(|ended| ended.outcome.as_ref().err());
-        if undone.any(|undone| undone.is_forbidden()) {
+        if undone.any(Undone::is_forbidden) {
             self.engine.health.doubt();
         }
         self.rounds.end(&site, &carried.ended, self.engine.clock.now());
