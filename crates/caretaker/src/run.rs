@@ -4,17 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use caretaker_core::Keeper as _;
+use caretaker_engine::beside::Beside;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
 use caretaker_engine::health::{self, Health};
 use caretaker_engine::journal::Journal;
+use caretaker_engine::keep::Keep;
 use caretaker_engine::lease::{Candidate, Timing};
 use caretaker_engine::metrics::Metrics;
+use caretaker_engine::run::{Settings, run};
 use caretaker_engine::state::{self, State};
-use caretaker_engine::{Engine, client};
-use caretaker_namespaces::act::carry_out::MANAGER;
-use caretaker_namespaces::run::{Settings, run};
+use caretaker_engine::{Backup, Engine, client};
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::run::Uses;
 use caretaker_namespaces::subject::World;
+use futures::FutureExt;
+use futures::future::try_join_all;
+use kube::{Client, Config as Cluster};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -48,11 +55,10 @@ pub fn answer(args: &Run) -> Result<Answer> {
 }
 
 async fn operate(args: &Run, config: &Config) -> Result<()> {
-    let clock = Clock::new(crate::now);
+    let keeper = &config.keepers.namespaces;
     let (health, mut metrics) = (Health::default(), Metrics::new(env!("CARGO_PKG_VERSION")));
-    let activity = &config.keepers.namespaces.activity;
-    let sources = activity.sources(&args.audit).map_err(anyhow::Error::msg)?;
-    let ear = (!sources.is_empty()).then(|| listen::ear(activity));
+    let sources = keeper.activity.sources(&args.audit).map_err(anyhow::Error::msg)?;
+    let ear = (!sources.is_empty()).then(|| listen::ear(&keeper.activity));
     if let Some(ear) = &ear {
         metrics.add(|registry| ear.register(registry));
     }
@@ -66,80 +72,120 @@ async fn operate(args: &Run, config: &Config) -> Result<()> {
         .with_context(|| format!("--listen {}: is another program there?", args.listen))?;
     tracing::info!("answering on {}", listener.local_addr()?);
     let more = ear.as_ref().map(listen::routes).unwrap_or_default();
-    let serving = tokio::spawn(health::serve(listener, health.clone(), metrics.clone(), more));
+    let keepers = vec![(Namespaces::NAME, health.clone())];
+    let serving = tokio::spawn(health::serve(listener, keepers, metrics.clone(), more));
     let cluster = live::settings(&args.cluster).await?;
     let source = if let Some(ear) = &ear {
-        let record = (!args.dry_run).then(|| activity.record.unsigned_abs());
+        let record = (!args.dry_run).then(|| keeper.activity.record.unsigned_abs());
         let resumes = sources.listen.is_none();
         listen::begin(sources, ear, record).await?;
-        Some(listen::source(&cluster, ear.clone(), activity, resumes)?)
+        Some(listen::source(&cluster, ear.clone(), &keeper.activity, resumes)?)
     } else {
         tracing::info!("activity is what the annotation activity-status says: somebody else writes it");
         None
     };
-    if source.is_none() && config.keepers.namespaces.fallback.is_some() {
+    if source.is_none() && keeper.fallback.is_some() {
         tracing::warn!(
             "the fallback is on, but nobody here hears of activity: where nobody writes activity-status, everything looks idle"
         );
     }
-    let keeper = &config.keepers.namespaces;
-    let timing = Timing::of(config.lease.unsigned_abs());
-    let identity = identity();
-
-    let reader = client::reader(cluster.clone())?;
-    let (hand_back, handed_back) = oneshot::channel::<()>();
-    let (lead, campaign) = if args.dry_run {
+    if args.dry_run {
         tracing::info!("dry run: nothing is written");
-        (None, None)
-    } else {
-        let candidate = Candidate {
-            client: client::writer(cluster.clone(), None, timing.call(), None)?,
-            namespace: state::NAMESPACE.to_owned(),
-            name: MANAGER.to_owned(),
-            identity: identity.clone(),
-            timing,
-            clock: clock.clone(),
-        };
-        let (lead, campaign) = candidate.campaign(async {
-            // Dropped is as good as rung.
-            let _ = handed_back.await;
-        });
-        (Some(lead), Some(tokio::spawn(campaign)))
-    };
-    let (events, telling) = if args.dry_run {
-        (Events::none(), None)
-    } else {
-        let (events, telling) = Events::new(reader.clone(), MANAGER, &identity, metrics.clone(), health.clone());
-        (events, Some(tokio::spawn(telling)))
-    };
-    let writer = client::writer(cluster, lead.clone(), timing.call(), keeper.calls_per_second.0)?;
-    let engine = Engine {
-        state: State::new(writer.clone(), caretaker_namespaces::NAME, MANAGER),
-        reader,
-        writer,
-        lead,
-        clock,
-        journal,
-        events,
-        metrics,
-        health,
-        dry_run: args.dry_run,
-        scan: keeper.scan.unsigned_abs(),
-    };
+    }
+    let timing = Timing::of(config.lease.unsigned_abs());
+    let (clock, identity, dry_run) = (Clock::new(crate::now), identity(), args.dry_run);
+    let house = House { cluster, clock, journal, metrics, identity, timing, dry_run };
+    let stop = told_to_stop()?.boxed_local().shared();
     let settings = Settings {
         world: World { policy: config.policy(), last_gap: None },
         bounds: config.bounds(),
         concurrency: keeper.concurrency,
-        source,
     };
-    run(settings, engine, told_to_stop()?).await;
-    // Whoever is next begins when nothing of this one is under way any more.
-    drop(hand_back);
-    for last in [campaign, telling].into_iter().flatten() {
-        let _ = tokio::time::timeout(LAST_WORDS, last).await;
-    }
+    let limits = Limits { scan: keeper.scan.unsigned_abs(), calls_per_second: keeper.calls_per_second.0 };
+    let namespaces = house.keep(settings, limits, health, |engine| Uses::new(source, engine), stop.clone());
+    try_join_all([namespaces.boxed_local()]).await?;
     serving.abort();
     Ok(())
+}
+
+/// What all keepers of a process share.
+struct House {
+    cluster: Cluster,
+    clock: Clock,
+    journal: Journal,
+    metrics: Arc<Metrics>,
+    identity: String,
+    timing: Timing,
+    dry_run: bool,
+}
+
+/// What one keeper may ask of the API server.
+struct Limits {
+    scan: Duration,
+    calls_per_second: Option<u32>,
+}
+
+impl House {
+    /// Has a keeper campaign and work until `stop` rings; then it hands its lead back.
+    async fn keep<K: Keep, B: Beside<K>>(
+        &self,
+        settings: Settings<K>,
+        limits: Limits,
+        health: Health,
+        beside: impl FnOnce(&Arc<Engine>) -> B,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let Self { cluster, clock, journal, metrics, identity, timing, dry_run } = self;
+        let reader = client::reader(cluster.clone())?;
+        let writer = |lead, calls| client::writer(cluster.clone(), lead, timing.call(), calls);
+        let state = |writer: &Client| State::new(writer.clone(), K::NAME, K::MANAGER);
+        let (hand_back, handed_back) = oneshot::channel::<()>();
+        let (mut lead, mut events, mut backup, mut lasts) = (None, Events::none(), None, Vec::new());
+        if !dry_run {
+            let candidate = Candidate {
+                client: writer(None, None)?,
+                namespace: state::NAMESPACE.to_owned(),
+                name: K::MANAGER.to_owned(),
+                identity: identity.clone(),
+                timing: *timing,
+                clock: clock.clone(),
+            };
+            let (won, campaign) = candidate.campaign(async {
+                // Dropped is as good as rung.
+                let _ = handed_back.await;
+            });
+            let (say, telling) = Events::new(reader.clone(), K::MANAGER, identity, metrics.clone(), health.clone());
+            lasts.extend([tokio::spawn(campaign), tokio::spawn(telling)]);
+            (lead, events) = (Some(won), say);
+            if K::of_a_backup(&settings.world).is_some() {
+                let writer = writer(None, limits.calls_per_second)?;
+                backup = Some(Backup { state: state(&writer), writer });
+            }
+        }
+        let writer = writer(lead.clone(), limits.calls_per_second)?;
+        let engine = Arc::new(Engine {
+            state: state(&writer),
+            reader,
+            writer,
+            lead,
+            clock: clock.clone(),
+            journal: journal.clone(),
+            events,
+            metrics: metrics.clone(),
+            health,
+            dry_run: *dry_run,
+            scan: limits.scan,
+            backup,
+        });
+        let beside = beside(&engine);
+        run(settings, engine, beside, stop).await;
+        // Whoever is next begins when nothing of this one is under way any more.
+        drop(hand_back);
+        for last in lasts {
+            let _ = tokio::time::timeout(LAST_WORDS, last).await;
+        }
+        Ok(())
+    }
 }
 
 /// Different for every process, and telling people which one it is.

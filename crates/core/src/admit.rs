@@ -145,18 +145,19 @@ impl Ledger {
     ) {
         if let Some(pace) = bounds.pace.get(action.name()) {
             let times = self.admitted.entry(action.name().to_owned()).or_default();
-            times.retain(|t| lately(*t, pace.per, now));
+            // What is admitted together is noted one after the other.
+            if times.last() != Some(&now) {
+                times.retain(|t| lately(*t, pace.per, now));
+            }
             times.push(now);
         }
         if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due, now)) {
-            // What is admitted together is noted one after the other.
-            match self.guarded.iter_mut().rev().take_while(|made| made.at == now).find(|m| m.group.as_deref() == group)
-            {
-                Some(made) => made.count += 1,
-                None => {
-                    self.guarded.retain(|made| lately(made.at, breaker.within, now));
-                    self.guarded.push(Made { at: now, count: 1, group: group.map(str::to_owned) });
-                }
+            let mut together = self.guarded.iter_mut().rev().take_while(|made| made.at == now);
+            if let Some(made) = together.find(|made| made.group.as_deref() == group) {
+                made.count += 1;
+            } else {
+                self.guarded.retain(|made| lately(made.at, breaker.within, now));
+                self.guarded.push(Made { at: now, count: 1, group: group.map(str::to_owned) });
             }
         }
     }

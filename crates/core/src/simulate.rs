@@ -77,9 +77,9 @@ impl<K: Keeper> Simulation<K> {
                 words.entry(word.to_owned()).or_default().push(i);
             }
         }
-        let bonds: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
+        let ties: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
         let mut bond_of = vec![None; subjects.len()];
-        for (bond, places) in bonds.iter().enumerate() {
+        for (bond, places) in ties.iter().enumerate() {
             for place in places {
                 bond_of[*place] = Some(bond);
             }
@@ -90,7 +90,7 @@ impl<K: Keeper> Simulation<K> {
         }
         Self {
             queued: BTreeMap::new(),
-            bonds,
+            bonds: ties,
             bond_of,
             paced: subjects.iter().filter(|s| K::is_paced(s)).count(),
             world,

@@ -3,6 +3,7 @@
 //!
 //! kube's typed API would hold whole objects; a keeper wants a few fields of thirteen kinds.
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
 use serde::de::DeserializeOwned;
@@ -61,6 +62,21 @@ impl Resource {
         match namespace {
             Some(namespace) => format!("{}/namespaces/{namespace}/{}", self.group, self.plural),
             None => format!("{}/{}", self.group, self.plural),
+        }
+    }
+
+    /// One of them, as an Event refers to it.
+    #[must_use]
+    pub fn reference(&self, namespace: Option<&str>, name: &str, uid: &str) -> ObjectReference {
+        let (group, version) = self.group_and_version();
+        let text = |text: &str| Some(text.to_owned());
+        ObjectReference {
+            api_version: Some(if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }),
+            kind: text(self.kind),
+            namespace: namespace.and_then(text),
+            name: text(name),
+            uid: text(uid),
+            ..ObjectReference::default()
         }
     }
 

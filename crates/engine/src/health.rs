@@ -118,37 +118,97 @@ impl Health {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lives(&self) -> (StatusCode, String) {
-        let still = self.known().beat.elapsed();
-        if still < STILL {
-            (StatusCode::OK, "ok\n".to_owned())
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("its loop hangs for {} s\n", still.as_secs()))
-        }
-    }
-
-    fn ready(&self) -> (StatusCode, String) {
+    /// What there is to say about each part; `whose` comes before it.
+    fn lines(&self, whose: &str) -> String {
         let known = self.known();
         let line = |(part, why): (&String, &Option<String>)| match why {
-            Some(why) => format!("waiting  {part}: {why}\n"),
-            None => format!("ok       {part}\n"),
+            Some(why) => format!("waiting  {whose}{part}: {why}\n"),
+            None => format!("ok       {whose}{part}\n"),
         };
-        let fine = !known.parts.is_empty() && known.parts.values().all(Option::is_none);
-        let code = if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let notes = known.notes.iter().map(|(part, note)| format!("note     {part}: {note}\n"));
+        let notes = known.notes.iter().map(|(part, note)| format!("note     {whose}{part}: {note}\n"));
         // What is noted about a part says more than that nobody waits for it.
         let parts = known.parts.iter().filter(|(part, why)| why.is_some() || !known.notes.contains_key(*part));
-        (code, parts.map(line).chain(notes).collect())
+        parts.map(line).chain(notes).collect()
     }
 }
 
+/// The keepers of a process, by name.
+pub type Keepers = Vec<(&'static str, Health)>;
+
+/// Whether every loop goes round.
+fn lives(keepers: &Keepers) -> (StatusCode, String) {
+    let still = keepers.iter().map(|(_, health)| health.known().beat.elapsed()).max().unwrap_or_default();
+    if still < STILL {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("its loop hangs for {} s\n", still.as_secs()))
+    }
+}
+
+/// Whether nobody waits for anything.
+fn ready(keepers: &Keepers) -> (StatusCode, String) {
+    let fine = keepers.iter().all(|(_, health)| health.is_fine());
+    let code = if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // One alone need not say whose it is.
+    let whose = |name: &str| if keepers.len() > 1 { format!("{name}: ") } else { String::new() };
+    (code, keepers.iter().map(|(name, health)| health.lines(&whose(name))).collect())
+}
+
 /// Answers `/healthz`, `/readyz` and `/metrics`, and what there is `more`, until the end.
-pub async fn serve(listener: TcpListener, health: Health, metrics: Arc<Metrics>, more: Router) -> std::io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    keepers: Keepers,
+    metrics: Arc<Metrics>,
+    more: Router,
+) -> std::io::Result<()> {
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let alive = health.clone();
+    let alive = keepers.clone();
     let app = more
-        .route("/healthz", get(move || async move { alive.lives() }))
-        .route("/readyz", get(move || async move { health.ready() }))
+        .route("/healthz", get(move || async move { lives(&alive) }))
+        .route("/readyz", get(move || async move { ready(&keepers) }))
         .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.text()) }));
     axum::serve(listener, app).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keepers() -> (Health, Health) {
+        let (one, other) = (Health::default(), Health::default());
+        one.fine("lease");
+        other.waits("lease", "nobody answers");
+        (one, other)
+    }
+
+    #[test]
+    fn a_process_is_ready_when_all_of_its_keepers_are() {
+        let (one, other) = keepers();
+        let both = vec![("toys", one), ("books", other.clone())];
+
+        let (code, text) = ready(&both);
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text, "ok       toys: lease\nwaiting  books: lease: nobody answers\n");
+
+        other.fine("lease");
+        assert_eq!(ready(&both), (StatusCode::OK, "ok       toys: lease\nok       books: lease\n".to_owned()));
+    }
+
+    #[test]
+    fn one_keeper_alone_does_not_say_whose_its_parts_are() {
+        let (one, _) = keepers();
+
+        assert_eq!(ready(&vec![("toys", one)]), (StatusCode::OK, "ok       lease\n".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_lives_as_long_as_its_slowest_loop_goes_round() {
+        let (one, other) = keepers();
+        let both = vec![("toys", one.clone()), ("books", other)];
+        tokio::time::advance(STILL).await;
+        one.beat();
+
+        assert_eq!(lives(&both).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(lives(&vec![("toys", one)]).0, StatusCode::OK);
+    }
 }

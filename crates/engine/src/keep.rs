@@ -10,6 +10,7 @@ use std::time::Duration;
 use caretaker_core::admit::Crowd;
 use caretaker_core::{Keeper, Timestamp, Verdict};
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -44,7 +45,7 @@ pub trait Keep: Keeper + Sized {
     const LISTS: usize;
     /// How many acts at a site are one.
     const TOGETHER: usize = 1;
-    /// The least time from one act at a site to the next.
+    /// The least time from the beginning of one act at a site to that of the next.
     const REST: Duration = Duration::ZERO;
 
     /// Where a subject is judged.
@@ -66,6 +67,21 @@ pub trait Keep: Keeper + Sized {
 
     /// What there is to say on objects about acts that have ended together.
     fn reports(ended: &[Ended<Self>]) -> Vec<Report>;
+
+    /// On which object an Event tells of a refusal. Of a kind that is no API's, a keeper says itself.
+    #[must_use]
+    fn regarding(refusal: &Refusal) -> ObjectReference {
+        let Refusal { kind, namespace, name, uid, .. } = refusal;
+        let source = Self::SOURCES.iter().find(|source| source.kind == *kind);
+        let reference = source.map(|source| source.reference(namespace.as_deref(), name, uid));
+        reference.unwrap_or_else(|| ObjectReference {
+            kind: Some((*kind).to_owned()),
+            namespace: namespace.clone(),
+            name: Some(name.clone()),
+            uid: Some(uid.clone()),
+            ..ObjectReference::default()
+        })
+    }
 
     /// The world in which a replica that does not lead judges at each scan, and may act; `None` if
     /// only the leader does.

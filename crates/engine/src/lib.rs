@@ -1,5 +1,9 @@
 //! What every keeper runs on, apart from what it decides.
 //!
+//! [`keep`] says what a keeper must know of a live cluster. [`round`] says what to judge now and what
+//! of it may be done, [`pass`] makes one pass of that over a whole cluster, and [`run`] is the loop
+//! around it; [`beside`] is what a keeper has running next to that.
+//!
 //! [`watch`] tells what a cluster holds and what becomes of it; [`api`] reads and writes objects of
 //! any kind, as little of them as a keeper wants to see. [`lease`] lets one process at a time lead,
 //! and [`client`] makes no call without the lead. [`state`] keeps what must outlive a process.
@@ -8,6 +12,7 @@
 
 pub mod access;
 pub mod api;
+pub mod beside;
 pub mod client;
 pub mod clock;
 pub mod events;
@@ -16,7 +21,11 @@ pub mod journal;
 pub mod keep;
 pub mod lease;
 pub mod metrics;
+pub mod pass;
+pub mod round;
+pub mod run;
 pub mod state;
+mod tell;
 pub mod watch;
 
 use std::error::Error;
@@ -50,6 +59,17 @@ pub struct Engine {
     pub dry_run: bool,
     /// How often everything is listed again.
     pub scan: Duration,
+    /// With what a replica that does not lead acts, where its keeper lets it.
+    pub backup: Option<Backup>,
+}
+
+/// What a replica works with that does not lead.
+#[derive(Clone)]
+pub struct Backup {
+    /// For the last look and for every write; it needs no lead.
+    pub writer: Client,
+    /// What outlives the process, by that client.
+    pub state: state::State,
 }
 
 impl Engine {

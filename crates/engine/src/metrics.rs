@@ -39,6 +39,9 @@ struct Ended {
 /// How late an act may be: well under a second is what is promised, minutes are an outage.
 const LAGS: [f64; 9] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
+/// What every name begins with, but for what is called as in the system that a keeper stands in for.
+const PREFIX: &str = "caretaker";
+
 /// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
@@ -57,7 +60,8 @@ impl Metrics {
     /// None counted yet.
     #[must_use]
     pub fn new(version: &'static str) -> Self {
-        let mut registry = Registry::with_prefix("caretaker");
+        let mut all = Registry::default();
+        let registry = all.sub_registry_with_prefix(PREFIX);
         let actions = Family::default();
         registry.register("actions", "Actions by what became of them", actions.clone());
         let subjects = Family::default();
@@ -75,7 +79,7 @@ impl Metrics {
         let records = Family::default();
         registry.register("activity_records", "Uses written to namespaces by how it went", records.clone());
         registry.register("build", "This program", Info::new([("version", version)]));
-        Self { registry, actions, subjects, lag, breaker, leader, unsaid, gap, records }
+        Self { registry: all, actions, subjects, lag, breaker, leader, unsaid, gap, records }
     }
 
     /// Something was done, or was to be done.
@@ -118,8 +122,13 @@ impl Metrics {
         self.records.get_or_create(&Ended { outcome }).inc();
     }
 
-    /// Has somebody add what they count themselves.
+    /// Has somebody add what they count themselves, under our prefix.
     pub fn add(&mut self, register: impl FnOnce(&mut Registry)) {
+        register(self.registry.sub_registry_with_prefix(PREFIX));
+    }
+
+    /// Has somebody add what they count themselves, under names that others have given it.
+    pub fn add_by_full_name(&mut self, register: impl FnOnce(&mut Registry)) {
         register(&mut self.registry);
     }
 
@@ -130,5 +139,34 @@ impl Metrics {
         // Writing to a String does not fail.
         let _ = text::encode(&mut text, &self.registry);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_has_our_prefix_unless_it_has_a_full_name() {
+        let mut metrics = Metrics::new("1.2.3");
+        metrics.acted("toys", "tidy", "Broken", Outcome::Done);
+        let heard: Counter = Counter::default();
+        metrics.add(|registry| registry.register("heard", "Heard", heard.clone()));
+        let gauge: Gauge = Gauge::default();
+        metrics.add_by_full_name(|registry| registry.register("spiderpool_ip_gc_counts", "Released", gauge.clone()));
+        heard.inc();
+        gauge.set(7);
+
+        let text = metrics.text();
+
+        for line in [
+            r#"caretaker_actions_total{keeper="toys",action="tidy",rule="Broken",outcome="done"} 1"#,
+            r#"caretaker_build_info{version="1.2.3"} 1"#,
+            "caretaker_heard_total 1",
+            "# TYPE spiderpool_ip_gc_counts gauge",
+            "spiderpool_ip_gc_counts 7",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is missing in:\n{text}");
+        }
     }
 }

@@ -17,8 +17,7 @@
 //!
 //! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
 //! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data, and does it.
-//! [`round`] says which namespaces to judge now and what of it may be done, [`keep`] makes one pass
-//! of that over a whole cluster, and [`run`] is the loop around it.
+//! The loop around it is the engine's; [`run`] is what the keeper has beside that.
 //! [`record`] says when a use that was heard of is written down. [`lint`] finds what is wrong with
 //! the labels before anything reads them in earnest.
 //!
@@ -34,7 +33,6 @@ pub mod keep;
 pub mod lint;
 pub mod observe;
 pub mod record;
-pub mod round;
 pub mod run;
 pub mod subject;
 pub mod workload;

@@ -12,7 +12,7 @@ use crate::api::{self, Place};
 use crate::subject::{Kind, Subject};
 use crate::workload::{self, Form, Workload, WorkloadKind};
 
-pub use index::Observation;
+pub use index::{BROKEN_RECORD, Observation};
 use manifest::Term;
 pub use manifest::{Manifest, Meta};
 

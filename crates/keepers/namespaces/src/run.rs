@@ -1,375 +1,188 @@
-//! The keeper at work: hears what the watches tell, makes a round where something has changed or
-//! fallen due, and carries out what may be done.
-//!
-//! Every replica hears; only the leader judges and acts. What a round admits is written to the state
-//! before anything is begun, so that a successor counts it too. Nothing is begun while anything that
-//! it takes to judge rightly is missing: [`Health`](caretaker_engine::health::Health) says what.
+//! What the keeper has running beside the engine's loop: it hears of uses, writes them down, and
+//! finds out whether anybody would hear of them.
 
-mod acts;
 mod listen;
 mod needs;
 mod records;
 mod tell;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use caretaker_core::Timestamp;
-use caretaker_core::admit::{Bounds, Ledger};
 use caretaker_engine::Engine;
-use caretaker_engine::access;
-use caretaker_engine::api::Resource;
-use caretaker_engine::lease::{self, Lead};
-use caretaker_engine::state::{self, Change, Kept};
-use caretaker_engine::watch::{News, Versioned, watch};
-use futures::stream::{BoxStream, FuturesUnordered, select_all};
-use futures::{FutureExt, StreamExt};
-use tokio::time::Instant;
+use caretaker_engine::beside::{Beside, Stands};
+use caretaker_engine::keep::Due;
+use caretaker_engine::round::Rounds;
+use caretaker_engine::run::Settings;
+use caretaker_engine::state::StateError;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
-use crate::act::carry_out::{MANAGER, Seen, Undone};
-use crate::observe::{Manifest, SOURCES};
-use crate::round::{Due, Rounds};
+use crate::Namespaces;
+use crate::act::carry_out::MANAGER;
+use crate::observe::Observation;
 use crate::subject::World;
 
 pub use listen::GAPS;
 use listen::Wires;
 pub use needs::needs;
-use records::Records;
 pub use records::{Fresh, Source};
-pub(crate) use tell::{before, reports};
+use records::{Records, Written};
+pub(crate) use tell::{before, regarding, reports};
 
-/// How it works.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// What subjects are judged in.
-    pub world: World,
-    /// What holds acts back.
-    pub bounds: Bounds,
-    /// How many acts at a time.
-    pub concurrency: usize,
-    /// Where uses are heard of; `None` where somebody else writes them down.
-    pub source: Option<Source>,
-}
-
-/// What is told by a watch.
-enum Told {
-    Of(&'static Resource, Box<News<Manifest>>),
-    State(News<Change>),
-}
-
-struct Done {
-    due: Due,
-    outcome: Result<(), Undone>,
-    seen: Seen,
-}
-
-/// News taken in before the next round.
-const AT_ONCE: usize = 512;
-/// A loop with nothing to do goes round this often, to show that it does.
-const BEAT: Duration = Duration::from_mins(1);
-/// How long acts that are under way may take to end when we are told to stop.
-const LAST_ACTS: Duration = Duration::from_secs(3);
-/// Until the state is tried again that could not be read or written.
-const STATE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Until lines are tried again that the journal did not take.
-const JOURNAL_PAUSE: Duration = Duration::from_secs(1);
-
-const LEASE: &str = "lease";
-const STATE: &str = "state";
-
-/// Works until `stop` rings; then ends what is under way and returns.
-pub async fn run(settings: Settings, engine: Engine, stop: impl Future<Output = ()>) {
+/// Works until `stop` rings; then ends what is under way and returns. `source`: where uses are heard
+/// of; `None` where somebody else writes them down.
+pub async fn run(
+    settings: Settings<Namespaces>,
+    source: Option<Source>,
+    engine: Engine,
+    stop: impl Future<Output = ()>,
+) {
     let engine = Arc::new(engine);
-    let (wires, listening) = match settings.source.clone() {
-        Some(source) => {
-            let (wires, listening) = listen::listen(source, engine.clone(), MANAGER);
-            (Some(wires), listening.boxed())
-        }
-        None => (None, std::future::pending().boxed()),
-    };
-    let mut work = Work {
-        news: watches(&engine),
-        records: settings.source.clone().map(Records::new),
-        wires,
-        complete: false,
-        tidy: false,
-        rounds: Rounds::default(),
-        queue: VecDeque::new(),
-        acts: FuturesUnordered::new(),
-        ledger: None,
-        anew: true,
-        led: false,
-        told_open: false,
-        pause: None,
-        caught_up: Instant::now(),
-        settings: Arc::new(settings),
-        engine: engine.clone(),
-    };
-    for source in &SOURCES {
-        work.engine.health.awaits(&watching(source.plural));
-    }
-    work.engine.health.awaits(&watching(state::NAME));
-    if work.engine.lead.is_some() {
-        work.engine.health.awaits(LEASE);
-        work.engine.metrics.leader(crate::NAME, false);
-    }
-    let asking = async move {
-        // What a dry run needs, the watches find out; and a question would be a write.
-        if !engine.dry_run {
-            let (client, health) = (engine.reader.clone(), engine.health.clone());
-            access::check(client, needs(false), health, "permissions").await;
-        }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = stop => {}
-        () = work.go() => {}
-        () = asking => {}
-        () = listening => {}
-    }
-    work.end().await;
+    let uses = Uses::new(source, &engine);
+    caretaker_engine::run::run(settings, engine, uses, stop).await;
 }
 
-fn watching(what: &str) -> String {
-    format!("watching {what}")
-}
-
-fn watches(engine: &Engine) -> BoxStream<'static, Vec<Told>> {
-    let mut all: Vec<BoxStream<'static, Told>> = Vec::new();
-    for source in &SOURCES {
-        all.push(
-            watch(engine.reader.clone(), source, engine.scan).map(|news| Told::Of(source, Box::new(news))).boxed(),
-        );
-    }
-    all.push(state::changes(engine.reader.clone(), engine.scan).map(Told::State).boxed());
-    select_all(all).ready_chunks(AT_ONCE).boxed()
-}
-
-type Acts = FuturesUnordered<futures::future::BoxFuture<'static, Done>>;
-
-struct Work {
-    settings: Arc<Settings>,
-    engine: Arc<Engine>,
-    news: BoxStream<'static, Vec<Told>>,
-    rounds: Rounds,
-    queue: VecDeque<Due>,
-    acts: Acts,
-    /// What was admitted lately; none if it must be read.
-    ledger: Option<Kept<Ledger>>,
-    /// What is held back must be looked at again.
-    anew: bool,
-    led: bool,
-    /// Whether a dry run has told that the breaker would open.
-    told_open: bool,
-    pause: Option<Instant>,
-    /// When the journal was last tried again.
-    caught_up: Instant,
-    records: Option<Records>,
-    wires: Option<Wires>,
+/// Uses, and whether they are heard of.
+pub struct Uses {
+    /// Nothing where somebody else writes them down.
+    heard: Option<(Records, Wires)>,
+    listening: Option<BoxFuture<'static, ()>>,
     /// Whether all namespaces were seen.
     complete: bool,
     /// Whether gaps are to be forgotten that were noted while uses were heard of here.
     tidy: bool,
 }
 
-impl Work {
-    async fn go(&mut self) {
-        let mut lead = self.engine.lead.clone();
-        loop {
-            self.begin_acts();
-            let (clock, health) = (self.engine.clock.clone(), self.engine.health.clone());
-            let next = if self.may_judge() { self.rounds.next() } else { None };
-            let pause = self.pause;
-            let behind = !self.engine.journal.is_complete();
-            let later = self.records.as_ref().and_then(Records::next);
-            tokio::select! {
-                stir = records::stir(&mut self.records, &mut self.wires) => self.stirred(stir),
-                () = clock.over(later) => {}
-                Some(told) = self.news.next() => told.into_iter().for_each(|told| self.hear(told)),
-                Some(done) = self.acts.next() => self.finish(done),
-                () = clock.over(next) => {}
-                () = health.better() => {}
-                () = lease::changed(&mut lead) => {}
-                () = async {
-                    match pause {
-                        Some(until) => tokio::time::sleep_until(until).await,
-                        None => std::future::pending().await,
-                    }
-                } => self.pause = None,
-                () = tokio::time::sleep(JOURNAL_PAUSE), if behind => {}
-                () = tokio::time::sleep(BEAT) => {}
-            }
-            self.engine.health.beat();
-            if behind && self.caught_up.elapsed() >= JOURNAL_PAUSE {
-                self.caught_up = Instant::now();
-                tell::catch_up(&self.engine);
-            }
-            self.follow_lead();
-            self.record();
-            self.round().await;
+/// Something about uses.
+pub enum Stir {
+    /// Something was heard.
+    News,
+    /// A write has ended.
+    Written(Box<Written>),
+    /// What is known of gaps has changed.
+    Gaps,
+}
+
+impl Uses {
+    /// Heard of there; `None` where somebody else writes them down.
+    #[must_use]
+    pub fn new(source: Option<Source>, engine: &Arc<Engine>) -> Self {
+        let mut uses = Self { heard: None, listening: None, complete: false, tidy: false };
+        if let Some(source) = source {
+            let (wires, listening) = listen::listen(source.clone(), engine.clone(), MANAGER);
+            uses.heard = Some((Records::new(source), wires));
+            uses.listening = Some(listening.boxed());
+        }
+        uses
+    }
+}
+
+impl Beside<Namespaces> for Uses {
+    type Stir = Stir;
+
+    fn alongside(&mut self) -> BoxFuture<'static, ()> {
+        self.listening.take().unwrap_or_else(|| std::future::pending().boxed())
+    }
+
+    async fn stir(&mut self) -> Stir {
+        let Some((records, wires)) = &mut self.heard else { return std::future::pending().await };
+        let ear = records.source.ear.clone();
+        tokio::select! {
+            () = ear.news() => Stir::News,
+            written = records.ended() => Stir::Written(Box::new(written)),
+            Ok(()) = wires.hearing.changed() => Stir::Gaps,
         }
     }
 
-    fn hear(&mut self, told: Told) {
-        let health = &self.engine.health;
-        match told {
-            Told::Of(source, news) => {
-                match &*news {
-                    News::Complete => {
-                        health.fine(&watching(source.plural));
-                        self.complete |= source.kind == "Namespace";
-                    }
-                    News::Failed(why) => health.waits(&watching(source.plural), why),
-                    News::Begins | News::Is(_) | News::Gone(_) => {}
+    fn stirred(&mut self, stir: Stir, rounds: &mut Rounds<Namespaces>, engine: &Engine) {
+        let Some((records, wires)) = &mut self.heard else { return };
+        match stir {
+            Stir::News => {
+                for word in records.source.ear.take_canaries() {
+                    // Whoever waits for it outlives this loop.
+                    let _ = wires.words.send(word);
                 }
-                self.rounds.hear(source.kind, &news);
+                records.hear(rounds, engine.dry_run);
             }
-            Told::State(news) => match news {
-                News::Is(_) if self.wires.as_ref().is_some_and(Wires::ring) => {}
-                News::Is(change) if self.ledger.as_ref().is_some_and(|kept| !kept.is_older_than(change.version())) => {}
-                News::Is(_) | News::Gone(_) => self.ledger = None,
-                News::Complete => health.fine(&watching(state::NAME)),
-                News::Failed(why) => health.waits(&watching(state::NAME), why),
-                News::Begins => {}
-            },
+            Stir::Written(written) => records.finish(*written, rounds, engine),
+            // Every deadline is another one.
+            Stir::Gaps => rounds.doubt(),
         }
     }
 
-    /// Whether all is there that it takes to judge rightly, and to act on it.
-    fn may_judge(&self) -> bool {
-        let listens = self.wires.as_ref().is_none_or(|wires| wires.hearing.borrow().is_some());
-        self.led && listens && self.pause.is_none() && self.engine.health.is_fine()
+    fn next(&self) -> Option<Timestamp> {
+        self.heard.as_ref().and_then(|(records, _)| records.next())
     }
 
-    /// The world as it is now: while activity may be missed, no silence counts.
-    fn world(&self, now: Timestamp) -> World {
-        let gaps = self.wires.as_ref().and_then(|wires| wires.hearing.borrow().as_ref()?.gaps.last(now));
-        World { last_gap: gaps.or(self.settings.world.last_gap), ..self.settings.world.clone() }
-    }
-
-    fn follow_lead(&mut self) {
-        let Engine { lead, health, metrics, .. } = &*self.engine;
-        match lead.as_ref().and_then(Lead::trouble) {
-            Some(why) => health.waits(LEASE, why),
-            None if lead.as_ref().is_some_and(Lead::is_known) => health.fine(LEASE),
-            None => {}
-        }
-        let leads = self.engine.leads();
-        if !leads {
-            self.rounds.stand_by();
-        }
-        if leads == self.led {
-            return;
-        }
-        self.led = leads;
-        metrics.leader(crate::NAME, leads && lead.is_some());
-        if leads {
-            if lead.is_some() {
-                tracing::info!("this replica leads");
-            }
-            self.ledger = None;
-            self.tidy = self.wires.is_none() && !self.engine.dry_run;
-            if let Some(lead) = lead.as_ref().filter(|_| self.wires.is_none()) {
-                lead.settle();
-            }
-            self.rounds.doubt();
-        } else {
-            tracing::info!("this replica does not lead any more");
-            for due in std::mem::take(&mut self.queue) {
-                self.rounds.put_back(&due);
-            }
-            self.rounds.stand_down();
-            self.tell_totals();
-            metrics.breaker(crate::NAME, false);
+    /// Begins to write down what may be written.
+    fn turn(&mut self, rounds: &Rounds<Namespaces>, world: &World, now: Timestamp) {
+        if let Some((records, _)) = &mut self.heard {
+            records.begin(rounds.seen(), &world.policy, self.complete, now);
         }
     }
 
-    async fn round(&mut self) {
-        if !self.led || self.pause.is_some() {
-            return;
-        }
-        if self.ledger.is_none() {
-            match self.engine.state.read::<Ledger>().await {
-                Ok(kept) => {
-                    self.engine.metrics.breaker(crate::NAME, kept.value.open.is_some());
-                    self.ledger = Some(kept);
-                    self.engine.health.fine(STATE);
-                    self.anew = true;
-                }
-                Err(e) => return self.state_failed(&e.to_string()),
-            }
-        }
-        if std::mem::take(&mut self.tidy)
-            && let Err(e) = listen::forget(&self.engine).await
-        {
-            return self.state_failed(&e.to_string());
-        }
-        if !self.may_judge() {
-            return;
-        }
-        let Some(mut kept) = self.ledger.take() else { return };
-        let before = kept.value.clone();
-        let now = self.engine.clock.now();
-        let (world, bounds) = (self.world(now), &self.settings.bounds);
-        let mut round = self.rounds.round(&world, bounds, &mut kept.value, std::mem::take(&mut self.anew), now);
-        for refusal in std::mem::take(&mut round.refused) {
-            tell::refused(&self.engine, &refusal);
-        }
-        if kept.value != before
-            && !self.engine.dry_run
-            && let Err(e) = self.engine.state.write(&mut kept).await
-        {
-            // Nothing was begun; what is known of the state may be old.
-            for due in &round.due {
-                self.rounds.put_back(due);
-            }
-            self.anew = true;
-            return self.state_failed(&e.to_string());
-        }
-        self.ledger = Some(kept);
-        self.take_up(round);
-        self.tell_totals();
+    fn complete(&mut self, kind: &str) {
+        self.complete |= kind == "Namespace";
     }
 
-    fn state_failed(&mut self, why: &str) {
-        self.ledger = None;
-        self.engine.health.waits(STATE, why);
-        self.pause = Some(Instant::now() + STATE_PAUSE);
-    }
-
-    fn tell_totals(&self) {
-        for (next, count) in self.rounds.totals() {
-            self.engine.metrics.subjects(crate::NAME, next, count);
+    /// A canary may have come back to another replica.
+    fn state_written(&self) {
+        if let Some((_, wires)) = &self.heard {
+            wires.changed.notify_one();
         }
     }
 
-    /// Nothing new is begun; what is under way may end, and what was heard is written down.
-    async fn end(mut self) {
-        let limit = Instant::now() + LAST_ACTS;
-        if let Some(records) = &mut self.records {
-            records.close(&mut self.rounds, &self.engine);
+    fn leads(&mut self, engine: &Engine) {
+        self.tidy = self.heard.is_none() && !engine.dry_run;
+        if let Some(lead) = engine.lead.as_ref().filter(|_| self.heard.is_none()) {
+            lead.settle();
         }
-        loop {
-            let policy = &self.settings.world.policy;
-            if let Some(records) = &mut self.records {
-                records.begin(&self.rounds, policy, self.complete, self.engine.clock.now());
-            }
-            if self.acts.is_empty() && self.records.as_ref().is_none_or(Records::is_idle) {
-                return;
-            }
-            tokio::select! {
-                Some(done) = self.acts.next() => self.finish(done),
-                stir = records::stir(&mut self.records, &mut self.wires) => self.stirred(stir),
-                () = tokio::time::sleep_until(limit) => break,
-            }
+    }
+
+    async fn prepare(&mut self, engine: &Arc<Engine>) -> Result<(), StateError> {
+        if self.tidy {
+            listen::forget(engine).await?;
         }
-        if !self.acts.is_empty() {
-            tracing::warn!("{} acts are cut short; the next leader completes them", self.acts.len());
+        self.tidy = false;
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.heard.as_ref().is_none_or(|(_, wires)| wires.hearing.borrow().is_some())
+    }
+
+    /// While activity may be missed, no silence counts.
+    fn world(&self, world: &World, now: Timestamp) -> World {
+        let gaps = self.heard.as_ref().and_then(|(_, wires)| wires.hearing.borrow().as_ref()?.gaps.last(now));
+        World { last_gap: gaps.or(world.last_gap), ..world.clone() }
+    }
+
+    fn stands(&self, due: &Due<Namespaces>, seen: &Observation) -> Stands {
+        let Some((records, wires)) = &self.heard else { return Stands::Yes };
+        if seen.was_used_since(&due.subject) {
+            return Stands::No;
         }
-        if let Some(left) = self.records.as_ref().map(Records::left).filter(|left| *left > 0) {
-            tracing::warn!("the uses of {left} namespaces were not written down");
+        if records.waits_to_write(due.subject.home()) {
+            return Stands::NobodyKnows;
         }
+        // Silence counts once a request of our own came back that was made after it was over.
+        let proven = wires.hearing.borrow().as_ref().and_then(|hearing| hearing.proven);
+        if proven > due.verdict.next.at() {
+            return Stands::Yes;
+        }
+        wires.doubt.notify_one();
+        Stands::NobodyKnows
+    }
+
+    fn close(&mut self, rounds: &mut Rounds<Namespaces>, engine: &Engine) {
+        if let Some((records, _)) = &mut self.heard {
+            records.close(rounds, engine);
+        }
+    }
+
+    fn left(&self) -> Option<String> {
+        let left = self.heard.as_ref().map_or(0, |(records, _)| records.left());
+        (left > 0).then(|| format!("the uses of {left} namespaces were not written down"))
     }
 }

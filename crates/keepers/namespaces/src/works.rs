@@ -4,7 +4,8 @@ use caretaker_core::Timestamp;
 use caretaker_engine::access::Need;
 use caretaker_engine::api::Resource;
 use caretaker_engine::events::Report;
-use caretaker_engine::keep::{Carried, Due, Ended, Keep};
+use caretaker_engine::keep::{Carried, Due, Ended, Keep, Refusal};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use serde_json::Value;
 
@@ -49,6 +50,10 @@ impl Keep for Namespaces {
 
     fn reports(ended: &[Ended<Self>]) -> Vec<Report> {
         ended.iter().flat_map(run::reports).collect()
+    }
+
+    fn regarding(refusal: &Refusal) -> ObjectReference {
+        run::regarding(refusal)
     }
 
     async fn carry_out(client: Client, due: Vec<Due<Self>>, world: World, now: Timestamp) -> Carried<Self> {

@@ -5,8 +5,9 @@ mod furnished;
 
 use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::pass::Pass;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::Keep;
 use caretaker_namespaces::subject::Subject;
 use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
@@ -25,9 +26,9 @@ const PASSES: usize = 12;
 
 /// Passes until nothing is left to do; an error is a reason to try again, as it is for the operator.
 async fn settle(client: &Client, name: &str, now: Timestamp) {
-    let keep = Keep::default();
+    let keep = Pass::<Namespaces>::default();
     for _ in 0..PASSES {
-        let pass = keep.pass(client, &mut Ledger::default(), now, |s| s.home() == name).await;
+        let pass = keep.make(client, &mut Ledger::default(), now, |s| s.home() == name).await;
         if pass.is_ok_and(|p| p.done.is_empty()) {
             return;
         }
@@ -108,9 +109,9 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
         runtime.block_on(story.prepare(&client, &name));
 
         mortal(faults, config.clone(), async |client| {
-            let keep = Keep::default();
+            let keep = Pass::<Namespaces>::default();
             // Whether it ends well is not for this life to say.
-            let _ = keep.pass(&client, &mut Ledger::default(), story.now(), |s| s.home() == name).await;
+            let _ = keep.make(&client, &mut Ledger::default(), story.now(), |s| s.home() == name).await;
         });
         runtime.block_on(settle(&client, &name, story.now()));
 
@@ -171,8 +172,10 @@ fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
         let labelled = labelled.label(api::SLEEP_AFTER, "1h").annotation(api::ACTIVITY, &used_at(start()));
         deployments.create(&post, &labelled).await.unwrap();
         let pass = async |now| {
-            let pass =
-                Keep::default().pass(&client, &mut Ledger::default(), now, |s| s.home() == "previews").await.unwrap();
+            let pass = Pass::<Namespaces>::default()
+                .make(&client, &mut Ledger::default(), now, |s| s.home() == "previews")
+                .await
+                .unwrap();
             pass.done.into_iter().map(|d| d.outcome.map_err(|e| e.to_string())).collect::<Vec<_>>()
         };
         let replicas = async || deployments.get("pr-42").await.unwrap().spec.and_then(|s| s.replicas);

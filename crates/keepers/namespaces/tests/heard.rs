@@ -13,7 +13,8 @@ use caretaker_activity::fold::Fold;
 use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
-use caretaker_namespaces::keep::Keep;
+use caretaker_engine::pass::Pass;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::observe::SOURCES;
 use caretaker_namespaces::run::Source;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
@@ -100,7 +101,10 @@ async fn gaps(client: &Client) -> Vec<Value> {
 /// A namespace that is asleep.
 async fn prepare(client: &Client, name: &str) {
     furnish(client, name).await;
-    let pass = Keep::default().pass(client, &mut Ledger::default(), hours(2), |s| s.home() == name).await.unwrap();
+    let pass = Pass::<Namespaces>::default()
+        .make(client, &mut Ledger::default(), hours(2), |s| s.home() == name)
+        .await
+        .unwrap();
     assert!(pass.done.len() == 1 && pass.done[0].outcome.is_ok(), "{pass:?}");
 }
 

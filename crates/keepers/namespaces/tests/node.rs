@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::pass::Pass;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::Keep;
 use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_stateful_set};
 use caretaker_testkit::{Error, shared_with_node, until};
@@ -66,7 +67,7 @@ async fn becomes(client: &Client, expected: &[&str]) -> caretaker_testkit::Resul
 }
 
 async fn pass(client: &Client, now: Timestamp) -> Outcome {
-    let pass = Keep::default().pass(client, &mut Ledger::default(), now, |s| s.home() == "dorm").await?;
+    let pass = Pass::<Namespaces>::default().make(client, &mut Ledger::default(), now, |s| s.home() == "dorm").await?;
     for done in pass.done {
         done.outcome?;
     }

@@ -2,9 +2,11 @@
 
 mod real;
 
+use caretaker_engine::keep::observe;
+use caretaker_engine::pass::Pass;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::carry_out::Undone;
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::{Keep, observe};
 use caretaker_namespaces::subject::{Fallback, Policy, World};
 use caretaker_testkit::faults::Faults;
 use caretaker_testkit::make::{Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
@@ -166,7 +168,7 @@ async fn a_delete_reads_again_and_spares_a_namespace_that_was_used_since() {
     let home = announced("used-since").await;
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe(&client).await.unwrap();
+    observe::<Namespaces>(&client).await.unwrap();
     home.touch(hours(4)).await;
 
     let outcomes = home.pass_by(&client, hours(5)).await;
@@ -181,7 +183,7 @@ async fn a_delete_reads_again_and_spares_a_namespace_in_which_something_runs_aga
     let home = announced("runs-again").await;
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe(&client).await.unwrap();
+    observe::<Namespaces>(&client).await.unwrap();
     home.scale::<Deployment>("web", 1).await;
 
     let outcomes = home.pass_by(&client, hours(5)).await;
@@ -260,10 +262,10 @@ async fn down_for_three_periods_it_sleeps_and_does_not_delete_in_the_next_pass()
     assert!(home.namespace().await.is_none());
 }
 
-fn with_fallback() -> Keep {
+fn with_fallback() -> Pass<Namespaces> {
     let fallback = Fallback { sleep_after: Fallback::SLEEP_AFTER, delete_claims: false };
     let policy = Policy { fallback: Some(fallback), protected: vec![WildMatch::new("prod-*")], ..Policy::default() };
-    Keep { world: World { policy, ..World::default() }, ..Keep::default() }
+    Pass { world: World { policy, ..World::default() }, ..Pass::default() }
 }
 
 #[tokio::test]

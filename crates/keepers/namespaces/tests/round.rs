@@ -2,11 +2,13 @@
 
 use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace};
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::keep::Ended;
+use caretaker_engine::round::{Batch, Round, Rounds};
 use caretaker_engine::watch::News;
-use caretaker_namespaces::act::carry_out::Sight;
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::act::carry_out::{Sight, Undone};
 use caretaker_namespaces::api;
 use caretaker_namespaces::observe::Manifest;
-use caretaker_namespaces::round::{Due, Round, Rounds};
 use caretaker_namespaces::subject::World;
 use serde_json::{Value, json};
 
@@ -33,7 +35,7 @@ fn manifest(object: &Value) -> Manifest {
 
 /// Rounds over namespaces, with their bounds and their ledger.
 struct Script {
-    rounds: Rounds,
+    rounds: Rounds<Namespaces>,
     bounds: Bounds,
     ledger: Ledger,
 }
@@ -51,8 +53,19 @@ impl Script {
         self.rounds.hear("Namespace", &News::Is(manifest(object)));
     }
 
-    fn round(&mut self, now: Timestamp) -> Round {
+    fn round(&mut self, now: Timestamp) -> Round<Namespaces> {
         self.rounds.round(&World::default(), &self.bounds, &mut self.ledger, false, now)
+    }
+
+    /// What was taken up has gone well, or has not.
+    fn end(&mut self, batch: &Batch<Namespaces>, done: bool, now: Timestamp) {
+        let outcome = || if done { Ok(()) } else { Err(Undone::Changed("something else".to_owned())) };
+        let ended: Vec<_> = batch.due.iter().map(|due| Ended { due: due.clone(), outcome: outcome() }).collect();
+        self.rounds.end(&batch.site, &ended, now);
+    }
+
+    fn failed(&mut self, batch: &Batch<Namespaces>, now: Timestamp) {
+        self.end(batch, false, now);
     }
 
     /// The names of what may be done.
@@ -61,8 +74,8 @@ impl Script {
     }
 }
 
-fn names(due: &[Due]) -> Vec<String> {
-    due.iter().map(|d| d.subject.name.clone()).collect()
+fn names(due: &[Batch<Namespaces>]) -> Vec<String> {
+    due.iter().flat_map(|batch| &batch.due).map(|d| d.subject.name.clone()).collect()
 }
 
 fn one_an_hour() -> Bounds {
@@ -88,7 +101,7 @@ fn what_failed_is_tried_again_after_a_pause_that_grows() {
     let mut pauses = Vec::new();
     for _ in 0..11 {
         let round = script.round(now);
-        script.rounds.failed(&round.due[0], now);
+        script.failed(&round.due[0], now);
         script.round(now);
         let next = script.rounds.next().unwrap();
         pauses.push(next.duration_since(now).as_secs());
@@ -102,14 +115,14 @@ fn what_failed_is_tried_again_after_a_pause_that_grows() {
 fn use_does_not_wait_for_the_pause_of_a_sleep_that_failed() {
     let mut script = Script::of(&["a"], Bounds::default());
     let round = script.round(at(61));
-    script.rounds.failed(&round.due[0], at(61));
+    script.failed(&round.due[0], at(61));
     let mut used = namespace("a", 2, at(61));
     used["metadata"]["labels"][api::STATE] = json!("sleeping");
     script.tell(&used);
 
     let round = script.round(at(61));
 
-    assert_eq!(round.due[0].verdict.rule, "WokenByActivity");
+    assert_eq!(round.due[0].due[0].verdict.rule, "WokenByActivity");
 }
 
 #[test]
@@ -117,11 +130,11 @@ fn what_was_admitted_and_failed_keeps_its_place_as_long_as_that_counts() {
     let mut script = Script::of(&["a", "b"], one_an_hour());
     let first = script.round(at(61));
     assert_eq!(names(&first.due), ["a"]);
-    script.rounds.failed(&first.due[0], at(61));
+    script.failed(&first.due[0], at(61));
 
     let again = script.round(at(62));
     assert_eq!(names(&again.due), ["a"], "it needs no second place");
-    script.rounds.failed(&again.due[0], at(62));
+    script.failed(&again.due[0], at(62));
     assert_eq!(script.ledger.admitted["sleep"].len(), 1);
 
     let later = script.round(at(125));
@@ -133,7 +146,7 @@ fn what_was_admitted_and_failed_keeps_its_place_as_long_as_that_counts() {
 fn what_failed_long_ago_has_no_free_pass() {
     let mut script = Script::of(&["a", "b"], one_an_hour());
     let first = script.round(at(61));
-    script.rounds.failed(&first.due[0], at(61));
+    script.failed(&first.due[0], at(61));
     script.tell(&namespace("a", 2, at(62)));
     assert_eq!(script.due(at(62)), Vec::<String>::new(), "it was used, and b waits its turn");
 
@@ -148,9 +161,9 @@ fn what_went_well_and_is_asked_for_again_waits_too() {
     let mut now = at(61);
     let mut times = Vec::new();
     for _ in 0..60 {
-        for due in script.round(now).due {
+        for batch in script.round(now).due {
             times.push(now.duration_since(at(61)).as_secs());
-            script.rounds.done(&due, now);
+            script.end(&batch, true, now);
         }
         now += seconds(1);
     }
@@ -165,7 +178,7 @@ fn an_open_breaker_holds_back_what_is_tried_again() {
     script.tell(&namespace("c", 1, at(1)));
     let first = script.round(at(60) + seconds(1));
     assert_eq!(names(&first.due), ["a", "b"]);
-    first.due.iter().for_each(|due| script.rounds.failed(due, at(60) + seconds(1)));
+    first.due.iter().for_each(|batch| script.failed(batch, at(60) + seconds(1)));
 
     let round = script.round(at(62));
 
@@ -182,9 +195,9 @@ fn what_was_taken_up_and_not_begun_is_due_again_after_the_lead_was_lost() {
     assert_eq!(round.due.len(), 2);
 
     // The one is under way, the other is still queued.
-    script.rounds.put_back(&round.due[1]);
+    script.rounds.put_back(&round.due[1], at(61));
     script.rounds.stand_down();
-    script.rounds.failed(&round.due[0], at(61));
+    script.failed(&round.due[0], at(61));
     script.rounds.doubt();
 
     assert_eq!(script.due(at(63)), ["a", "b"]);
@@ -194,7 +207,7 @@ fn what_was_taken_up_and_not_begun_is_due_again_after_the_lead_was_lost() {
 fn a_dry_run_tells_an_act_once_and_again_when_it_is_due_again() {
     let mut script = Script::of(&["a"], Bounds::default());
     let round = script.round(at(61));
-    script.rounds.rehearse(&round.due[0]);
+    script.rounds.rehearse(&round.due[0], at(61));
     assert_eq!(script.due(at(62)), Vec::<String>::new());
 
     script.tell(&namespace("a", 2, at(63)));
@@ -209,7 +222,7 @@ fn a_refusal_is_told_once_and_again_in_other_words() {
     let mut broken = namespace("a", 1, at(0));
     broken["metadata"]["labels"][api::SLEEP_AFTER] = json!("2days");
     script.tell(&broken);
-    let told = |round: Round| round.refused.into_iter().map(|r| (r.rule, r.name)).collect::<Vec<_>>();
+    let told = |round: Round<Namespaces>| round.refused.into_iter().map(|r| (r.rule, r.name)).collect::<Vec<_>>();
     assert_eq!(told(script.round(at(1))), [("BrokenLabel", "a".to_owned())]);
 
     script.tell(&broken);
@@ -224,9 +237,9 @@ fn a_refusal_is_told_once_and_again_in_other_words() {
 fn what_was_deleted_is_not_brought_back_by_what_the_watch_still_tells() {
     let mut script = Script::of(&["a"], Bounds::default());
     let round = script.round(at(61));
-    let gone = Sight::Gone(Box::new(round.due[0].subject.clone()));
-    script.rounds.see(&vec![gone]);
-    script.rounds.done(&round.due[0], at(61));
+    let gone = Sight::Gone(Box::new(round.due[0].due[0].subject.clone()));
+    script.rounds.see(&[gone]);
+    script.end(&round.due[0], true, at(61));
 
     script.tell(&namespace("a", 2, at(0)));
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use caretaker_core::admit::Crowd;
 use caretaker_core::{Setting, Timestamp};
 
-use caretaker_engine::keep::Index;
+use caretaker_engine::keep::{Index, Refusal};
 
 use super::{Manifest, Meta, home, is_of_our_group, is_single, row, subject};
 use crate::Namespaces;
@@ -15,6 +15,9 @@ use crate::act::carry_out::Sight;
 use crate::api::{self, Activity, State};
 use crate::subject::{Kind, Subject};
 use crate::workload::{Workload, WorkloadKind};
+
+/// The rule under which a record of a workload is reported that cannot be read.
+pub const BROKEN_RECORD: &str = "BrokenRecord";
 
 /// What has been seen of a cluster so far.
 #[derive(Debug, Default)]
@@ -97,6 +100,12 @@ impl Observation {
     pub fn last_use(&self, home: &str) -> Option<Timestamp> {
         let said = self.namespaces.get(home).and_then(|ns| ns.activity.get());
         [said, self.uses.get(home)].into_iter().flatten().map(|a| a.at).max()
+    }
+
+    /// Whether a use is known that was not when a subject was judged.
+    #[must_use]
+    pub fn was_used_since(&self, subject: &Subject) -> bool {
+        subject.kind == Kind::Namespace && self.last_use(subject.home()) > subject.activity.get().map(|a| a.at)
     }
 
     /// What a namespace says about itself; what stands around it is not part of it.
@@ -328,6 +337,18 @@ impl Index<Namespaces> for Observation {
         singles.sort_by(|a, b| (a.kind, &a.namespace, &a.name).cmp(&(b.kind, &b.namespace, &b.name)));
         subjects.extend(singles);
         subjects
+    }
+
+    /// Records of workloads that cannot be read.
+    fn complaints(&self, home: &String, subjects: &[Subject]) -> Vec<Refusal> {
+        let complains = |subject: &&Subject| subject.kind == Kind::Namespace && subject.inactive.is_none();
+        let rows = subjects.iter().filter(complains).flat_map(|subject| &subject.workloads);
+        let refusal = |row: &Workload| {
+            let because = row.broken()?.to_string();
+            let (kind, name, uid) = (row.kind.name(), row.name.clone(), row.uid.clone());
+            Some(Refusal { kind, namespace: Some(home.clone()), name, uid, rule: BROKEN_RECORD, because })
+        };
+        rows.filter_map(refusal).collect()
     }
 
     fn crowd(&self) -> Crowd {

@@ -55,14 +55,6 @@ pub(super) struct Wires {
     pub(super) hearing: watch::Receiver<Option<Hearing>>,
 }
 
-impl Wires {
-    /// The state was written: a canary may have come back to another replica.
-    pub(super) fn ring(&self) -> bool {
-        self.changed.notify_one();
-        false
-    }
-}
-
 struct Listening {
     source: Source,
     engine: Arc<Engine>,

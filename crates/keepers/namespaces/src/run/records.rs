@@ -10,19 +10,18 @@ use caretaker_activity::fold::Note;
 use caretaker_core::deadlines::Deadlines;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::api::{is_absence, is_conflict};
+use caretaker_engine::round::Rounds;
 use caretaker_engine::{Engine, told};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kube::Client;
 
-use super::Work;
-use super::listen::Wires;
+use crate::Namespaces;
 use crate::act::carry_out::{MANAGER, Sight};
 use crate::api::State;
-use crate::observe::{Manifest, resource};
+use crate::observe::{Manifest, Observation, resource};
 use crate::record::{Recording, activity, weigh};
-use crate::round::Rounds;
 use crate::subject::Policy;
 
 /// Makes a client on a connection of its own, under a name of its own.
@@ -52,7 +51,7 @@ impl fmt::Debug for Source {
 }
 
 /// A write that has ended.
-pub(super) struct Written {
+pub struct Written {
     home: String,
     note: Note,
     outcome: Result<Box<Manifest>, kube::Error>,
@@ -115,11 +114,11 @@ impl Records {
 
     /// Takes in what was heard, and has it judged at once where nobody sleeps: what is asleep is
     /// judged by what its object says, as the last look before a wake sees no more than that.
-    pub(super) fn hear(&mut self, rounds: &mut Rounds, dry_run: bool) {
+    pub(super) fn hear(&mut self, rounds: &mut Rounds<Namespaces>, dry_run: bool) {
         for (home, note) in self.source.ear.take() {
-            let awake = rounds.namespace(&home).is_some_and(|ns| ns.state() == State::Normal);
+            let awake = rounds.seen().namespace(&home).is_some_and(|ns| ns.state() == State::Normal);
             if let Some(activity) = activity(&note).filter(|_| awake || dry_run) {
-                rounds.used(&home, activity);
+                rounds.seen_mut().used(&home, activity);
             }
             if dry_run {
                 continue;
@@ -140,11 +139,6 @@ impl Records {
         }
     }
 
-    /// Whether nothing waits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.left() == 0
-    }
-
     /// How many namespaces have something to be written.
     pub(super) fn left(&self) -> usize {
         self.notes.len() + self.writes.len()
@@ -161,9 +155,9 @@ impl Records {
     }
 
     /// Begins what may be written. `complete`: a namespace that is not known does not exist.
-    pub(super) fn begin(&mut self, rounds: &Rounds, policy: &Policy, complete: bool, now: Timestamp) {
+    pub(super) fn begin(&mut self, seen: &Observation, policy: &Policy, complete: bool, now: Timestamp) {
         for home in self.later.over(now) {
-            let awake = rounds.namespace(&home).is_none_or(|ns| ns.state() == State::Normal);
+            let awake = seen.namespace(&home).is_none_or(|ns| ns.state() == State::Normal);
             self.queue(home, awake);
         }
         while self.writes.len() < AT_ONCE
@@ -172,13 +166,13 @@ impl Records {
         {
             self.queued.remove(&home);
             if !self.busy.contains(&home) {
-                self.write(home, rounds, policy, now);
+                self.write(home, seen, policy, now);
             }
         }
     }
 
-    fn write(&mut self, home: String, rounds: &Rounds, policy: &Policy, now: Timestamp) {
-        let Some((note, ns)) = self.notes.get(&home).zip(rounds.namespace(&home)) else {
+    fn write(&mut self, home: String, seen: &Observation, policy: &Policy, now: Timestamp) {
+        let Some((note, ns)) = self.notes.get(&home).zip(seen.namespace(&home)) else {
             self.forget(&home);
             return;
         };
@@ -220,7 +214,7 @@ impl Records {
     }
 
     /// Takes in how a write went.
-    pub(super) fn finish(&mut self, written: Written, rounds: &mut Rounds, engine: &Engine) {
+    pub(super) fn finish(&mut self, written: Written, rounds: &mut Rounds<Namespaces>, engine: &Engine) {
         let Written { home, note, outcome, first } = written;
         let now = engine.clock.now();
         self.busy.remove(&home);
@@ -228,7 +222,7 @@ impl Records {
             Ok(namespace) => {
                 engine.metrics.recorded("written");
                 self.written.insert(home.clone(), now);
-                rounds.see(&vec![Sight::Is("Namespace", namespace)]);
+                rounds.see(&[Sight::Is("Namespace", namespace)]);
                 // Whatever was heard meanwhile.
                 if self.notes.contains_key(&home) {
                     self.heard.insert(home.clone(), Instant::now());
@@ -236,13 +230,13 @@ impl Records {
                 } else {
                     self.heard.remove(&home);
                 }
-                self.written.retain(|home, _| rounds.namespace(home).is_some());
+                self.written.retain(|home, _| rounds.seen().namespace(home).is_some());
                 return self.tell();
             }
             Err(kube::Error::Api(status)) if is_absence(&status, &home) => return self.forget(&home),
             Err(e) if is_conflict(&e) => {
                 if let Some(first) = first {
-                    rounds.see(&vec![Sight::Is("Namespace", first)]);
+                    rounds.see(&[Sight::Is("Namespace", first)]);
                 }
                 MOMENT
             }
@@ -262,60 +256,13 @@ impl Records {
     }
 
     /// Hears nothing more, and has everything written that was heard, however lately it was written.
-    pub(super) fn close(&mut self, rounds: &mut Rounds, engine: &Engine) {
+    pub(super) fn close(&mut self, rounds: &mut Rounds<Namespaces>, engine: &Engine) {
         self.source.ear.close();
         self.source.every = SignedDuration::ZERO;
         self.hear(rounds, engine.dry_run);
         let homes: Vec<String> = self.notes.keys().cloned().collect();
         for home in homes {
             self.queue(home, true);
-        }
-    }
-}
-
-/// Something about uses.
-pub(super) enum Stir {
-    /// Something was heard.
-    News,
-    /// A write has ended.
-    Written(Box<Written>),
-    /// What is known of gaps has changed.
-    Gaps,
-}
-
-/// Returns when anything happens about uses; never, where nobody listens.
-pub(super) async fn stir(records: &mut Option<Records>, wires: &mut Option<Wires>) -> Stir {
-    let (Some(records), Some(wires)) = (records, wires) else { return std::future::pending().await };
-    let ear = records.source.ear.clone();
-    tokio::select! {
-        () = ear.news() => Stir::News,
-        written = records.ended() => Stir::Written(Box::new(written)),
-        Ok(()) = wires.hearing.changed() => Stir::Gaps,
-    }
-}
-
-impl Work {
-    /// Takes in what happened about uses.
-    pub(super) fn stirred(&mut self, stir: Stir) {
-        let (Some(records), Some(wires)) = (&mut self.records, &self.wires) else { return };
-        match stir {
-            Stir::News => {
-                for word in records.source.ear.take_canaries() {
-                    // Whoever waits for it outlives this loop.
-                    let _ = wires.words.send(word);
-                }
-                records.hear(&mut self.rounds, self.engine.dry_run);
-            }
-            Stir::Written(written) => records.finish(*written, &mut self.rounds, &self.engine),
-            // Every deadline is another one.
-            Stir::Gaps => self.rounds.doubt(),
-        }
-    }
-
-    /// Begins to write down what may be written.
-    pub(super) fn record(&mut self) {
-        if let Some(records) = &mut self.records {
-            records.begin(&self.rounds, &self.settings.world.policy, self.complete, self.engine.clock.now());
         }
     }
 }

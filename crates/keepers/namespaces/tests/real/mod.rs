@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use caretaker_core::admit::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::pass::Pass;
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::carry_out::{MANAGER, Undone};
 use caretaker_namespaces::api;
-use caretaker_namespaces::keep::Keep;
 use caretaker_namespaces::observe::SOURCES;
 use caretaker_namespaces::subject::Subject;
 use caretaker_testkit::make::{Said, mk_namespace};
@@ -71,7 +72,7 @@ impl<K> Inside for K where
 pub struct Home {
     pub client: Client,
     pub name: String,
-    keep: Keep,
+    keep: Pass<Namespaces>,
 }
 
 impl Home {
@@ -83,11 +84,11 @@ impl Home {
     pub async fn of(cluster: &Cluster, namespace: Namespace) -> Self {
         let client = cluster.client().await.unwrap();
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-        Self { client, name: namespace.name_any(), keep: Keep::default() }
+        Self { client, name: namespace.name_any(), keep: Pass::default() }
     }
 
     /// Kept in another world.
-    pub fn kept(self, keep: Keep) -> Self {
+    pub fn kept(self, keep: Pass<Namespaces>) -> Self {
         Self { keep, ..self }
     }
 
@@ -158,7 +159,7 @@ impl Home {
     /// The same by another client.
     pub async fn pass_by(&self, client: &Client, now: Timestamp) -> Vec<Result<(), Undone>> {
         let ours = |s: &Subject| s.home() == self.name;
-        let pass = self.keep.pass(client, &mut Ledger::default(), now, ours).await.unwrap();
+        let pass = self.keep.make(client, &mut Ledger::default(), now, ours).await.unwrap();
         pass.done.into_iter().map(|done| done.outcome.map(drop)).collect()
     }
 

@@ -15,8 +15,10 @@ use caretaker_engine::events::Events;
 use caretaker_engine::health::Health;
 use caretaker_engine::journal::Journal;
 use caretaker_engine::metrics::Metrics;
+use caretaker_engine::run::Settings;
 use caretaker_engine::state::State;
-use caretaker_namespaces::run::{Settings, Source, run};
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::run::{Source, run};
 use caretaker_namespaces::subject::World;
 use caretaker_testkit::until;
 use kube::Client;
@@ -58,17 +60,22 @@ impl Working {
     }
 
     pub fn bounded(client: &Client, clock: Clock, scan: Duration, world: World, bounds: Bounds) -> Self {
-        Self::with(client, clock, scan, Settings { world, bounds, concurrency: 8, source: None })
+        Self::with(client, clock, scan, Settings { world, bounds, concurrency: 8 }, None)
     }
 
     /// A keeper that hears of uses.
     pub fn listening(client: &Client, clock: Clock, scan: Duration, source: Source) -> Self {
-        let settings =
-            Settings { world: World::default(), bounds: Bounds::default(), concurrency: 8, source: Some(source) };
-        Self::with(client, clock, scan, settings)
+        let settings = Settings { world: World::default(), bounds: Bounds::default(), concurrency: 8 };
+        Self::with(client, clock, scan, settings, Some(source))
     }
 
-    fn with(client: &Client, clock: Clock, scan: Duration, settings: Settings) -> Self {
+    fn with(
+        client: &Client,
+        clock: Clock,
+        scan: Duration,
+        settings: Settings<Namespaces>,
+        source: Option<Source>,
+    ) -> Self {
         let (lines, health) = (Lines::default(), Health::default());
         let engine = Engine {
             reader: client.clone(),
@@ -82,9 +89,10 @@ impl Working {
             health: health.clone(),
             dry_run: false,
             scan,
+            backup: None,
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(run(settings, engine, async {
+        let task = tokio::spawn(run(settings, source, engine, async {
             // Dropped is as good as rung.
             let _ = stopped.await;
         }));
