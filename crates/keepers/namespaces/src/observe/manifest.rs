@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use caretaker_engine::api::or_default;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// The fields of an API object that matter, whatever its kind.
 #[derive(Debug, Clone, Default, Deserialize)]
