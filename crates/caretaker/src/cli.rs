@@ -48,6 +48,8 @@ pub enum Verb {
     Breaker(Breaker),
     /// Show when each namespace was last used, by whom and how, and what did not count
     Activity(Activity),
+    /// Show what each pool of addresses holds, and what leaked
+    Addresses(Addresses),
     /// Print what an API server needs to send its audit events to the operator
     AuditConfig(AuditConfig),
     /// Print the rules in the order in which they are tried
@@ -187,7 +189,7 @@ pub enum PlanOutput {
 /// `caretaker explain`
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The subject: namespace/NAME, deployment/NAME, service/NAME, or their short forms ns, deploy, svc; also as two words
+    /// The subject: namespace/NAME, deployment/NAME, service/NAME, ip/ADDRESS, spiderippool/NAME, spiderendpoint/NAME, or the short forms ns, deploy, svc, sp, se; also as two words
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     pub subject: Vec<String>,
     /// The namespace it is in
@@ -340,6 +342,37 @@ pub struct Activity {
     /// Which cluster.
     #[command(flatten)]
     pub cluster: Cluster,
+}
+
+/// `caretaker addresses`
+#[derive(Debug, Args)]
+pub struct Addresses {
+    /// What to show
+    #[command(subcommand)]
+    pub verb: AddressesVerb,
+}
+
+/// What to show about addresses.
+#[derive(Debug, Subcommand)]
+pub enum AddressesVerb {
+    /// Show for each pool its size, what is in use, leaked and suspected, and whether its count is right
+    Report(Report),
+    /// Print the CustomResourceDefinitions of pools and endpoints, for a cluster that has none
+    Crds,
+}
+
+/// `caretaker addresses report`
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Where from.
+    #[command(flatten)]
+    pub source: Source,
+    /// Judge at this time (RFC 3339, without a zone in UTC); default: now
+    #[arg(long, value_name = "T", value_parser = moment)]
+    pub at: Option<Timestamp>,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
+    pub output: TextOutput,
 }
 
 /// `caretaker audit-config`

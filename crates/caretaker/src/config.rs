@@ -1,19 +1,19 @@
 //! The settings: one YAML file, every key known, every value checked.
 
 mod activity;
+mod addresses;
 mod common;
 mod namespaces;
 
 use std::path::Path;
 
-use caretaker_core::admit::Bounds;
 use caretaker_core::{SignedDuration, duration};
-use caretaker_namespaces::subject::Policy;
 use serde::Deserialize;
 
 use crate::keepers;
 
 pub use activity::{ActivityConfig, ActivitySource, Sources};
+pub use addresses::Addresses;
 use common::span;
 pub use common::{BreakerConfig, CALLS, Common, OrNone, PaceConfig, SCAN};
 pub use namespaces::{FallbackConfig, Namespaces};
@@ -53,6 +53,8 @@ impl Default for Config {
 pub struct Keepers {
     /// Idle namespaces.
     pub namespaces: Namespaces,
+    /// Leaked addresses.
+    pub addresses: Addresses,
 }
 
 impl Config {
@@ -82,16 +84,12 @@ impl Config {
         keepers::ALL.iter().try_for_each(|keeper| keeper.check(self))
     }
 
-    /// What judging of namespaces looks at.
-    #[must_use]
-    pub fn policy(&self) -> Policy {
-        self.keepers.namespaces.policy()
-    }
-
-    /// What admitting looks at, for namespaces.
-    #[must_use]
-    pub fn bounds(&self) -> Bounds {
-        keepers::bounds::<caretaker_namespaces::Namespaces>(self)
+    /// With what the variables say by which the systems are set that a keeper stands in for.
+    pub fn with_environment(mut self) -> Result<Self, ConfigError> {
+        let fail = |why: String| ConfigError { origin: "environment".to_owned(), why };
+        self.keepers.addresses.take_over(|name| std::env::var(name).ok()).map_err(fail)?;
+        self.check().map_err(fail)?;
+        Ok(self)
     }
 }
 
@@ -146,7 +144,8 @@ mod tests {
         ) {
             for text in [text, other] {
                 if let Ok(config) = Config::parse(&text, "x") {
-                    let _ = (config.policy().protects("shop"), config.bounds());
+                    let bounds = keepers::bounds::<caretaker_namespaces::Namespaces>(&config);
+                    let _ = (config.keepers.namespaces.policy().protects("shop"), bounds);
                 }
             }
         }

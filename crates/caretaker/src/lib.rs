@@ -6,6 +6,7 @@
 //! go to standard error.
 
 pub mod activity;
+pub mod addresses;
 pub mod audit_config;
 pub mod breaker;
 pub mod cli;
@@ -83,6 +84,7 @@ fn answer(cli: &Cli, now: Timestamp) -> Result<Answer> {
         Verb::Release(args) => release::answer(args, now),
         Verb::Breaker(args) => breaker::answer(args, now),
         Verb::Activity(args) => activity::answer(args, now),
+        Verb::Addresses(args) => addresses::answer(args, now),
         Verb::AuditConfig(args) => audit_config::answer(args),
         Verb::Rules { keeper } => rules(keeper.as_deref()),
         Verb::Completions { shell } => {

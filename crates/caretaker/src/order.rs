@@ -124,7 +124,7 @@ impl<'a> Ordering<'a> {
         let mut cluster = Cluster::default();
         cluster.read_own(&client).await;
         let config = scene::config(args.config.as_deref(), &cluster.settings)?;
-        let world = World { policy: config.policy(), last_gap: None };
+        let world = World { policy: config.keepers.namespaces.policy(), last_gap: None };
         Ok(Self { args, client, world, now, done: Vec::new(), notes: cluster.notes })
     }
 

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
-use caretaker_core::Keeper as _;
 use kube::Client;
 
 use crate::cli::Source;
@@ -154,25 +153,18 @@ fn enabled(config: &Config, files: Option<&BTreeSet<&str>>) -> Vec<&'static dyn 
     ALL.iter().copied().filter(|keeper| keeper.is_on(config, files)).collect()
 }
 
-/// Whether the namespaces keeper was asked for by name; `None` if nobody said.
-pub(crate) fn keepers(asked: Option<&[String]>) -> Result<Option<bool>> {
-    let is_namespaces = |keeper: &&dyn Listed| keeper.name() == caretaker_namespaces::Namespaces::NAME;
-    Ok(keepers::asked(asked)?.map(|asked| asked.iter().any(is_namespaces)))
-}
-
 /// Caretaker's own ConfigMaps, by name.
 pub type Settings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The flag and its variable come before what the running operator uses.
 pub(crate) fn config(path: Option<&Path>, settings: &Settings) -> Result<Config> {
-    if let Some(path) = path {
-        return Ok(Config::read(path)?);
-    }
     let running = settings.get("caretaker-config").and_then(|data| data.get("config.yaml"));
-    Ok(running.map_or_else(
-        || Ok(Config::default()),
-        |text| Config::parse(text, "ConfigMap caretaker-system/caretaker-config"),
-    )?)
+    let config = match (path, running) {
+        (Some(path), _) => Config::read(path)?,
+        (None, Some(text)) => Config::parse(text, "ConfigMap caretaker-system/caretaker-config")?,
+        (None, None) => Config::default(),
+    };
+    Ok(config.with_environment()?)
 }
 
 #[cfg(test)]

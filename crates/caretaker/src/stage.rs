@@ -76,11 +76,17 @@ impl<K: Console> Stage<K> {
         Self { subjects, ground, bounds, ledger, uses, happened, waited }
     }
 
-    /// The verdict on each subject, after pace and breaker.
+    /// The verdict on each subject, whatever pace and breaker say.
+    #[must_use]
+    pub fn judged(&self, now: Timestamp) -> Vec<Verdict<K::Action>> {
+        let world = K::world(&self.ground, now);
+        self.subjects.iter().map(|s| K::judge(s, &world, now)).collect()
+    }
+
+    /// The same, after pace and breaker.
     #[must_use]
     pub fn verdicts(&self, now: Timestamp) -> Vec<Verdict<K::Action>> {
-        let world = K::world(&self.ground, now);
-        let mut verdicts: Vec<_> = self.subjects.iter().map(|s| K::judge(s, &world, now)).collect();
+        let mut verdicts = self.judged(now);
         let (groups, crowd) = (groups::<K>(&self.subjects), crowd::<K>(&self.subjects));
         admit(&mut verdicts, &groups, crowd, &self.bounds, &self.ledger, now);
         verdicts

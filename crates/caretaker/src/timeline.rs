@@ -28,7 +28,8 @@ pub(crate) fn draw(stages: &[Box<dyn Staged>], rows: &[Row<'_>], start: Timestam
     }
     events(&mut text, rows, stages.len() > 1);
     text.push('\n');
-    for stage in stages {
+    // Who has nothing to look at has nothing to say beside somebody who has.
+    for stage in stages.iter().filter(|stage| stages.len() == 1 || stage.count() > 0) {
         let of = if stages.len() > 1 { format!(" of {}", stage.keeper()) } else { String::new() };
         text.push_str(&format!("Of {} subjects{of} {}.\n", stage.count(), stage.summary()));
     }

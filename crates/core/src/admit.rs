@@ -37,10 +37,14 @@ pub struct Breaker {
     pub within: SignedDuration,
 }
 
-impl Default for Breaker {
+impl Breaker {
     /// Half of all subjects, but not for a handful, within ten minutes.
+    pub const USUAL: Self = Self { at_least: 20, share: 0.5, within: SignedDuration::from_mins(10) };
+}
+
+impl Default for Breaker {
     fn default() -> Self {
-        Self { at_least: 20, share: 0.5, within: SignedDuration::from_mins(10) }
+        Self::USUAL
     }
 }
 

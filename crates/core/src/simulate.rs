@@ -152,8 +152,11 @@ impl<K: Keeper> Simulation<K> {
                 .filter_map(|i| self.subjects[*i].as_ref())
                 .map(|s| K::judge(s, &self.world, now))
                 .collect();
-            for i in &touched {
+            for (i, verdict) in touched.iter().zip(&verdicts) {
                 self.queued.remove(i);
+                if let Some(subject) = &mut self.subjects[*i] {
+                    K::note(subject, verdict, now);
+                }
             }
             let dues: Vec<_> = verdicts.iter().map(|v| v.next.at()).collect();
             let groups = Groups {

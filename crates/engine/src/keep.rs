@@ -68,6 +68,11 @@ pub trait Keep: Keeper + Sized {
     /// What there is to say on objects about acts that have ended together.
     fn reports(ended: &[Ended<Self>]) -> Vec<Report>;
 
+    /// The object that a subject stands on, if it is none itself.
+    fn stands_on(_subject: &Self::Subject) -> Option<ObjectReference> {
+        None
+    }
+
     /// On which object an Event tells of a refusal. Of a kind that is no API's, a keeper says itself.
     #[must_use]
     fn regarding(refusal: &Refusal) -> ObjectReference {
@@ -187,7 +192,7 @@ pub trait Undone: std::error::Error + Send + 'static {
 }
 
 /// Something that must not happen, or cannot be read, and was not told before.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Refusal {
     /// The kind of the object.
     pub kind: &'static str,
@@ -201,6 +206,8 @@ pub struct Refusal {
     pub rule: &'static str,
     /// What is wrong.
     pub because: String,
+    /// The object it stands on, if it is none itself.
+    pub on: Option<ObjectReference>,
 }
 
 /// Whether objects of this kind matter to a keeper.

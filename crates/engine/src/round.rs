@@ -352,6 +352,7 @@ fn refusal<K: Keep>(subject: &K::Subject, verdict: Verdict<K::Action>) -> Refusa
         uid: name.uid.to_owned(),
         rule: verdict.rule,
         because: verdict.because,
+        on: K::stands_on(subject),
     }
 }
 

@@ -52,7 +52,8 @@ fn act<K: Keep>(engine: &Engine, due: &Due<K>, outcome: Outcome, error: Option<S
 
 /// Something cannot be read, or must not happen.
 pub(crate) fn refused<K: Keep>(engine: &Engine, refusal: &Refusal) {
-    refuse::<K>(engine, refusal, K::regarding(refusal));
+    let regarding = refusal.on.clone().unwrap_or_else(|| K::regarding(refusal));
+    refuse::<K>(engine, refusal, regarding);
 }
 
 /// The breaker has opened: nothing that it guards is done until a person has looked.
@@ -73,11 +74,11 @@ pub(crate) fn opened<K: Keep>(engine: &Engine, opened: &Opened) {
         name: Some(name.clone()),
         ..ObjectReference::default()
     };
-    refuse::<K>(engine, &Refusal { kind, namespace, name, uid, rule, because }, regarding);
+    refuse::<K>(engine, &Refusal { kind, namespace, name, uid, rule, because, on: None }, regarding);
 }
 
 fn refuse<K: Keep>(engine: &Engine, refusal: &Refusal, regarding: ObjectReference) {
-    let Refusal { kind, namespace, name, uid, rule, because } = refusal;
+    let Refusal { kind, namespace, name, uid, rule, because, .. } = refusal;
     let line = Line {
         at: engine.clock.now(),
         keeper: K::NAME,

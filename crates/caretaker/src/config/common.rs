@@ -57,19 +57,25 @@ impl Common<'_> {
                 return Err(format!("{key}.pace.{action}.per is zero: write a time such as 1h, or pace: none"));
             }
         }
-        self.breaker.0.as_ref().map_or(Ok(()), |breaker| share(&format!("{key}.breaker.share"), breaker.share))
+        let breaker = self.breaker.0.as_ref().and_then(|breaker| breaker.share);
+        breaker.map_or(Ok(()), |value| share(&format!("{key}.breaker.share"), value))
     }
 
-    /// What admitting looks at; `built_in` holds for actions of which the settings say nothing.
+    /// What admitting looks at; `built_in` holds for actions of which the settings say nothing, and
+    /// `usual` for what they do not say of the breaker.
     #[must_use]
-    pub fn bounds(&self, built_in: &[(&str, Pace)]) -> Bounds {
+    pub fn bounds(&self, built_in: &[(&str, Pace)], usual: Breaker) -> Bounds {
         let pace = self.pace.0.as_ref().map(|configured| {
             let configured = configured
                 .iter()
                 .map(|(action, p)| (action.clone(), Pace { at_least: p.at_least, share: p.share, per: p.per }));
             built_in.iter().map(|(action, pace)| ((*action).to_owned(), *pace)).chain(configured).collect()
         });
-        let breaker = self.breaker.0.map(|b| Breaker { at_least: b.at_least, share: b.share, within: b.within });
+        let breaker = self.breaker.0.map(|b| Breaker {
+            at_least: b.at_least.unwrap_or(usual.at_least),
+            share: b.share.unwrap_or(usual.share),
+            within: b.within.unwrap_or(usual.within),
+        });
         Bounds { pace: pace.unwrap_or_default(), breaker }
     }
 }
@@ -90,21 +96,18 @@ pub struct PaceConfig {
     per: SignedDuration,
 }
 
-/// So many, and such a share, within a time.
-#[derive(Debug, Clone, Copy, Deserialize)]
+/// So many, and such a share, within a time; what is not said is the keeper's own.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct BreakerConfig {
-    at_least: usize,
-    share: f64,
-    #[serde(deserialize_with = "span")]
-    within: SignedDuration,
+    at_least: Option<usize>,
+    share: Option<f64>,
+    #[serde(deserialize_with = "some_span")]
+    within: Option<SignedDuration>,
 }
 
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        let Breaker { at_least, share, within } = Breaker::default();
-        Self { at_least, share, within }
-    }
+fn some_span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+    span(deserializer).map(Some)
 }
 
 pub(super) fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {

@@ -4,6 +4,7 @@
 //! [`crate::stage`]. What differs is in [`Console`]: a keeper that is to be seen in the commands
 //! implements it, has a section in the settings, and stands in [`ALL`].
 
+mod addresses;
 mod namespaces;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use std::marker::PhantomData;
 
 use anyhow::{Context, Result, bail};
 use caretaker_core::Timestamp;
-use caretaker_core::admit::{Bounds, Ledger, Pace};
+use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace};
 use caretaker_core::setting::Broken;
 use caretaker_engine::keep::{self, Index as _, Keep};
 use futures::FutureExt as _;
@@ -32,7 +33,8 @@ use crate::stage::{Stage, Staged};
 pub use namespaces::Ground;
 
 /// Every keeper there is, in the order in which people read of them.
-pub static ALL: &[&dyn Listed] = &[&Of::<caretaker_namespaces::Namespaces>(PhantomData)];
+pub static ALL: &[&dyn Listed] =
+    &[&Of::<caretaker_namespaces::Namespaces>(PhantomData), &Of::<caretaker_addresses::Addresses>(PhantomData)];
 
 /// A kind of subject, as people type it.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,6 +82,8 @@ pub trait Console: Keep {
     const PACED: &'static [&'static str];
     /// The pace of actions of which the settings say nothing.
     const PACES: &'static [(&'static str, Pace)];
+    /// What the breaker is where the settings say nothing of it.
+    const BREAKER: Breaker = Breaker::USUAL;
     /// What the characters of a lane mean.
     const LEGEND: &'static str;
     /// What became of subjects, by action, in the order of a summary.
@@ -164,7 +168,7 @@ pub(crate) fn wants<K: Keep>(kind: &str) -> bool {
 
 /// What holds a keeper back.
 pub(crate) fn bounds<K: Console>(config: &Config) -> Bounds {
-    K::common(config).bounds(K::PACES)
+    K::common(config).bounds(K::PACES, K::BREAKER)
 }
 
 /// What the operator recorded under a key of its state.

@@ -67,7 +67,7 @@ impl Console for Namespaces {
 
     fn ground(config: &Config, settings: &Settings) -> Result<Ground> {
         let activity = config.keepers.namespaces.activity.clone();
-        Ok(Ground { policy: config.policy(), activity, gaps: kept(settings, GAPS)? })
+        Ok(Ground { policy: config.keepers.namespaces.policy(), activity, gaps: kept(settings, GAPS)? })
     }
 
     /// While uses may be missed, no silence counts.
@@ -93,10 +93,10 @@ impl Console for Namespaces {
     }
 
     fn lacks(kinds: &BTreeSet<&str>) -> Vec<String> {
-        let mut lacks = Vec::new();
         if !kinds.contains("Namespace") {
-            lacks.push("there are objects but no Namespace among them: no namespace is judged".to_owned());
+            return vec!["there are objects but no Namespace among them: no namespace is judged".to_owned()];
         }
+        let mut lacks = Vec::new();
         // Every real cluster has some.
         if !kinds.contains("APIService") {
             lacks.push(

@@ -229,7 +229,7 @@ impl<const TOGETHER: usize, const REST: u64> Index<Toys<TOGETHER, REST>> for She
     /// A box that is called a bad one is complained about wherever one of its toys is looked at.
     fn complaints(&self, (case, _): &(String, String), _: &[Toy]) -> Vec<Refusal> {
         let (name, uid, because) = (case.clone(), String::new(), "it is a bad box".to_owned());
-        let refusal = Refusal { kind: "ConfigMap", namespace: None, name, uid, rule: "BadBox", because };
+        let refusal = Refusal { kind: "ConfigMap", namespace: None, name, uid, rule: "BadBox", because, on: None };
         if case.ends_with("bad") { vec![refusal] } else { Vec::new() }
     }
 

@@ -25,6 +25,7 @@
 
 pub mod act;
 pub mod api;
+pub mod counts;
 pub mod judge;
 pub mod observe;
 pub mod report;
@@ -33,11 +34,11 @@ mod works;
 
 use caretaker_core::keeper::{Keeper, Name};
 use caretaker_core::rules::RuleTable;
-use caretaker_core::{Timestamp, time};
+use caretaker_core::{Timestamp, Verdict, time};
 
 use act::Action;
 use observe::Home;
-use subject::{Subject, World};
+use subject::{Sighting, Subject, World};
 
 /// The keeper's name.
 pub const NAME: &str = "addresses";
@@ -81,6 +82,15 @@ impl Keeper for Addresses {
 
     fn after(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
         act::after(subject, action, world, now)
+    }
+
+    fn note(subject: &mut Subject, verdict: &Verdict<Action>, now: Timestamp) {
+        let sighted = match subject {
+            Subject::Address(address) => &mut address.sighted,
+            Subject::Endpoint(endpoint) => &mut endpoint.sighted,
+            Subject::Pool(_) => return,
+        };
+        *sighted = Sighting::after(*sighted, verdict.rule, now);
     }
 
     fn is_counted(subject: &Subject) -> bool {

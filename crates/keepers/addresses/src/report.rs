@@ -39,9 +39,9 @@ const SUSPECTED: [&str; 2] = ["NotAmongItsOwn", "PodNotSeenYet"];
 
 /// All pools in figures, by name.
 #[must_use]
-pub fn lines(judged: &[(Subject, Verdict<Action>)]) -> Vec<Line> {
+pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
     let mut lines: BTreeMap<Arc<str>, Line> = BTreeMap::new();
-    for (subject, verdict) in judged {
+    for (subject, verdict) in subjects.iter().zip(verdicts) {
         match subject {
             Subject::Pool(pool) => {
                 let line = lines.entry(pool.name.clone()).or_default();

@@ -58,6 +58,16 @@ pub struct Sighting {
     pub rule: &'static str,
 }
 
+impl Sighting {
+    /// What is known after a verdict: since when it has been the same, if that counts.
+    pub(crate) fn after(before: Option<Self>, rule: &'static str, now: Timestamp) -> Option<Self> {
+        if !crate::judge::SIGHTED.contains(&rule) {
+            return None;
+        }
+        before.filter(|sighting| sighting.rule == rule).or(Some(Self { since: now, rule }))
+    }
+}
+
 /// Whoever a record or an endpoint names, and what is known of that name now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Holder {

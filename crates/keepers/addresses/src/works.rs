@@ -73,6 +73,11 @@ impl Keep for Addresses {
         reports(ended)
     }
 
+    /// An address stands in a pool.
+    fn stands_on(subject: &Subject) -> Option<ObjectReference> {
+        Some(site_reference(subject))
+    }
+
     fn of_a_backup(world: &World) -> Option<World> {
         Some(World { leads: false, ..*world })
     }
@@ -155,7 +160,7 @@ fn subject_name(subject: &Subject) -> &str {
 }
 
 /// The pool of an address; everything else is an object itself.
-pub(crate) fn site_reference(subject: &Subject) -> ObjectReference {
+fn site_reference(subject: &Subject) -> ObjectReference {
     let (kind, namespace, name, uid) = match subject {
         Subject::Address(address) => (POOL, None, &*address.pool, &*address.pool_uid),
         Subject::Pool(pool) => (POOL, None, &*pool.name, &*pool.uid),

@@ -385,10 +385,9 @@ impl Index<Addresses> for Observation {
 
     fn judged(&mut self, subject: &Subject, verdict: &Verdict<Action>, now: Timestamp) {
         let home = crate::home(subject);
-        if !crate::judge::SIGHTED.contains(&verdict.rule) {
-            self.sightings.remove(&home);
-        } else if self.sightings.get(&home).is_none_or(|known| known.rule != verdict.rule) {
-            self.sightings.insert(home, Sighting { since: now, rule: verdict.rule });
+        match Sighting::after(self.sightings.get(&home).copied(), verdict.rule, now) {
+            Some(sighting) => _ = self.sightings.insert(home, sighting),
+            None => _ = self.sightings.remove(&home),
         }
     }
 }

@@ -346,7 +346,7 @@ impl Index<Namespaces> for Observation {
         let refusal = |row: &Workload| {
             let because = row.broken()?.to_string();
             let (kind, name, uid) = (row.kind.name(), row.name.clone(), row.uid.clone());
-            Some(Refusal { kind, namespace: Some(home.clone()), name, uid, rule: BROKEN_RECORD, because })
+            Some(Refusal { kind, namespace: Some(home.clone()), name, uid, rule: BROKEN_RECORD, because, on: None })
         };
         rows.filter_map(refusal).collect()
     }
