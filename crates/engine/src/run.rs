@@ -279,13 +279,13 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
         (self.ledger, self.known) = (None, None);
         if leads {
             if lead.is_some() {
-                tracing::info!("this replica leads the {}", K::NAME);
+                tracing::info!("{}: this replica leads", K::NAME);
             }
             self.unprepared = true;
             self.beside.leads(&self.engine);
             self.rounds.doubt();
         } else {
-            tracing::info!("this replica does not lead the {} any more", K::NAME);
+            tracing::info!("{}: this replica does not lead any more", K::NAME);
             self.tell_totals();
             metrics.breaker(K::NAME, false);
         }
