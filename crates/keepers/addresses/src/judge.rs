@@ -181,7 +181,9 @@ fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
 fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let holder = &address.holder;
-    if holder.pod.is_some() || holder.absent || !world.leads {
+    // Who was taken for absent once is not waited for again.
+    let settled = address.sighted.is_some_and(|sighting| sighting.rule == "PodGone");
+    if holder.pod.is_some() || holder.absent || settled || !world.leads {
         return None;
     }
     let until = time::after(since(address, "PodNotSeenYet", now), SETTLE);

@@ -323,12 +323,15 @@ fn a_pod_that_was_never_seen_may_only_be_late() {
 
     let first = look(&mut index, &home, at(0));
     assert_eq!((first.rule, first.next.at()), ("PodNotSeenYet", Some(now() + SETTLE)));
-    assert_eq!(look(&mut index, &home, at(3)).rule, "PodGone");
+    let gone = look(&mut index, &home, at(3));
+    assert_eq!(gone.rule, "PodGone");
+    assert_eq!(look(&mut index, &home, at(9)), gone, "it stays so, and is due since then");
 
     add(&mut index, &[endpoint("bank/db", &uid(9), &["10.0.0.9"])]);
     let abandoned = Home::Endpoint("bank/db".into());
     assert_eq!(look(&mut index, &abandoned, at(0)).rule, "EndpointNotSeenYet");
-    assert_eq!(look(&mut index, &abandoned, at(3)).rule, "EndpointAbandoned");
+    let gone = look(&mut index, &abandoned, at(3));
+    assert_eq!((gone.rule, look(&mut index, &abandoned, at(9))), ("EndpointAbandoned", gone));
 
     add(&mut index, &[running(&[IP])]);
     assert_eq!(look(&mut index, &home, at(4)).rule, "InUse");

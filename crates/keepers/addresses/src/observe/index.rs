@@ -182,7 +182,12 @@ impl Observation {
             return;
         }
         let machine = seen.owner == Owner::Machine;
-        let before = person.endpoint.replace(Arc::new(seen)).is_some_and(|known| known.owner == Owner::Machine);
+        let speaks_of = seen.pod.clone();
+        let before = person.endpoint.replace(Arc::new(seen));
+        if before.as_ref().is_some_and(|known| known.pod != speaks_of) {
+            self.sightings.remove(&Home::Endpoint(key.clone()));
+        }
+        let before = before.is_some_and(|known| known.owner == Owner::Machine);
         self.machine_endpoints = self.machine_endpoints + usize::from(machine) - usize::from(before);
         self.touch(&key);
     }
@@ -191,6 +196,7 @@ impl Observation {
         let Some(person) = self.people.get_mut(key) else { return };
         let before = person.endpoint.take();
         self.machine_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Machine));
+        self.sightings.remove(&Home::Endpoint(key.into()));
         self.touched.insert(Home::Endpoint(key.into()));
         self.touch(key);
         self.tidy(key);

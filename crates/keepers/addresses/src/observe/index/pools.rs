@@ -106,6 +106,8 @@ impl Observation {
             if let Some(known) = known {
                 self.unlink(&known.holder, pool, *ip);
             }
+            // What was seen of another record says nothing about this one.
+            self.sightings.remove(&Home::Address(pool.clone(), *ip));
             self.touched.insert(Home::Address(pool.clone(), *ip));
             let (holder, person) = self.person(&entry.holder);
             person.records.push((pool.clone(), *ip));
