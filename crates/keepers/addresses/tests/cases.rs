@@ -343,3 +343,41 @@ async fn a_leader_lost_while_it_waits_for_a_deadline_is_followed_by_one_that_kee
     assert!(went_well(&outcomes, 1), "{outcomes:?}");
     assert_eq!(corner.held().await, [""; 0]);
 }
+
+#[tokio::test]
+async fn a_backup_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
+    let mut corner = Corner::new("backup").await;
+    corner.pass.world.leads = false;
+    let (going, over) = (corner.key("going"), corner.key("over"));
+    let uids = [corner.run(&going, &[A]).await, corner.run(&over, &[B]).await];
+    corner.pool(&[(A, &going, &uids[0]), (B, &over, &uids[1]), (C, &corner.key("gone"), &uid(1))]).await;
+    corner.finish(&over, "Failed", later() - seconds(600)).await;
+    corner.terminate(&going).await;
+
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [A, B]);
+
+    corner.pass.world.leads = true;
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn an_endpoint_without_a_record_is_told_while_its_pod_runs_and_goes_after_it() {
+    let corner = Corner::new("recordless").await;
+    let key = corner.key("web");
+    let first = corner.run(&key, &[A]).await;
+    corner.pool(&[]).await;
+    corner.endpoint(endpoint(&key, &first, &[A])).await;
+
+    let mut leader = real::follow::Leader::default();
+    for after in [0, 30, 31, 3600] {
+        assert!(leader.look(&corner, later() + seconds(after)).await.is_empty(), "{after}");
+    }
+    assert_eq!(corner.rules(later()).await["web"].0, "EndpointWithoutRecord");
+    assert_eq!(corner.endpoints().await, ["web"]);
+
+    corner.kill(&key).await;
+    corner.settle(later()).await;
+    assert_eq!(corner.endpoints().await, [""; 0]);
+}
