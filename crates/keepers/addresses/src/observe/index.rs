@@ -319,18 +319,26 @@ impl Index<Addresses> for Observation {
 
     fn remove(&mut self, kind: &str, object: &Manifest) {
         let meta = &object.metadata;
+        // Another one may have taken its name already; what has no uid speaks of whoever bears the name.
+        let is_meant = |known: &Uid| *known == meta.uid || meta.uid == Uid::default();
         match kind {
-            POOL => self.forget_pool(&meta.name),
+            POOL if self.pools.get(meta.name.as_str()).is_some_and(|pool| is_meant(&pool.uid)) => {
+                self.forget_pool(&meta.name);
+            }
             ENDPOINT => {
                 self.deleted.remove(&meta.uid);
-                // Another one may have taken its name already, which an act has seen.
                 let key = meta.key();
-                let same = |p: &Box<Person>| p.endpoint.as_ref().is_some_and(|row| row.uid == meta.uid);
-                if self.people.get(key.as_str()).is_some_and(same) {
+                if self.people.get(key.as_str()).and_then(|p| p.endpoint.as_ref()).is_some_and(|row| is_meant(&row.uid))
+                {
                     self.forget_endpoint(&key);
                 }
             }
-            "Pod" => self.forget_pod(&meta.key()),
+            "Pod" => {
+                let key = meta.key();
+                if self.people.get(key.as_str()).and_then(|p| p.pod.as_ref()).is_some_and(|pod| is_meant(&pod.uid)) {
+                    self.forget_pod(&key);
+                }
+            }
             "StatefulSet" => self.set_wanted(meta.key(), None),
             MACHINE => {
                 self.machines.remove(&meta.key());
