@@ -93,9 +93,13 @@ async fn set_restart_2526() {
     assert_eq!(corner.held().await, [A]);
 }
 
+/// Between a read of ours and our write the set is scaled up, and the new pod has its address.
+#[rstest]
+#[case::after_the_read_of_the_pool("fast-scale", "/spiderippools/fast-scale")]
+#[case::after_the_read_of_the_pod("faster-scale", "/pods/db-0")]
 #[tokio::test]
-async fn fast_scale_pr_3778() {
-    let corner = Corner::new("fast-scale").await;
+async fn fast_scale_pr_3778(#[case] name: &'static str, #[case] read: &'static str) {
+    let corner = Corner::new(name).await;
     corner.set("db", 0).await;
     let key = corner.key("db-0");
     corner.pool(&[(A, &key, &uid(1)), (B, &corner.key("leaked"), &uid(2))]).await;
@@ -103,27 +107,27 @@ async fn fast_scale_pr_3778() {
     let due = corner.decide(later()).await;
     assert_eq!(due.len(), 2, "nobody wants them");
 
-    // Between the read of the pool and its write the set is scaled up, and the new pod has its address.
-    let other = Arc::new(Corner::again("fast-scale").await);
+    let other = Arc::new(Corner::again(name).await);
     let once = AtomicBool::new(true);
-    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |method, path| {
-        let reads = method == "GET" && path.ends_with("spiderippools/fast-scale");
-        if !reads || !once.swap(false, Ordering::Relaxed) {
+    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |_, path| {
+        if !path.ends_with(read) || !once.swap(false, Ordering::Relaxed) {
             return None;
         }
         let other = other.clone();
         meanwhile::happens(async move {
             other.scale("db", 1).await;
-            let uid = other.create("fast-scale/db-0", of_a_set("db")).await;
+            let key = other.key("db-0");
+            let uid = other.create(&key, of_a_set("db")).await;
             let mut cni = real::cni::Cni::default();
-            assert_eq!(cni.add(&other, "fast-scale/db-0", &uid, &[]).await.as_deref(), Some(A));
+            assert_eq!(cni.add(&other, &key, &uid, &[]).await.as_deref(), Some(A));
         })
     });
     let ended = corner.carry_out(&client, due, later()).await;
 
     assert!(ended.iter().any(|one| matches!(one.outcome, Err(Undone::Changed(_)))), "{ended:?}");
     assert_eq!(corner.held().await, [A], "the new one's stays, the leaked one goes by the same write");
-    assert_eq!(corner.rules(later()).await[A].1, "rest");
+    let new = corner.pods_in(name).get("db-0").await.unwrap().metadata.uid;
+    assert_eq!(corner.records().await[A]["podUid"].as_str(), new.as_deref());
 }
 
 #[tokio::test]
