@@ -238,7 +238,7 @@ fn new_pod_elsewhere(subject: &Subject, world: &World, now: Timestamp) -> Found 
     if settled {
         return Some(Finding::act(Action::Release, since(address, "NewPodElsewhere", now), because));
     }
-    suspect(address, "NewPodElsewhere", world, now, because)
+    suspect(address, "NewPodElsewhere", world, now, &because)
 }
 
 fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -321,11 +321,11 @@ fn not_among_its_own(subject: &Subject, world: &World, now: Timestamp) -> Found 
     let pod = same_pod(address)?;
     let own: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
     let because = format!("pod {} is {} with {}", address.holder.key, pod.phase.name(), own.join(", "));
-    suspect(address, "NotAmongItsOwn", world, now, because)
+    suspect(address, "NotAmongItsOwn", world, now, &because)
 }
 
 /// Two sightings, a grace period apart, and then the live read that comes before every act.
-fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: String) -> Found {
+fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: &str) -> Found {
     if !world.leads {
         return Some(Finding::rest(format!("{because}; the leader sees to it")));
     }

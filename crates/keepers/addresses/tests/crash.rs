@@ -4,8 +4,10 @@
 mod objects;
 mod real;
 
+use caretaker_core::admit::Ledger;
 use caretaker_testkit::faults::{Fault, Faults, Life, for_every_call, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
+use kube::api::ListParams;
 use kube::{Config, ResourceExt};
 use objects::{endpoint, set_endpoint, uid};
 use real::{Corner, later, own};
@@ -68,7 +70,7 @@ impl Story {
     }
 
     async fn told_endpoints(&self) -> Vec<String> {
-        let all = self.corner.endpoints_in(&self.corner.name).list(&Default::default()).await.unwrap();
+        let all = self.corner.endpoints_in(&self.corner.name).list(&ListParams::default()).await.unwrap();
         all.iter().map(|e| format!("{} {}", e.name_any(), e.resource_version().unwrap())).collect()
     }
 
@@ -92,7 +94,7 @@ impl Story {
 async fn live(corner: &Corner, client: &kube::Client) {
     for _ in 0..2 {
         // Whether it ends well is not for this life to say.
-        let _ = corner.pass.make(client, &mut Default::default(), later(), |s| corner.is_ours(s)).await;
+        let _ = corner.pass.make(client, &mut Ledger::default(), later(), |s| corner.is_ours(s)).await;
     }
 }
 

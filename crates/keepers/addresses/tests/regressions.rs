@@ -6,6 +6,9 @@
 mod objects;
 mod real;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
 use caretaker_addresses::Addresses;
 use caretaker_addresses::act::Undone;
 use caretaker_addresses::api::{POOL, resource};
@@ -90,9 +93,13 @@ async fn set_restart_2526() {
     assert_eq!(corner.held().await, [A]);
 }
 
+/// Between a read of ours and our write the set is scaled up, and the new pod has its address.
+#[rstest]
+#[case::after_the_read_of_the_pool("fast-scale", "/spiderippools/fast-scale")]
+#[case::after_the_read_of_the_pod("faster-scale", "/pods/db-0")]
 #[tokio::test]
-async fn fast_scale_pr_3778() {
-    let corner = Corner::new("fast-scale").await;
+async fn fast_scale_pr_3778(#[case] name: &'static str, #[case] read: &'static str) {
+    let corner = Corner::new(name).await;
     corner.set("db", 0).await;
     let key = corner.key("db-0");
     corner.pool(&[(A, &key, &uid(1)), (B, &corner.key("leaked"), &uid(2))]).await;
@@ -100,26 +107,27 @@ async fn fast_scale_pr_3778() {
     let due = corner.decide(later()).await;
     assert_eq!(due.len(), 2, "nobody wants them");
 
-    // Between the read of the pool and its write the set is scaled up, and the new pod has its address.
-    let other = std::sync::Arc::new(Corner::again("fast-scale").await);
-    let once = std::sync::atomic::AtomicBool::new(true);
-    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |method, path| {
-        let first = method == "GET" && path.ends_with("spiderippools/fast-scale");
+    let other = Arc::new(Corner::again(name).await);
+    let once = AtomicBool::new(true);
+    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |_, path| {
+        if !path.ends_with(read) || !once.swap(false, Ordering::Relaxed) {
+            return None;
+        }
         let other = other.clone();
-        (first && once.swap(false, std::sync::atomic::Ordering::Relaxed))
-            .then(|| async move {
-                other.scale("db", 1).await;
-                let uid = other.create("fast-scale/db-0", of_a_set("db")).await;
-                let mut cni = real::cni::Cni::default();
-                assert_eq!(cni.add(&other, "fast-scale/db-0", &uid, &[]).await.as_deref(), Some(A));
-            })
-            .and_then(meanwhile::happens)
+        meanwhile::happens(async move {
+            other.scale("db", 1).await;
+            let key = other.key("db-0");
+            let uid = other.create(&key, of_a_set("db")).await;
+            let mut cni = real::cni::Cni::default();
+            assert_eq!(cni.add(&other, &key, &uid, &[]).await.as_deref(), Some(A));
+        })
     });
     let ended = corner.carry_out(&client, due, later()).await;
 
     assert!(ended.iter().any(|one| matches!(one.outcome, Err(Undone::Changed(_)))), "{ended:?}");
     assert_eq!(corner.held().await, [A], "the new one's stays, the leaked one goes by the same write");
-    assert_eq!(corner.rules(later()).await[A].1, "rest");
+    let new = corner.pods_in(name).get("db-0").await.unwrap().metadata.uid;
+    assert_eq!(corner.records().await[A]["podUid"].as_str(), new.as_deref());
 }
 
 #[tokio::test]
@@ -269,21 +277,22 @@ async fn endpoint_precondition(#[case] name: &'static str, #[case] anew: bool) {
     assert_eq!(due.len(), 1);
 
     // After the last look an agent writes it for the pod that has just come.
-    let other = std::sync::Arc::new(Corner::again(name).await);
+    let other = Arc::new(Corner::again(name).await);
     let client = meanwhile::client(shared().admin_config().await.unwrap(), move |_, path| {
+        if !path.ends_with("/pods/web") {
+            return None;
+        }
         let (other, key) = (other.clone(), format!("{name}/web"));
-        path.ends_with("/pods/web")
-            .then(|| async move {
-                if anew {
-                    let endpoints = other.endpoints_in(name);
-                    other.edit_endpoint("web", json!({ "metadata": { "finalizers": null } })).await;
-                    endpoints.delete("web", &DeleteParams::default()).await.unwrap();
-                    other.endpoint(endpoint(&key, &uid(2), &[B])).await;
-                } else {
-                    other.edit_endpoint("web", json!({ "status": endpoint(&key, &uid(2), &[B])["status"] })).await;
-                }
-            })
-            .and_then(meanwhile::happens)
+        meanwhile::happens(async move {
+            if anew {
+                let endpoints = other.endpoints_in(name);
+                other.edit_endpoint("web", json!({ "metadata": { "finalizers": null } })).await;
+                endpoints.delete("web", &DeleteParams::default()).await.unwrap();
+                other.endpoint(endpoint(&key, &uid(2), &[B])).await;
+            } else {
+                other.edit_endpoint("web", json!({ "status": endpoint(&key, &uid(2), &[B])["status"] })).await;
+            }
+        })
     });
     let ended = corner.carry_out(&client, due, later()).await;
 
@@ -297,12 +306,12 @@ async fn endpoint_precondition(#[case] name: &'static str, #[case] anew: bool) {
 async fn pools_before_pods_whereabouts_207() {
     let corner = Corner::new("pools-before-pods").await;
     corner.pool(&[]).await;
-    let other = std::sync::Arc::new(Corner::again("pools-before-pods").await);
+    let other = Arc::new(Corner::again("pools-before-pods").await);
     // A pod is born, and recorded, between any two lists.
-    let count = std::sync::atomic::AtomicU8::new(1);
+    let count = AtomicU8::new(1);
     let client = meanwhile::client(shared().admin_config().await.unwrap(), move |_, _| {
         let other = other.clone();
-        let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let n = count.fetch_add(1, Ordering::Relaxed);
         meanwhile::happens(async move {
             let (key, ip) = (other.key(&format!("web-{n}x")), format!("10.0.0.{n}"));
             let uid = other.run(&key, &[&ip]).await;

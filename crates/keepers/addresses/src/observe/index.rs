@@ -202,10 +202,10 @@ impl Observation {
         self.tidy(key);
     }
 
-    fn set_wanted(&mut self, key: String, wanted: Option<Wanted>) {
+    fn set_wanted(&mut self, key: &str, wanted: Option<Wanted>) {
         let before = match wanted {
-            Some(wanted) => self.sets.insert(key.clone(), wanted),
-            None => self.sets.remove(&key),
+            Some(wanted) => self.sets.insert(key.to_owned(), wanted),
+            None => self.sets.remove(key),
         };
         let range = |w: Option<Wanted>| w.map(|w| (w.first, w.replicas));
         if range(before) == range(wanted) {
@@ -258,7 +258,7 @@ impl Index<Addresses> for Observation {
             "StatefulSet" => {
                 let replicas = object.spec.replicas.unwrap_or(1).max(0);
                 let wanted = Wanted { first: object.spec.ordinals.start, replicas, list: self.list(kind) };
-                self.set_wanted(meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
+                self.set_wanted(&meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
             }
             MACHINE => {
                 let over = ["Succeeded", "Failed"].contains(&object.status.phase.as_str());
@@ -287,18 +287,24 @@ impl Index<Addresses> for Observation {
             POOL => {
                 let old: Vec<Arc<str>> =
                     self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(name, _)| name.clone()).collect();
-                old.iter().for_each(|name| self.forget_pool(name));
+                for name in old {
+                    self.forget_pool(&name);
+                }
             }
             ENDPOINT => {
                 self.deleted.clear();
                 let old = people(&|p| p.endpoint.is_some() && p.endpoint_list != list);
-                old.iter().for_each(|key| self.forget_endpoint(key));
+                for key in old {
+                    self.forget_endpoint(&key);
+                }
             }
             "Pod" => people(&|p| p.pod.is_some() && p.pod_list != list).iter().for_each(|key| self.forget_pod(key)),
             "StatefulSet" => {
                 let old: Vec<String> =
                     self.sets.iter().filter(|(_, set)| set.list != list).map(|(key, _)| key.clone()).collect();
-                old.into_iter().for_each(|key| self.set_wanted(key, None));
+                for key in old {
+                    self.set_wanted(&key, None);
+                }
             }
             MACHINE => {
                 let old: Vec<String> =
@@ -311,7 +317,9 @@ impl Index<Addresses> for Observation {
             "Node" => {
                 let old: Vec<Arc<str>> =
                     self.nodes.iter().filter(|(_, (_, seen))| *seen != list).map(|(name, _)| name.clone()).collect();
-                old.iter().for_each(|name| self.set_node(name, None));
+                for name in old {
+                    self.set_node(&name, None);
+                }
             }
             _ => {}
         }
@@ -339,7 +347,7 @@ impl Index<Addresses> for Observation {
                     self.forget_pod(&key);
                 }
             }
-            "StatefulSet" => self.set_wanted(meta.key(), None),
+            "StatefulSet" => self.set_wanted(&meta.key(), None),
             MACHINE => {
                 self.machines.remove(&meta.key());
                 self.touch(&meta.key());

@@ -320,10 +320,14 @@ impl Model {
         self.batch = Batch::default();
         self.wires.values_mut().for_each(VecDeque::clear);
         self.index = Observation::default();
-        KINDS.iter().for_each(|kind| self.index.begin(kind));
+        for kind in KINDS {
+            self.index.begin(kind);
+        }
         let objects = [vec![self.pool()], self.objects()].concat();
         objects::add(&mut self.index, &objects);
-        KINDS.iter().for_each(|kind| self.index.complete(kind));
+        for kind in KINDS {
+            self.index.complete(kind);
+        }
     }
 
     /// Judges everything, as far as it is known.
