@@ -209,7 +209,7 @@ fn other_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
     {
         // A pod keeps its uid while its sandbox is made anew, and the endpoint follows later.
         let because = format!("pod {} has another sandbox now, and other addresses", address.holder.key);
-        return suspect(address, "OtherPod", world, now, because);
+        return suspect(address, "OtherPod", world, now, &because);
     }
     (!address.holder.is_stateful()).then(|| {
         let because =

@@ -227,7 +227,11 @@ async fn g7_the_right_name_with_the_wrong_container_is_gone_in_the_older_form() 
     corner.endpoint(endpoint(&key, "", &[A]).with("/status/current/containerID", json!("now"))).await;
     assert_eq!(corner.held().await, [A, B], "the dirty record is there");
 
-    corner.settle(later()).await;
+    // Only a suspicion: in this form a record is written before the endpoint that it is compared with.
+    let mut leader = real::follow::Leader::default();
+    assert!(leader.look(&corner, later()).await.is_empty());
+    assert_eq!(corner.held().await, [A, B]);
+    leader.look(&corner, later() + seconds(36)).await;
 
     assert_eq!(corner.held().await, [A]);
     assert_eq!(corner.records().await[A], record("now"), "it is still a map, and untouched");

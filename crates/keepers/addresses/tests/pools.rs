@@ -281,3 +281,18 @@ async fn in_a_storm_that_does_not_end_it_gives_way_and_comes_back() {
     corner.settle(later()).await;
     assert_eq!(corner.held().await.len(), 2 + reads, "three had leaked; the fourth is another one's now");
 }
+
+#[tokio::test]
+async fn a_clock_that_is_ahead_of_the_api_servers_takes_nothing_from_a_pod_that_has_time_left() {
+    let corner = Corner::new("clock-ahead").await;
+    let key = corner.key("web");
+    let uid = corner.run(&key, &["10.0.0.1"]).await;
+    corner.pool(&[("10.0.0.1", &key, &uid)]).await;
+    corner.terminate(&key).await;
+    let by_its_own_clock = shared().client().await.unwrap();
+
+    let outcomes = corner.collect_by(&by_its_own_clock, later()).await;
+
+    assert!(matches!(&outcomes[..], [Err(Undone::Changed(why))] if why.contains("PodTerminating")), "{outcomes:?}");
+    assert_eq!(corner.held().await, ["10.0.0.1"]);
+}

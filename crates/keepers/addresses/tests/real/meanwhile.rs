@@ -7,9 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Request;
+use http::header::DATE;
+use http::{HeaderValue, Request, Response};
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
+use tower::util::MapResponseLayer;
 use tower::{BoxError, Layer, Service};
 
 type Happening = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -18,7 +20,19 @@ type Does = Arc<dyn Fn(&str, &str) -> Option<Happening> + Send + Sync>;
 /// After a call was answered, and before the answer is known, whatever `does` says for its method and
 /// path is done.
 pub fn client(config: Config, does: impl Fn(&str, &str) -> Option<Happening> + Send + Sync + 'static) -> Client {
-    ClientBuilder::try_from(config).unwrap().with_layer(&Meanwhile(Arc::new(does))).build()
+    ClientBuilder::try_from(config).unwrap().with_layer(&Meanwhile(Arc::new(does))).with_layer(&late()).build()
+}
+
+/// A client of an API server on which it is later than in any test: the time of a test is the test's.
+pub fn client_later(config: Config) -> Client {
+    ClientBuilder::try_from(config).unwrap().with_layer(&late()).build()
+}
+
+fn late<B>() -> MapResponseLayer<impl FnMut(Response<B>) -> Response<B> + Clone> {
+    MapResponseLayer::new(|mut answer: Response<B>| {
+        answer.headers_mut().insert(DATE, HeaderValue::from_static("Thu, 01 Jan 2099 00:00:00 GMT"));
+        answer
+    })
 }
 
 /// Something that happens.

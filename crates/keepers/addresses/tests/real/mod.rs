@@ -110,12 +110,12 @@ impl Corner {
     /// The same corner, by a client of somebody else's.
     pub async fn again(name: &str) -> Self {
         let cluster = caretaker_testkit::shared_without_controllers();
-        let client = cluster.client().await.unwrap();
+        let client = meanwhile::client_later(cluster.admin_config().await.unwrap());
         Self { client, name: name.to_owned(), pass: Pass::default(), cluster }
     }
 
     async fn on(cluster: &'static Cluster, installed: &OnceCell<()>, name: &str) -> Self {
-        let client = cluster.client().await.unwrap();
+        let client = meanwhile::client_later(cluster.admin_config().await.unwrap());
         installed.get_or_init(|| install(&client)).await;
         cluster.namespace(name).await.unwrap();
         Self { client, name: name.to_owned(), pass: Pass::default(), cluster }
