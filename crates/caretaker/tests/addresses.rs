@@ -226,6 +226,36 @@ async fn a_new_leader_rebuilds_every_deadline_from_the_objects() {
 }
 
 #[tokio::test]
+async fn a_leader_killed_in_the_middle_is_followed_by_one_that_completes_it() {
+    let pools = Pools::new().await;
+    let live = pools.pod("web", "10.0.8.1", 30).await;
+    pools.endpoint("web", &live, "10.0.8.1").await;
+    let mut records: Vec<_> = (0..12).map(leaked).collect();
+    for (ip, pod, uid) in &records {
+        pools.endpoint(pod, uid, ip).await;
+    }
+    records.push(record("10.0.8.1", "web", &live));
+    pools.pool("pool", &records).await;
+    // Slow enough to be caught half way.
+    let (_folder, config) = settings("{lease: 3s, keepers: {addresses: {callsPerSecond: 8}}}");
+    let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
+    let mut first = as_user(&pools, "first", &args).await;
+    until("some endpoints to be gone", LIMIT, async || {
+        let left = pools.endpoints().await.len();
+        Ok(if left < 12 { Ok(()) } else { Err(format!("{left} are there")) })
+    })
+    .await
+    .unwrap();
+
+    first.kill();
+    assert!(pools.endpoints().await.len() > 1, "it was in the middle");
+    let _second = as_user(&pools, "second", &args).await;
+
+    pools.has_endpoints(&["web"]).await;
+    pools.holds("pool", &["10.0.8.1"]).await;
+}
+
+#[tokio::test]
 async fn two_keepers_work_side_by_side() {
     let pools = Pools::new().await;
     pools.pool("pool", &[leaked(0)]).await;
