@@ -61,8 +61,11 @@ pub trait Keeper: Debug + 'static {
         Self::rules().judge(subject, world, now)
     }
 
-    /// Takes note of a verdict: what is seen for the first time may count from then on.
-    fn note(_subject: &mut Self::Subject, _verdict: &Verdict<Self::Action>, _now: Timestamp) {}
+    /// Takes note of a verdict: what is seen for the first time may count from then on. True if the
+    /// subject is not the same after it.
+    fn note(_subject: &mut Self::Subject, _verdict: &Verdict<Self::Action>, _now: Timestamp) -> bool {
+        false
+    }
 
     /// Whether shares are shares of this subject and its like.
     fn is_counted(_subject: &Self::Subject) -> bool {

@@ -152,10 +152,13 @@ impl<K: Keeper> Simulation<K> {
                 .filter_map(|i| self.subjects[*i].as_ref())
                 .map(|s| K::judge(s, &self.world, now))
                 .collect();
-            for (i, verdict) in touched.iter().zip(&verdicts) {
+            for (i, verdict) in touched.iter().zip(&mut verdicts) {
                 self.queued.remove(i);
-                if let Some(subject) = &mut self.subjects[*i] {
-                    K::note(subject, verdict, now);
+                // What is seen now counts from the moment that is shown.
+                if let Some(subject) = &mut self.subjects[*i]
+                    && K::note(subject, verdict, self.now)
+                {
+                    *verdict = K::judge(subject, &self.world, now);
                 }
             }
             let dues: Vec<_> = verdicts.iter().map(|v| v.next.at()).collect();

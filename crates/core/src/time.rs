@@ -16,6 +16,12 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     })
 }
 
+/// Reads the date that a server puts on its answers, such as `Mon, 02 Mar 2026 12:00:00 GMT`.
+#[must_use]
+pub fn parse_http(text: &str) -> Option<Timestamp> {
+    jiff::fmt::rfc2822::parse(text).ok().map(|zoned| zoned.timestamp())
+}
+
 /// A deadline; one that no calendar reaches is the end of the calendar.
 #[must_use]
 pub fn after(start: Timestamp, duration: SignedDuration) -> Timestamp {
@@ -70,6 +76,12 @@ mod tests {
     #[case::number("1621860479")]
     fn refuses(#[case] text: &str) {
         assert_eq!(parse(text), None);
+    }
+
+    #[test]
+    fn reads_the_date_of_an_answer() {
+        assert_eq!(parse_http("Mon, 02 Mar 2026 12:00:00 GMT").map(show).as_deref(), Some("2026-03-02T12:00:00Z"));
+        assert_eq!(parse_http("today"), None);
     }
 
     #[test]

@@ -3,9 +3,12 @@
 //!
 //! kube's typed API would hold whole objects; a keeper wants a few fields of thirteen kinds.
 
+use caretaker_core::{Timestamp, time};
+use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
+use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -127,6 +130,32 @@ impl Resource {
             Err(kube::Error::Api(status)) if is_absence(&status, name) => Ok(None),
             other => other.map(Some),
         }
+    }
+
+    /// The same, and what time it is there: deadlines that the API server has set are by its clock.
+    pub async fn get_dated<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<(Option<T>, Option<Timestamp>), kube::Error> {
+        let request = Request::new(self.path(namespace)).get(name, &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let answer = client.send(request.map(Body::from)).await?;
+        let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));
+        let (ok, code) = (answer.status().is_success(), answer.status().as_u16());
+        let bytes = answer.into_body().collect().await?.to_bytes();
+        if ok {
+            return serde_json::from_slice(&bytes).map(|object| (Some(object), date)).map_err(kube::Error::SerdeError);
+        }
+        // Whoever answers something else than a Status says nothing about the object.
+        let status = serde_json::from_slice::<kube::core::Status>(&bytes);
+        let status = status.unwrap_or_else(|_| kube::core::Status {
+            code,
+            message: String::from_utf8_lossy(&bytes).chars().take(200).collect(),
+            ..kube::core::Status::default()
+        });
+        if is_absence(&status, name) { Ok((None, date)) } else { Err(kube::Error::Api(Box::new(status))) }
     }
 
     /// Writes one by a merge patch and returns it as it is then. The patch carries its own

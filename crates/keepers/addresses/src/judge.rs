@@ -10,6 +10,7 @@ mod endpoint;
 use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, rules::RuleTable, time};
 
 use crate::act::Action;
+use crate::api::Identity;
 use crate::subject::{Address, Keeps, Phase, Pod, Pool, Subject, World};
 
 /// A record may be seen before the pod that it is of: the two come by different watches. A pod that
@@ -54,7 +55,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     PodNotSeenYet => pod_not_seen_yet,
     /// There is no pod of that name: released at once.
     PodGone => pod_gone,
-    /// Another pod bears the name: released at once.
+    /// Another pod bears the name: released at once. In the older form another sandbox: if that is seen again.
     OtherPod => other_pod,
     /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
     NewPodStarts => new_pod_starts,
@@ -66,7 +67,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     PodTerminating => pod_terminating,
     /// The pod uses the address.
     InUse => in_use,
-    /// The pod has no addresses yet, which proves nothing.
+    /// The pod has told no addresses yet, or none of this family, which proves nothing.
     NoAddressesYet => no_addresses_yet,
     /// The pod runs with other addresses: released if that is seen again after a grace period.
     NotAmongItsOwn => not_among_its_own,
@@ -181,7 +182,9 @@ fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
 fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let holder = &address.holder;
-    if holder.pod.is_some() || holder.absent || !world.leads {
+    // Who was taken for absent once is not waited for again.
+    let settled = address.sighted.is_some_and(|sighting| sighting.rule == "PodGone");
+    if holder.pod.is_some() || holder.absent || settled || !world.leads {
         return None;
     }
     let until = time::after(since(address, "PodNotSeenYet", now), SETTLE);
@@ -198,9 +201,16 @@ fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
     })
 }
 
-fn other_pod(subject: &Subject, _: &World, now: Timestamp) -> Found {
+fn other_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = another_pod(address)?;
+    if let Identity::Container(_) = address.identity
+        && !address.holder.is_stateful()
+    {
+        // A pod keeps its uid while its sandbox is made anew, and the endpoint follows later.
+        let because = format!("pod {} has another sandbox now, and other addresses", address.holder.key);
+        return suspect(address, "OtherPod", world, now, because);
+    }
     (!address.holder.is_stateful()).then(|| {
         let because =
             format!("pod {} is another one now: {}, the record is of {}", address.holder.key, pod.uid, address.uid);
@@ -228,7 +238,7 @@ fn new_pod_elsewhere(subject: &Subject, world: &World, now: Timestamp) -> Found 
     if settled {
         return Some(Finding::act(Action::Release, since(address, "NewPodElsewhere", now), because));
     }
-    suspect(address, "NewPodElsewhere", world, now, because)
+    suspect(address, "NewPodElsewhere", world, now, &because)
 }
 
 fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -296,7 +306,7 @@ fn uses(holder: &str, phase: Phase) -> String {
 fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let none = pod.ips.is_empty() || pod.phase == Phase::Pending;
+    let none = pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.tells_of_none_like(pod, address.ip);
     none.then(|| {
         Finding::rest(format!(
             "pod {} is {} and may not have told its addresses yet",
@@ -311,11 +321,11 @@ fn not_among_its_own(subject: &Subject, world: &World, now: Timestamp) -> Found 
     let pod = same_pod(address)?;
     let own: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
     let because = format!("pod {} is {} with {}", address.holder.key, pod.phase.name(), own.join(", "));
-    suspect(address, "NotAmongItsOwn", world, now, because)
+    suspect(address, "NotAmongItsOwn", world, now, &because)
 }
 
 /// Two sightings, a grace period apart, and then the live read that comes before every act.
-fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: String) -> Found {
+fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: &str) -> Found {
     if !world.leads {
         return Some(Finding::rest(format!("{because}; the leader sees to it")));
     }

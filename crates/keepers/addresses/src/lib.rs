@@ -84,13 +84,14 @@ impl Keeper for Addresses {
         act::after(subject, action, world, now)
     }
 
-    fn note(subject: &mut Subject, verdict: &Verdict<Action>, now: Timestamp) {
+    fn note(subject: &mut Subject, verdict: &Verdict<Action>, now: Timestamp) -> bool {
         let sighted = match subject {
             Subject::Address(address) => &mut address.sighted,
             Subject::Endpoint(endpoint) => &mut endpoint.sighted,
-            Subject::Pool(_) => return,
+            Subject::Pool(_) => return false,
         };
-        *sighted = Sighting::after(*sighted, verdict.rule, now);
+        let before = std::mem::replace(sighted, Sighting::after(*sighted, verdict.rule, now));
+        *sighted != before
     }
 
     fn is_counted(subject: &Subject) -> bool {

@@ -281,8 +281,13 @@ impl Address {
     pub fn is_of(&self, pod: &Pod) -> Option<bool> {
         match &self.identity {
             Identity::Pod(uid) => Some(*uid == pod.uid),
-            // The endpoint says which sandbox is the pod's now.
-            Identity::Container(id) => self.holder.endpoint.as_ref()?.container.as_ref().map(|now| now == id),
+            // The endpoint says which sandbox is the pod's now. It is written after the record: another one
+            // there proves nothing about a pod that has the address, or tells of none.
+            Identity::Container(id) => match self.holder.endpoint.as_ref()?.container.as_ref()? {
+                now if now == id => Some(true),
+                _ if pod.ips.is_empty() || self.holder.uses(pod, self.ip) => None,
+                _ => Some(false),
+            },
             Identity::Unsaid => None,
         }
     }
@@ -302,6 +307,14 @@ impl Holder {
     pub fn endpoint_is_of(&self, pod: &Pod) -> bool {
         let says = |endpoint: &Arc<Row>| endpoint.pod.as_ref().is_none_or(|uid| *uid == pod.uid);
         self.endpoint.as_ref().is_some_and(says)
+    }
+
+    /// Whether nobody has told of any address of this family: Kubernetes tells only of those that the
+    /// cluster is set up for.
+    #[must_use]
+    pub fn tells_of_none_like(&self, pod: &Pod, ip: IpAddr) -> bool {
+        let told = || pod.ips.iter().chain(&pod.more);
+        !self.endpoint_is_of(pod) && !told().any(|own| own.is_ipv4() == ip.is_ipv4())
     }
 
     /// Whether an address is known to be one of its pod.

@@ -55,6 +55,8 @@ fn other(ips: &[&str]) -> Value {
 #[case::pending(&[running(&[]).with("/status/phase", json!("Pending"))], "NoAddressesYet", "rest", None)]
 #[case::pending_with_another(&[running(&["10.0.0.9"]).with("/status/phase", json!("Pending"))], "NoAddressesYet", "rest", None)]
 #[case::running_with_others(&[running(&["10.0.0.9"])], "NotAmongItsOwn", "wait", Some(35))]
+#[case::none_of_its_family(&[running(&["fd00::9"])], "NoAddressesYet", "rest", None)]
+#[case::none_of_its_family_and_an_endpoint_without_it(&[running(&["fd00::9"]), endpoint("shop/web-1", &one(), &["10.0.0.9"])], "NotAmongItsOwn", "wait", Some(35))]
 #[case::its_endpoint_has_it(&[running(&["10.0.0.9"]), endpoint("shop/web-1", &one(), &["10.0.0.9", IP])], "InUse", "rest", None)]
 #[case::an_endpoint_before_had_it(&[running(&["10.0.0.9"]), endpoint("shop/web-1", &uid(7), &[IP])], "NotAmongItsOwn", "wait", Some(35))]
 #[case::multus_tells_of_it(
@@ -175,16 +177,23 @@ fn record_is(allocated: Value) -> Value {
 }
 
 #[rstest]
-#[case::the_same(Some("c1"), true, "InUse", "rest")]
-#[case::another_sandbox(Some("c2"), true, "OtherPod", "act")]
-#[case::no_endpoint_to_compare_with(None, true, "InUse", "rest")]
-#[case::no_pod(Some("c1"), false, "PodGone", "act")]
-fn the_older_form(#[case] endpoint_has: Option<&str>, #[case] runs: bool, #[case] rule: &str, #[case] next: &str) {
+#[case::the_same(Some("c1"), Some(&[IP][..]), "InUse", "rest")]
+#[case::another_sandbox_with_other_addresses(Some("c2"), Some(&["10.0.0.9"][..]), "OtherPod", "wait")]
+#[case::another_sandbox_and_the_endpoint_is_late(Some("c2"), Some(&[IP][..]), "InUse", "rest")]
+#[case::another_sandbox_that_tells_nothing_yet(Some("c2"), Some(&[][..]), "NoAddressesYet", "rest")]
+#[case::no_endpoint_to_compare_with(None, Some(&[IP][..]), "InUse", "rest")]
+#[case::no_pod(Some("c1"), None, "PodGone", "act")]
+fn the_older_form(
+    #[case] endpoint_has: Option<&str>,
+    #[case] pod_has: Option<&[&str]>,
+    #[case] rule: &str,
+    #[case] next: &str,
+) {
     let mut objects = vec![older("c1")];
     objects.extend(
-        endpoint_has.map(|id| endpoint("shop/web-1", "", &[IP]).with("/status/current/containerID", json!(id))),
+        endpoint_has.map(|id| endpoint("shop/web-1", "", &["10.0.0.9"]).with("/status/current/containerID", json!(id))),
     );
-    objects.extend(runs.then(|| running(&[IP])));
+    objects.extend(pod_has.map(running));
 
     let verdict = judge(&seen(&objects), &address("pool", IP), now());
 
@@ -323,12 +332,15 @@ fn a_pod_that_was_never_seen_may_only_be_late() {
 
     let first = look(&mut index, &home, at(0));
     assert_eq!((first.rule, first.next.at()), ("PodNotSeenYet", Some(now() + SETTLE)));
-    assert_eq!(look(&mut index, &home, at(3)).rule, "PodGone");
+    let gone = look(&mut index, &home, at(3));
+    assert_eq!(gone.rule, "PodGone");
+    assert_eq!(look(&mut index, &home, at(9)), gone, "it stays so, and is due since then");
 
     add(&mut index, &[endpoint("bank/db", &uid(9), &["10.0.0.9"])]);
     let abandoned = Home::Endpoint("bank/db".into());
     assert_eq!(look(&mut index, &abandoned, at(0)).rule, "EndpointNotSeenYet");
-    assert_eq!(look(&mut index, &abandoned, at(3)).rule, "EndpointAbandoned");
+    let gone = look(&mut index, &abandoned, at(3));
+    assert_eq!((gone.rule, look(&mut index, &abandoned, at(9))), ("EndpointAbandoned", gone));
 
     add(&mut index, &[running(&[IP])]);
     assert_eq!(look(&mut index, &home, at(4)).rule, "InUse");

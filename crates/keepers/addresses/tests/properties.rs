@@ -5,6 +5,7 @@
 mod model;
 mod objects;
 
+use caretaker_core::SignedDuration;
 use model::{KINDS, Model};
 use proptest::prelude::*;
 
@@ -24,6 +25,7 @@ enum Event {
     Advance(i64),
     Deliver(u8, u8),
     Restart,
+    SetClock(i64),
     Start(u8),
     DeliverAll,
     Collect,
@@ -66,6 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
         5 => Just(Event::DeliverAll),
         4 => (0..4_u8, 1..5_u8).prop_map(|(kind, count)| Event::Deliver(kind, count)),
         1 => Just(Event::Restart),
+        1 => (-90..90_i64).prop_map(Event::SetClock),
         8 => Just(Event::Collect),
         3 => Just(Event::Judge),
         3 => Just(Event::Read),
@@ -89,6 +92,7 @@ fn play(model: &mut Model, event: &Event) {
         Event::Advance(seconds) => model.advance(*seconds),
         Event::Deliver(kind, count) => model.deliver(KINDS[usize::from(*kind)], usize::from(*count)),
         Event::Restart => model.restart(),
+        Event::SetClock(seconds) => model.ahead = SignedDuration::from_secs(*seconds),
         Event::Start(pod) => model.start(&key(*pod)),
         Event::DeliverAll => model.deliver_all(),
         Event::Collect => model.collect(),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caretaker_core::{Keeper as _, Timestamp};
+use caretaker_core::{Keeper as _, SignedDuration, Timestamp, time};
 use caretaker_engine::api::{is_absence, is_conflict};
 use caretaker_engine::journal::Outcome;
 use caretaker_engine::keep::{Carried, Due, Ended, Index as _, Keep as _};
@@ -118,16 +118,26 @@ pub async fn carry_out(client: Client, due: Vec<Due<Addresses>>, world: World, n
 struct Read {
     pool: Manifest,
     allocated: Value,
+    /// What time it is where deadlines are set.
+    date: Option<Timestamp>,
+}
+
+impl Read {
+    /// The time to judge by. A deletion timestamp is by the clock of the API server; one of ours that is
+    /// ahead of it must not take an address from a pod that still has its time. Dates are to the second.
+    fn now(&self, ours: Timestamp) -> Timestamp {
+        self.date.map_or(ours, |date| ours.min(time::after(date, SignedDuration::from_secs(1))))
+    }
 }
 
 async fn read(client: &Client, name: &str) -> Result<Read, Undone> {
-    let object: Option<Value> =
-        resource(POOL).get(client, None, name).await.map_err(|e| failed(format!("reading {POOL} {name}"), &e))?;
+    let answer = resource(POOL).get_dated::<Value>(client, None, name).await;
+    let (object, date) = answer.map_err(|e| failed(format!("reading {POOL} {name}"), &e))?;
     let Some(object) = object else { return Err(changed(format!("pool {name} is gone"))) };
     let allocated = object["status"]["allocatedIPs"].clone();
     let pool = serde_json::from_value(object);
     let pool = pool.map_err(|e| changed(format!("pool {name} cannot be read any more: {e}")))?;
-    Ok(Read { pool, allocated })
+    Ok(Read { pool, allocated, date })
 }
 
 /// Takes records out of a pool: all of them in one write.
@@ -144,6 +154,7 @@ async fn release(
         Subject::Endpoint(_) => return Err(changed("an endpoint is in no pool")),
     };
     let mut live = read(client, &name).await?;
+    let now = live.now(now);
     let mut index = look(client, &holders(due), world).await?;
     let mut outcomes: Vec<Result<(), Undone>> = vec![Ok(()); due.len()];
     let mut tried = 0;

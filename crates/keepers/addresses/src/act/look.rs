@@ -92,7 +92,9 @@ async fn read(
         };
         let mut objects = futures::stream::iter(left).map(one).buffer_unordered(AT_ONCE);
         while let Some(object) = objects.try_next().await? {
-            object.iter().for_each(|object| seen.add(source.kind, object));
+            if let Some(object) = object {
+                seen.add(source.kind, &object);
+            }
         }
     }
     Ok(())

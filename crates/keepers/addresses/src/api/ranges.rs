@@ -24,12 +24,11 @@ impl Ranges {
         }
         for (texts, all, field) in [(ips, &mut ranges.ips, "ips"), (excluded, &mut ranges.excluded, "excludeIPs")] {
             for text in texts {
-                match range(text) {
-                    Some(range) => all.push(range),
-                    None => {
-                        let why = "which is no address and no range such as 10.0.0.5-10.0.0.9";
-                        ranges.broken = Some(format!("spec.{field} has {text:?}, {why}"));
-                    }
+                if let Some(range) = range(text) {
+                    all.push(range);
+                } else {
+                    let why = "which is no address and no range such as 10.0.0.5-10.0.0.9";
+                    ranges.broken = Some(format!("spec.{field} has {text:?}, {why}"));
                 }
             }
         }

@@ -45,7 +45,8 @@ pub(super) fn records_go_first(subject: &Subject, _: &World, _: Timestamp) -> Fo
 
 pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    if endpoint.holder.pod.is_some() || endpoint.holder.absent || !world.leads {
+    let settled = endpoint.sighted.is_some_and(|sighting| sighting.rule == "EndpointAbandoned");
+    if endpoint.holder.pod.is_some() || endpoint.holder.absent || settled || !world.leads {
         return None;
     }
     let until = time::after(since(endpoint, "EndpointNotSeenYet", now), SETTLE);

@@ -182,7 +182,12 @@ impl Observation {
             return;
         }
         let machine = seen.owner == Owner::Machine;
-        let before = person.endpoint.replace(Arc::new(seen)).is_some_and(|known| known.owner == Owner::Machine);
+        let speaks_of = seen.pod.clone();
+        let before = person.endpoint.replace(Arc::new(seen));
+        if before.as_ref().is_some_and(|known| known.pod != speaks_of) {
+            self.sightings.remove(&Home::Endpoint(key.clone()));
+        }
+        let before = before.is_some_and(|known| known.owner == Owner::Machine);
         self.machine_endpoints = self.machine_endpoints + usize::from(machine) - usize::from(before);
         self.touch(&key);
     }
@@ -191,15 +196,16 @@ impl Observation {
         let Some(person) = self.people.get_mut(key) else { return };
         let before = person.endpoint.take();
         self.machine_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Machine));
+        self.sightings.remove(&Home::Endpoint(key.into()));
         self.touched.insert(Home::Endpoint(key.into()));
         self.touch(key);
         self.tidy(key);
     }
 
-    fn set_wanted(&mut self, key: String, wanted: Option<Wanted>) {
+    fn set_wanted(&mut self, key: &str, wanted: Option<Wanted>) {
         let before = match wanted {
-            Some(wanted) => self.sets.insert(key.clone(), wanted),
-            None => self.sets.remove(&key),
+            Some(wanted) => self.sets.insert(key.to_owned(), wanted),
+            None => self.sets.remove(key),
         };
         let range = |w: Option<Wanted>| w.map(|w| (w.first, w.replicas));
         if range(before) == range(wanted) {
@@ -252,7 +258,7 @@ impl Index<Addresses> for Observation {
             "StatefulSet" => {
                 let replicas = object.spec.replicas.unwrap_or(1).max(0);
                 let wanted = Wanted { first: object.spec.ordinals.start, replicas, list: self.list(kind) };
-                self.set_wanted(meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
+                self.set_wanted(&meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
             }
             MACHINE => {
                 let over = ["Succeeded", "Failed"].contains(&object.status.phase.as_str());
@@ -281,18 +287,24 @@ impl Index<Addresses> for Observation {
             POOL => {
                 let old: Vec<Arc<str>> =
                     self.pools.iter().filter(|(_, pool)| pool.list != list).map(|(name, _)| name.clone()).collect();
-                old.iter().for_each(|name| self.forget_pool(name));
+                for name in old {
+                    self.forget_pool(&name);
+                }
             }
             ENDPOINT => {
                 self.deleted.clear();
                 let old = people(&|p| p.endpoint.is_some() && p.endpoint_list != list);
-                old.iter().for_each(|key| self.forget_endpoint(key));
+                for key in old {
+                    self.forget_endpoint(&key);
+                }
             }
             "Pod" => people(&|p| p.pod.is_some() && p.pod_list != list).iter().for_each(|key| self.forget_pod(key)),
             "StatefulSet" => {
                 let old: Vec<String> =
                     self.sets.iter().filter(|(_, set)| set.list != list).map(|(key, _)| key.clone()).collect();
-                old.into_iter().for_each(|key| self.set_wanted(key, None));
+                for key in old {
+                    self.set_wanted(&key, None);
+                }
             }
             MACHINE => {
                 let old: Vec<String> =
@@ -305,7 +317,9 @@ impl Index<Addresses> for Observation {
             "Node" => {
                 let old: Vec<Arc<str>> =
                     self.nodes.iter().filter(|(_, (_, seen))| *seen != list).map(|(name, _)| name.clone()).collect();
-                old.iter().for_each(|name| self.set_node(name, None));
+                for name in old {
+                    self.set_node(&name, None);
+                }
             }
             _ => {}
         }
@@ -313,19 +327,27 @@ impl Index<Addresses> for Observation {
 
     fn remove(&mut self, kind: &str, object: &Manifest) {
         let meta = &object.metadata;
+        // Another one may have taken its name already; what has no uid speaks of whoever bears the name.
+        let is_meant = |known: &Uid| *known == meta.uid || meta.uid == Uid::default();
         match kind {
-            POOL => self.forget_pool(&meta.name),
+            POOL if self.pools.get(meta.name.as_str()).is_some_and(|pool| is_meant(&pool.uid)) => {
+                self.forget_pool(&meta.name);
+            }
             ENDPOINT => {
                 self.deleted.remove(&meta.uid);
-                // Another one may have taken its name already, which an act has seen.
                 let key = meta.key();
-                let same = |p: &Box<Person>| p.endpoint.as_ref().is_some_and(|row| row.uid == meta.uid);
-                if self.people.get(key.as_str()).is_some_and(same) {
+                if self.people.get(key.as_str()).and_then(|p| p.endpoint.as_ref()).is_some_and(|row| is_meant(&row.uid))
+                {
                     self.forget_endpoint(&key);
                 }
             }
-            "Pod" => self.forget_pod(&meta.key()),
-            "StatefulSet" => self.set_wanted(meta.key(), None),
+            "Pod" => {
+                let key = meta.key();
+                if self.people.get(key.as_str()).and_then(|p| p.pod.as_ref()).is_some_and(|pod| is_meant(&pod.uid)) {
+                    self.forget_pod(&key);
+                }
+            }
+            "StatefulSet" => self.set_wanted(&meta.key(), None),
             MACHINE => {
                 self.machines.remove(&meta.key());
                 self.touch(&meta.key());

@@ -53,6 +53,8 @@ type Records = BTreeMap<IpAddr, (String, String)>;
 
 pub struct Model {
     pub now: Timestamp,
+    /// By how much the collector's clock is ahead.
+    pub ahead: SignedDuration,
     version: u64,
     uids: u32,
     size: u8,
@@ -75,6 +77,7 @@ impl Model {
     pub fn new(size: u8) -> Self {
         let mut model = Self {
             now: objects::now(),
+            ahead: SignedDuration::ZERO,
             version: 1,
             uids: 0,
             size,
@@ -317,10 +320,14 @@ impl Model {
         self.batch = Batch::default();
         self.wires.values_mut().for_each(VecDeque::clear);
         self.index = Observation::default();
-        KINDS.iter().for_each(|kind| self.index.begin(kind));
+        for kind in KINDS {
+            self.index.begin(kind);
+        }
         let objects = [vec![self.pool()], self.objects()].concat();
         objects::add(&mut self.index, &objects);
-        KINDS.iter().for_each(|kind| self.index.complete(kind));
+        for kind in KINDS {
+            self.index.complete(kind);
+        }
     }
 
     /// Judges everything, as far as it is known.
@@ -328,8 +335,9 @@ impl Model {
         self.batch = Batch::default();
         for home in self.index.homes() {
             let subject = objects::subject(&self.index, &home);
-            let verdict = Addresses::judge(&subject, &World::default(), self.now);
-            self.index.judged(&subject, &verdict, self.now);
+            let now = time::after(self.now, self.ahead);
+            let verdict = Addresses::judge(&subject, &World::default(), now);
+            self.index.judged(&subject, &verdict, now);
             if let Some(action) = verdict.next.to_do().copied() {
                 self.batch.due.push(Due { subject, verdict, action });
             }
@@ -356,7 +364,9 @@ impl Model {
         objects::add(&mut index, &[pool]);
         let (addresses, endpoints): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|due| !matches!(caretaker_addresses::home(&due.subject), Home::Endpoint(_)));
-        let sure = |index: &Observation, due: &Due<Addresses>| confirm(index, due, &World::default(), self.now).is_ok();
+        // By the earlier of the two clocks, as the API server tells its own.
+        let now = self.now.min(time::after(self.now, self.ahead));
+        let sure = |index: &Observation, due: &Due<Addresses>| confirm(index, due, &World::default(), now).is_ok();
         let mut addresses: Vec<_> = addresses.into_iter().filter(|due| sure(&index, due)).collect();
         if version != self.pool_version {
             objects::add(&mut index, &[self.pool()]);
@@ -377,7 +387,7 @@ impl Model {
         }
         for due in endpoints {
             let live = objects::seen(&self.objects());
-            if confirm(&live, &due, &World::default(), self.now).is_ok() {
+            if confirm(&live, &due, &World::default(), time::after(self.now, self.ahead)).is_ok() {
                 let Home::Endpoint(key) = caretaker_addresses::home(&due.subject) else { continue };
                 self.remove_endpoint(&key);
             }
@@ -428,6 +438,7 @@ impl Model {
 
     /// Nothing more happens; the collector goes on for a few minutes.
     pub fn settle(&mut self) {
+        self.ahead = SignedDuration::ZERO;
         for _ in 0..30 {
             self.deliver_all();
             self.collect();

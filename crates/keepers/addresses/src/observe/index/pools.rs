@@ -53,7 +53,8 @@ impl Observation {
                 return;
             }
             before = std::mem::take(&mut known.records);
-            self.unreadable -= usize::from(known.broken.is_some());
+            let was_broken = known.broken.is_some();
+            self.count_unreadable(was_broken, false);
         }
         let broken = match &status.allocated_ips {
             Allocated::Broken(why) => Some(format!("status.allocatedIPs is no JSON of records: {why}")),
@@ -64,7 +65,7 @@ impl Observation {
         self.held -= before.len();
         self.held += entries.by_ip.len();
         let records = self.renew(&name, before, &entries.by_ip);
-        self.unreadable += usize::from(broken.is_some());
+        self.count_unreadable(false, broken.is_some());
         let row = PoolRow {
             uid: meta.uid.clone(),
             shown: meta.uid.to_string().into(),
@@ -89,6 +90,16 @@ impl Observation {
         self.touched.insert(Home::Pool(name));
     }
 
+    /// As long as there is a pool that cannot be read, nobody knows which endpoints have no record.
+    fn count_unreadable(&mut self, before: bool, now: bool) {
+        let some = self.unreadable > 0;
+        self.unreadable = self.unreadable + usize::from(now) - usize::from(before);
+        if some != (self.unreadable > 0) {
+            let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
+            self.touched.extend(endpoints.map(|(key, _)| Home::Endpoint(key.clone())));
+        }
+    }
+
     /// Takes in the records of a pool; what is as it was costs no more than a comparison.
     fn renew(
         &mut self,
@@ -106,6 +117,8 @@ impl Observation {
             if let Some(known) = known {
                 self.unlink(&known.holder, pool, *ip);
             }
+            // What was seen of another record says nothing about this one.
+            self.sightings.remove(&Home::Address(pool.clone(), *ip));
             self.touched.insert(Home::Address(pool.clone(), *ip));
             let (holder, person) = self.person(&entry.holder);
             person.records.push((pool.clone(), *ip));
@@ -135,7 +148,7 @@ impl Observation {
     pub(super) fn forget_pool(&mut self, name: &str) {
         let Some((name, pool)) = self.pools.remove_entry(name) else { return };
         self.held -= pool.records.len();
-        self.unreadable -= usize::from(pool.broken.is_some());
+        self.count_unreadable(pool.broken.is_some(), false);
         self.renew(&name, pool.records, &BTreeMap::new());
         self.touched.insert(Home::Pool(name));
     }

@@ -1,0 +1,131 @@
+//! A small allocator in the manner of Spiderpool's agent: it reads a pool, and writes it back on
+//! condition that nobody else has; it tries again as long as somebody has.
+
+use std::collections::BTreeMap;
+
+use caretaker_addresses::api;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Map, Value, json};
+
+use super::Corner;
+use crate::objects;
+
+/// What really uses which address, by the uid of the pod.
+#[derive(Debug, Default)]
+pub struct Cni {
+    /// Holder and address of each pod that lives.
+    pub live: BTreeMap<String, (String, String)>,
+    pub conflicts: usize,
+}
+
+impl Cni {
+    /// Gives a pod an address of the pool: the one it had, if it is of a StatefulSet and that is still
+    /// its own; any that is free else. `None`: there is none.
+    pub async fn add(&mut self, corner: &Corner, key: &str, uid: &str, free: &[String]) -> Option<String> {
+        let endpoint = self.endpoint(corner, key).await;
+        let of_a_set = api::ordinal(key).is_some();
+        let had = endpoint
+            .as_ref()
+            .filter(|_| of_a_set)
+            .and_then(|e| Some(e.data["status"]["current"]["ips"][0]["ipv4"].as_str()?.split('/').next()?.to_owned()));
+        let ip = self.write(corner, |records| {
+            let own = had.as_ref().filter(|ip| records.get(*ip).is_some_and(|record| record["pod"] == key));
+            let ip = own.cloned().or_else(|| free.iter().find(|ip| !records.contains_key(*ip)).cloned());
+            if let Some(ip) = &ip {
+                records.insert(ip.clone(), json!({ "pod": key, "podUid": uid }));
+            }
+            ip
+        });
+        let ip = ip.await?;
+        let taken = self.live.values().find(|(_, theirs)| *theirs == ip);
+        assert_eq!(taken, None, "{key} gets {ip}, which somebody has who lives");
+        self.live.insert(uid.to_owned(), (key.to_owned(), ip.clone()));
+        self.write_endpoint(corner, key, uid, &ip, endpoint.is_some()).await;
+        Some(ip)
+    }
+
+    async fn endpoint(&self, corner: &Corner, key: &str) -> Option<DynamicObject> {
+        let (namespace, name) = key.split_once('/').unwrap();
+        corner.endpoints_in(namespace).get_opt(name).await.unwrap()
+    }
+
+    /// The endpoint follows the record, as often as it takes: a collector may be removing the one before.
+    async fn write_endpoint(&self, corner: &Corner, key: &str, uid: &str, ip: &str, mut there: bool) {
+        let (namespace, name) = key.split_once('/').unwrap();
+        let endpoints = corner.endpoints_in(namespace);
+        let object = if api::ordinal(key).is_some() { objects::set_endpoint } else { objects::endpoint };
+        let object = super::bare(object(key, uid, &[ip]));
+        loop {
+            let written = if there {
+                let patch = Patch::Merge(json!({ "status": object["status"] }));
+                endpoints.patch(name, &PatchParams::default(), &patch).await
+            } else {
+                let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+                endpoints.create(&PostParams::default(), &object).await
+            };
+            match written {
+                Ok(_) => return,
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => there = status.code == 409,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// The pod is gone, and its node has not said so to anybody.
+    pub fn dies(&mut self, uid: &str) {
+        self.live.remove(uid);
+    }
+
+    /// The node of a pod gives back what it has.
+    pub async fn del(&mut self, corner: &Corner, key: &str, uid: &str) {
+        self.dies(uid);
+        self.write(corner, |records| {
+            records.retain(|_, record| record["podUid"] != uid);
+            Some(())
+        })
+        .await;
+        let (namespace, name) = key.split_once('/').unwrap();
+        let endpoints = corner.endpoints_in(namespace);
+        if self.endpoint(corner, key).await.is_some_and(|e| e.data["status"]["current"]["uid"] == uid) {
+            // The collector may have been quicker.
+            let _ = endpoints.delete(name, &DeleteParams::default()).await;
+            let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+            let _ = endpoints.patch(name, &PatchParams::default(), &patch).await;
+        }
+    }
+
+    /// Changes the records, on condition that they are what was read; as often as it takes.
+    async fn write<T>(
+        &mut self,
+        corner: &Corner,
+        mut change: impl FnMut(&mut Map<String, Value>) -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let pool = corner.pools().get(&corner.name).await.unwrap();
+            let text = pool.data["status"]["allocatedIPs"].as_str().unwrap_or("{}");
+            let mut records: Map<String, Value> = serde_json::from_str(text).unwrap();
+            let value = change(&mut records)?;
+            let count = records.len();
+            let allocated = if records.is_empty() { Value::Null } else { json!(Value::Object(records).to_string()) };
+            let patch = json!({
+                "metadata": { "resourceVersion": pool.resource_version() },
+                "status": { "allocatedIPs": allocated, "allocatedIPCount": count },
+            });
+            match corner.pools().patch_status(&corner.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => return Some(value),
+                Err(kube::Error::Api(status)) if status.code == 409 => self.conflicts += 1,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// Every pod that lives is recorded with its address.
+    pub async fn check(&self, corner: &Corner) {
+        let records = corner.records().await;
+        for (uid, (key, ip)) in &self.live {
+            let record = records.get(ip).unwrap_or_else(|| panic!("{ip} of {key} was released"));
+            assert_eq!((record["pod"].as_str(), record["podUid"].as_str()), (Some(key.as_str()), Some(uid.as_str())));
+        }
+    }
+}
