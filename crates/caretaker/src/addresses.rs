@@ -49,8 +49,9 @@ fn table(lines: &[Line]) -> String {
     let mut text = columns(head, lines.iter().map(row).collect());
     let sum = |of: fn(&Line) -> usize| lines.iter().map(of).sum::<usize>();
     text.push_str(&format!(
-        "\n{} pools: {} addresses held, {} leaked, {} suspected, {} refused\n",
+        "\n{} {}: {} addresses held, {} leaked, {} suspected, {} refused\n",
         lines.len(),
+        if lines.len() == 1 { "pool" } else { "pools" },
         sum(|line| line.held),
         sum(|line| line.leaked),
         sum(|line| line.suspected),

@@ -12,7 +12,7 @@ use clap_complete::Shell;
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  it could not be done, there is no such namespace, or `lint` found something wrong or nothing at all
+  1  it could not be done, there is no such namespace or subject, or `lint` found something wrong or nothing at all
   2  the command line is wrong
   3  done, but part of the input could not be read; standard error names it";
 

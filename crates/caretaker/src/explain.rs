@@ -190,6 +190,7 @@ fn sentence(verdict: &Verdict<impl Action>, now: Timestamp) -> String {
         Next::Rest => "nothing happens".to_owned(),
         Next::Refuse { record: None } => "refused, nothing happens".to_owned(),
         Next::Refuse { record: Some(action) } => format!("refused; {} notes it", action.name()),
+        Next::Act { action, due } if *due >= now => format!("{} now", action.name()),
         Next::Act { action, due } => format!("{} now, due {}", action.name(), ago(*due, now)),
         Next::Wait { until, then } => format!("{} at {}, {}", then.name(), time::show(*until), ago(*until, now)),
     }

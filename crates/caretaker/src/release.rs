@@ -1,12 +1,13 @@
 //! `caretaker release`: everything awake, and nothing of ours left behind.
 
 use anyhow::{Context, Result, bail};
+use caretaker_addresses::Addresses;
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::api::{Resource, is_conflict};
-use caretaker_engine::keep::{Index as _, observe};
+use caretaker_engine::keep::{Index as _, Keep as _, observe};
 use caretaker_engine::{state, told};
 use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::act::carry_out::{Hand, Judged, MANAGER as OPERATOR, carry_out};
+use caretaker_namespaces::act::carry_out::{Hand, Judged, carry_out};
 use caretaker_namespaces::act::{Action, steps};
 use caretaker_namespaces::api;
 use caretaker_namespaces::keep::observe_home;
@@ -23,6 +24,9 @@ use crate::order::lies_down;
 use crate::output::{Answer, cell};
 use crate::scene::missing;
 
+/// The Leases of all keepers.
+const LEASES: [&str; 2] = [Namespaces::MANAGER, Addresses::MANAGER];
+
 /// Somebody else may write the same object; this often it is read again.
 const TRIES: usize = 5;
 
@@ -31,7 +35,7 @@ pub fn answer(args: &Release, now: Timestamp) -> Result<Answer> {
     live::block_on(async {
         let client = Client::try_from(live::settings(&args.cluster).await?)?;
         if !args.dry_run && !args.force {
-            no_operator_runs(&client, now).await?;
+            no_operator_runs(&client, args.all, now).await?;
         }
         let mut releasing = Releasing { client, dry_run: args.dry_run, now, told: Vec::new(), failed: Vec::new() };
         if args.all {
@@ -50,18 +54,21 @@ pub fn answer(args: &Release, now: Timestamp) -> Result<Answer> {
     })
 }
 
-/// The operator would begin anew with what is released.
-async fn no_operator_runs(client: &Client, now: Timestamp) -> Result<()> {
+/// The operator would begin anew with what is released; and with everything goes the state of every
+/// keeper.
+async fn no_operator_runs(client: &Client, all: bool, now: Timestamp) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
-    let lease = leases.get_opt(OPERATOR).await.context("looking for a running operator")?;
-    let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
-    let holder = spec.holder_identity.unwrap_or_default();
-    let lasts = caretaker_core::SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
-    if !holder.is_empty() && spec.renew_time.is_some_and(|renewed| time::after(renewed.0, lasts) > now) {
-        bail!(
-            "the operator runs as {holder} and would begin anew; stop it first (kubectl -n {} scale deployment caretaker --replicas=0), or use --force",
-            state::NAMESPACE
-        );
+    for name in LEASES.into_iter().filter(|name| all || *name == Namespaces::MANAGER) {
+        let lease = leases.get_opt(name).await.context("looking for a running operator")?;
+        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        let lasts = caretaker_core::SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
+        if !holder.is_empty() && spec.renew_time.is_some_and(|renewed| time::after(renewed.0, lasts) > now) {
+            bail!(
+                "the operator runs as {holder} (Lease {name}) and would go on meanwhile; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
+                state::NAMESPACE
+            );
+        }
     }
     Ok(())
 }
@@ -149,11 +156,9 @@ impl Releasing {
 
     /// Caretaker's own objects.
     async fn own_objects(&mut self) {
-        let own = [
-            (Resource::new("/api/v1", "configmaps", "ConfigMap"), state::NAME),
-            (Resource::new("/apis/coordination.k8s.io/v1", "leases", "Lease"), OPERATOR),
-        ];
-        for (objects, name) in own {
+        let leases = Resource::new("/apis/coordination.k8s.io/v1", "leases", "Lease");
+        let state = (Resource::new("/api/v1", "configmaps", "ConfigMap"), state::NAME);
+        for (objects, name) in LEASES.map(|name| (leases, name)).into_iter().chain([state]) {
             let what = format!("{} {}/{name}", objects.kind, state::NAMESPACE);
             let found: Result<Option<Manifest>, _> = objects.get(&self.client, Some(state::NAMESPACE), name).await;
             let outcome = match found {

@@ -212,6 +212,21 @@ fn the_example_settings_are_valid() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+#[test]
+fn nobody_misses_namespaces_in_a_folder_of_pools() {
+    let output = caretaker(&["plan", "--from", "examples/pools", "--at", AT]);
+
+    assert_eq!((text(&output.stderr).as_str(), output.status.code()), ("", Some(0)));
+    assert!(text(&output.stdout).contains("PodGone"));
+}
+
+#[test]
+fn what_is_due_this_very_moment_is_not_late() {
+    let output = caretaker(&["explain", "ip/office/172.18.40.11", "--from", "examples/pools", "--at", AT]);
+
+    assert!(text(&output.stdout).contains("PodGone: release now\n"), "{}", text(&output.stdout));
+}
+
 #[rstest]
 #[case::done(&["plan", "--from", "examples/cluster"], 0)]
 #[case::lint_is_content(&["lint", "examples/cluster/workloads.yaml"], 0)]

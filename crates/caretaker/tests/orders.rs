@@ -5,16 +5,16 @@ mod operator;
 
 use std::collections::BTreeMap;
 
-use caretaker_testkit::Cluster;
 use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace};
+use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, becomes, caretaker, cluster, furnish, look, operate,
-    settings, used,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, SLEEP_AFTER, STATE, becomes, caretaker, cluster, furnish, look,
+    operate, settings, used,
 };
 use tokio::sync::OnceCell;
 
@@ -182,6 +182,18 @@ async fn released_the_cluster_is_as_if_nobody_had_been_there() {
     assert_eq!(code, 1);
     assert!(why.contains("the operator runs as") && why.contains("--replicas=0"), "{why}");
     assert!(operator.stop().success());
+    let mut other = operate(&cluster.kubeconfig(), &["--keepers", "addresses"]).await;
+    until("its state to be safe from us", LIMIT, async || {
+        let (code, said, why) = caretaker(&cluster, &["release", "--all", "--dry-run"]);
+        assert_eq!(code, 0, "{why}");
+        Ok(if said.contains("Lease caretaker-system/caretaker-addresses") { Ok(()) } else { Err(said) })
+    })
+    .await
+    .unwrap();
+    let (code, _, why) = caretaker(&cluster, &["release", "--all"]);
+    assert_eq!(code, 1);
+    assert!(why.contains("(Lease caretaker-addresses)"), "{why}");
+    assert!(other.stop().success());
 
     let (code, rehearsed, _) = caretaker(&cluster, &["release", "--all", "--dry-run"]);
     assert_eq!(code, 0);

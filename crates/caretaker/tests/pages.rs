@@ -73,7 +73,7 @@ fn every_page_shows_what_the_commands_print() {
             );
         }
     }
-    for verb in ["plan", "explain", "simulate", "lint", "rules", "activity", "audit-config"] {
+    for verb in ["plan", "explain", "simulate", "lint", "rules", "activity", "addresses", "audit-config"] {
         assert!(verbs.contains(verb), "no page shows what {verb} prints");
     }
 }

@@ -1,12 +1,15 @@
-//! What `deploy/namespaces.yaml` allows is what the operator needs: no more and no less.
+//! What the manifests in `deploy` allow is what the operator needs: no more and no less.
 
 #[path = "operator/mod.rs"]
 mod operator;
 
 use std::collections::BTreeSet;
 
+use caretaker_addresses::Addresses;
 use caretaker_engine::access::{Need, missing};
-use caretaker_namespaces::run::needs;
+use caretaker_engine::keep::Keep;
+use caretaker_namespaces::Namespaces;
+use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
 };
@@ -15,19 +18,68 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use operator::{ACTIVITY, DELETE_AFTER, LIMIT, becomes, furnish, look, operate, touch, used};
+use operator::{ACTIVITY, DELETE_AFTER, LIMIT, becomes, caretaker, furnish, look, operate, touch, used};
+use rstest::rstest;
+use serde_json::{Value, json};
 
-const ROLE: &str = "caretaker-namespaces";
 const HOME: &str = "caretaker-system";
-const ACCOUNT: &str = "system:serviceaccount:caretaker-system:caretaker";
 
-/// A control plane with what is shipped in it.
-async fn installed(builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
-    let cluster = builder.start().await.unwrap();
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/namespaces.yaml");
-    cluster.kubectl(&["apply", "-f", shipped]).unwrap();
-    let client = cluster.client().await.unwrap();
-    (cluster, client)
+/// A manifest that is shipped.
+struct Shipped {
+    file: &'static str,
+    /// What both its roles are called.
+    role: &'static str,
+    account: &'static str,
+    needs: fn(bool) -> Vec<Need>,
+}
+
+const NAMESPACES: Shipped = Shipped {
+    file: "namespaces.yaml",
+    role: "caretaker-namespaces",
+    account: "caretaker",
+    needs: <Namespaces as Keep>::needs,
+};
+
+const ADDRESSES: Shipped = Shipped {
+    file: "addresses.yaml",
+    role: "caretaker-addresses",
+    account: "caretaker-addresses",
+    needs: <Addresses as Keep>::needs,
+};
+
+impl Shipped {
+    /// A control plane with it.
+    async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
+        let cluster = builder.start().await.unwrap();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");
+        cluster.kubectl(&["apply", "-f", &format!("{folder}{}", self.file)]).unwrap();
+        let client = cluster.client().await.unwrap();
+        (cluster, client)
+    }
+
+    /// What its roles allow: everywhere, and at home.
+    async fn allowed(&self, client: &Client) -> (BTreeSet<Right>, BTreeSet<Right>) {
+        let everywhere = Api::<ClusterRole>::all(client.clone()).get(self.role).await.unwrap();
+        let at_home = Api::<Role>::namespaced(client.clone(), HOME).get(self.role).await.unwrap();
+        (rights(everywhere.rules.unwrap()), rights(at_home.rules.unwrap()))
+    }
+
+    async fn allow(&self, client: &Client, everywhere: &BTreeSet<Right>, at_home: &BTreeSet<Right>) {
+        let roles: Api<ClusterRole> = Api::all(client.clone());
+        let mut role = roles.get(self.role).await.unwrap();
+        role.rules = Some(rules(everywhere));
+        roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
+        let roles: Api<Role> = Api::namespaced(client.clone(), HOME);
+        let mut role = roles.get(self.role).await.unwrap();
+        role.rules = Some(rules(at_home));
+        roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
+    }
+
+    /// What its account was refused, and how much it wrote.
+    fn refused(&self, cluster: &Cluster) -> (AuditLog, usize) {
+        let audit = cluster.audit().unwrap().of(&format!("system:serviceaccount:{HOME}:{}", self.account));
+        (audit.only(|call| call.code == Some(403)), audit.writes())
+    }
 }
 
 /// A right, as a rule of a role: group, resource, verb, object.
@@ -61,45 +113,46 @@ fn rules(rights: &BTreeSet<Right>) -> Vec<PolicyRule> {
     rights.iter().map(rule).collect()
 }
 
-/// What the roles allow: everywhere, and at home.
-async fn allowed(client: &Client) -> (BTreeSet<Right>, BTreeSet<Right>) {
-    let everywhere = Api::<ClusterRole>::all(client.clone()).get(ROLE).await.unwrap();
-    let at_home = Api::<Role>::namespaced(client.clone(), HOME).get(ROLE).await.unwrap();
-    (rights(everywhere.rules.unwrap()), rights(at_home.rules.unwrap()))
-}
-
-async fn allow(client: &Client, everywhere: &BTreeSet<Right>, at_home: &BTreeSet<Right>) {
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    let mut role = roles.get(ROLE).await.unwrap();
-    role.rules = Some(rules(everywhere));
-    roles.replace(ROLE, &PostParams::default(), &role).await.unwrap();
-    let roles: Api<Role> = Api::namespaced(client.clone(), HOME);
-    let mut role = roles.get(ROLE).await.unwrap();
-    role.rules = Some(rules(at_home));
-    roles.replace(ROLE, &PostParams::default(), &role).await.unwrap();
-}
-
 fn right(need: &Need) -> Right {
     let text = |text: &str| text.to_owned();
     (text(need.group), text(need.resource), text(need.verb), need.name.map(text))
 }
 
+#[rstest]
+#[case::of_namespaces(NAMESPACES)]
+#[case::of_addresses(ADDRESSES)]
 #[tokio::test]
-async fn the_roles_allow_what_is_needed_and_nothing_else() {
-    let (_cluster, client) = installed(Cluster::builder()).await;
+async fn the_roles_allow_what_is_needed_and_nothing_else(#[case] shipped: Shipped) {
+    let (_cluster, client) = shipped.installed(Cluster::builder()).await;
 
-    let (everywhere, at_home) = allowed(&client).await;
+    let (everywhere, at_home) = shipped.allowed(&client).await;
 
-    let (local, global): (Vec<_>, Vec<_>) = needs(false).into_iter().partition(|need| need.namespace == Some(HOME));
+    let (local, global): (Vec<_>, Vec<_>) =
+        (shipped.needs)(false).into_iter().partition(|need| need.namespace == Some(HOME));
     assert_eq!(everywhere, global.iter().map(right).collect());
     assert_eq!(at_home, local.iter().map(right).collect());
-    let in_dry_run: BTreeSet<&str> = needs(true).iter().map(|need| need.verb).collect();
+    let in_dry_run: BTreeSet<&str> = (shipped.needs)(true).iter().map(|need| need.verb).collect();
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
 }
 
+/// One cluster may have both: neither takes anything from the other.
+#[test]
+fn the_manifests_share_nothing_but_the_namespace() {
+    let things = |shipped: &Shipped| -> BTreeSet<String> {
+        let path = format!("{}/../../deploy/{}", env!("CARGO_MANIFEST_DIR"), shipped.file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let objects: Vec<Value> = text.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect();
+        objects.iter().map(|o| format!("{} {}", o["kind"], o["metadata"]["name"])).collect()
+    };
+
+    let both: Vec<String> = things(&NAMESPACES).intersection(&things(&ADDRESSES)).cloned().collect();
+
+    assert_eq!(both, [r#""Namespace" "caretaker-system""#]);
+}
+
 #[tokio::test]
-async fn with_exactly_these_it_does_all_its_work() {
-    let (cluster, client) = installed(Cluster::builder().controllers()).await;
+async fn with_exactly_these_namespaces_sleep_wake_and_go() {
+    let (cluster, client) = NAMESPACES.installed(Cluster::builder().controllers()).await;
     let post = PostParams::default();
     furnish(&client, "shop", 2).await;
     let of = |name| Api::namespaced(client.clone(), name);
@@ -114,7 +167,7 @@ async fn with_exactly_these_it_does_all_its_work() {
     Api::namespaced(client.clone(), "previews").create(&post, &single).await.unwrap();
     let gone = mk_namespace("gone").label(DELETE_AFTER, "1s").annotation(ACTIVITY, &used(0));
     Api::all(client.clone()).create(&post, &gone).await.unwrap();
-    let kubeconfig = cluster.account_kubeconfig(HOME, "caretaker").await.unwrap();
+    let kubeconfig = cluster.account_kubeconfig(HOME, NAMESPACES.account).await.unwrap();
 
     let operator = operate(&kubeconfig, &[]).await;
     operator.ready().await;
@@ -131,44 +184,95 @@ async fn with_exactly_these_it_does_all_its_work() {
     .unwrap();
     operator.tells("pr-1", "DeleteAfterElapsed delete done").await;
 
-    let audit = cluster.audit().unwrap().of(ACCOUNT);
-    let refused = audit.only(|call| call.code == Some(403));
-    assert!(audit.writes() > 20, "{audit}");
+    let (refused, writes) = NAMESPACES.refused(&cluster);
+    assert!(writes > 20, "{writes}");
     assert!(refused.is_empty(), "{refused}");
 }
 
 #[tokio::test]
+async fn with_exactly_these_addresses_and_endpoints_go() {
+    let (cluster, client) = ADDRESSES.installed(Cluster::builder()).await;
+    let (_, definitions, _) = caretaker(&cluster, &["addresses", "crds"]);
+    let folder = tempfile::tempdir().unwrap();
+    let apply = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]).unwrap();
+    };
+    apply("crds.yaml", &definitions);
+    let established = ["crd/spiderippools.spiderpool.spidernet.io", "crd/spiderendpoints.spiderpool.spidernet.io"];
+    cluster.kubectl(&[["wait", "--for=condition=Established"].as_slice(), &established].concat()).unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("shop")).await.unwrap();
+    apply("leaked.yaml", LEAKED);
+    let status = json!({ "status": { "allocatedIPs": RECORD, "allocatedIPCount": 1 } }).to_string();
+    cluster.kubectl(&["patch", "sp", "office", "--subresource=status", "--type=merge", "-p", &status]).unwrap();
+    let kubeconfig = cluster.account_kubeconfig(HOME, ADDRESSES.account).await.unwrap();
+
+    let operator = operate(&kubeconfig, &["--keepers", "addresses"]).await;
+    operator.ready().await;
+    operator.tells("10.6.0.10", "PodGone release done").await;
+    operator.tells("old", "EndpointAbandoned release done").await;
+
+    let (refused, writes) = ADDRESSES.refused(&cluster);
+    assert!(writes > 3, "{writes}");
+    assert!(refused.is_empty(), "{refused}");
+}
+
+const RECORD: &str = r#"{"10.6.0.10":{"pod":"shop/old","podUid":"0b7e2a52-6c43-4a87-9d58-30c5a7a10001"}}"#;
+
+const LEAKED: &str = "
+apiVersion: spiderpool.spidernet.io/v2beta1
+kind: SpiderIPPool
+metadata: { name: office }
+spec: { subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.10-10.6.0.19] }
+---
+apiVersion: spiderpool.spidernet.io/v2beta1
+kind: SpiderEndpoint
+metadata: { namespace: shop, name: old, finalizers: [spiderpool.spidernet.io] }
+status:
+  current:
+    uid: 0b7e2a52-6c43-4a87-9d58-30c5a7a10001
+    node: node-a
+    ips: [{ interface: eth0, ipv4: 10.6.0.10/24, ipv4Pool: office }]
+  ownerControllerType: Pod
+  ownerControllerName: old
+";
+
+#[tokio::test]
 async fn one_verb_less_is_noticed_and_nothing_is_begun() {
-    let (cluster, client) = installed(Cluster::builder()).await;
-    let (mut everywhere, at_home) = allowed(&client).await;
+    let (cluster, client) = NAMESPACES.installed(Cluster::builder()).await;
+    let (mut everywhere, at_home) = NAMESPACES.allowed(&client).await;
     let lost = ("apps".to_owned(), "statefulsets".to_owned(), "patch".to_owned(), None);
     assert!(everywhere.remove(&lost));
-    allow(&client, &everywhere, &at_home).await;
+    NAMESPACES.allow(&client, &everywhere, &at_home).await;
     furnish(&client, "shop", 2).await;
-    let kubeconfig = cluster.account_kubeconfig(HOME, "caretaker").await.unwrap();
+    let kubeconfig = cluster.account_kubeconfig(HOME, NAMESPACES.account).await.unwrap();
 
     let operator = operate(&kubeconfig, &[]).await;
     operator.waits_for("permissions: not allowed: patch statefulsets.apps").await;
     assert_eq!(look(&client, "shop").await, (String::new(), 2), "half a sleep is worse than none");
 
     everywhere.insert(lost);
-    allow(&client, &everywhere, &at_home).await;
+    NAMESPACES.allow(&client, &everywhere, &at_home).await;
     becomes(&client, "shop", "sleep", 0).await;
     operator.ready().await;
 }
 
+#[rstest]
+#[case::of_namespaces(NAMESPACES)]
+#[case::of_addresses(ADDRESSES)]
 #[tokio::test]
-async fn whichever_verb_is_missing_it_is_named() {
-    let (cluster, client) = installed(Cluster::builder()).await;
-    let (everywhere, at_home) = allowed(&client).await;
-    let account = Client::try_from(cluster.account_config(HOME, "caretaker").await.unwrap()).unwrap();
-    let needs = needs(false);
+async fn whichever_verb_is_missing_it_is_named(#[case] shipped: Shipped) {
+    let (cluster, client) = shipped.installed(Cluster::builder()).await;
+    let (everywhere, at_home) = shipped.allowed(&client).await;
+    let account = Client::try_from(cluster.account_config(HOME, shipped.account).await.unwrap()).unwrap();
+    let needs = (shipped.needs)(false);
 
     for need in &needs {
         let (mut less, mut less_at_home) = (everywhere.clone(), at_home.clone());
         let role = if need.namespace.is_some() { &mut less_at_home } else { &mut less };
         assert!(role.remove(&right(need)), "{need}");
-        allow(&client, &less, &less_at_home).await;
+        shipped.allow(&client, &less, &less_at_home).await;
 
         until(&format!("{need} to be missed"), LIMIT, async || {
             let found = missing(&account, &needs).await.unwrap();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use caretaker_activity::canary::Gaps;
+use caretaker_addresses::api::POOL;
 use caretaker_core::admit::Pace;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_namespaces::Namespaces;
@@ -61,8 +62,10 @@ impl Console for Namespaces {
         config.keepers.namespaces.check()
     }
 
-    fn is_on(config: &Config, _files: Option<&BTreeSet<&str>>) -> bool {
-        config.keepers.namespaces.enabled
+    /// Files of pools have StatefulSets as well; that is no reason to miss Namespaces in them.
+    fn is_on(config: &Config, files: Option<&BTreeSet<&str>>) -> bool {
+        let ours = |kinds: &BTreeSet<&str>| Self::KINDS.iter().any(|kind| kinds.contains(kind.name));
+        config.keepers.namespaces.enabled && files.is_none_or(|kinds| ours(kinds) || !kinds.contains(POOL))
     }
 
     fn ground(config: &Config, settings: &Settings) -> Result<Ground> {

@@ -33,17 +33,17 @@ type Found = Option<Finding<Action>>;
 
 /// The rules, in order.
 pub static RULES: RuleTable<Subject, World, Action> = rules![
-    /// `status.allocatedIPs` of the pool, or its addresses, cannot be read: reported, nothing in it is touched.
+    /// A pool of which `status.allocatedIPs`, a key in it, or the ranges cannot be read: reported, and that is left as it is.
     UnreadablePool => unreadable_pool,
-    /// The pool is being deleted: reported. What surely leaked is released, so that it can go.
+    /// A pool that is being deleted: reported. What surely leaked is released, so that it can go.
     PoolLeaves => pool_leaves,
-    /// `status.allocatedIPCount` is not the number of records: it is set right.
+    /// A pool of which `status.allocatedIPCount` is not the number of records: it is set right.
     CountDrifts => count_drifts,
-    /// The pool is as it should be.
+    /// A pool that is as it should be.
     PoolFine => pool_fine,
-    /// The record cannot be read: reported, left as it is.
+    /// An address of which the record cannot be read: reported, left as it is.
     UnreadableRecord => unreadable_record,
-    /// The pool does not have this address: reported, left as it is.
+    /// An address that its pool does not have: reported, left as it is.
     OutsideItsPool => outside_its_pool,
     /// The pod uses the addresses of its node; nothing is known about this record.
     HostNetwork => host_network,
@@ -59,7 +59,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     OtherPod => other_pod,
     /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
     NewPodStarts => new_pod_starts,
-    /// A pod of a StatefulSet was made anew and has other addresses: released at once.
+    /// A pod of a StatefulSet was made anew and has other addresses: released as soon as its endpoint says the same.
     NewPodElsewhere => new_pod_elsewhere,
     /// The pod has finished: released after its grace period and the delay.
     PodFinished => pod_finished,
@@ -71,19 +71,19 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     NoAddressesYet => no_addresses_yet,
     /// The pod runs with other addresses: released if that is seen again after a grace period.
     NotAmongItsOwn => not_among_its_own,
-    /// Its pod lives, or may come back.
+    /// An endpoint whose pod lives, or may come back.
     EndpointInUse => endpoint::in_use,
-    /// The records of a pool cannot be read; there may be some of its pod.
+    /// An endpoint, while the records of a pool cannot be read: there may be some of its pod.
     RecordsNotKnown => endpoint::records_not_known,
-    /// Records of its pod are still there; they go first.
+    /// An endpoint whose pod still has records; they go first.
     RecordsGoFirst => endpoint::records_go_first,
-    /// No pod of that name was seen yet; its watch may be late.
+    /// An endpoint whose pod was not seen yet; its watch may be late.
     EndpointNotSeenYet => endpoint::not_seen_yet,
-    /// Its pod is gone, or another one bears its name: removed, so that it stands in nobody's way.
+    /// An endpoint whose pod is gone, or another one bears its name: removed, so that it stands in nobody's way.
     EndpointAbandoned => endpoint::abandoned,
-    /// Its pod has given its addresses back and does not run: removed.
+    /// An endpoint whose pod has no record any more and does not run: removed.
     EndpointOver => endpoint::over,
-    /// Its pod runs, but no pool has a record of it: reported once it is seen again.
+    /// An endpoint whose pod runs, but of which no pool has a record: reported if it is still so after 30 seconds.
     EndpointWithoutRecord => endpoint::without_record,
 ];
 

@@ -1,5 +1,7 @@
 //! `make demo`: scenes on a cluster that is gone afterwards.
 
+mod addresses;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -38,6 +40,7 @@ pub(crate) async fn run() -> Result<()> {
     ));
 
     a_namespace_sleeps_and_wakes(&audited, &program, node.is_ok(), &say).await?;
+    addresses::leaked_addresses_return(&audited.cluster, &program, &say).await?;
 
     let folder = audited.cluster.folder().to_owned();
     audited.cluster.end()?;
@@ -112,9 +115,7 @@ fn activity(program: &Path, operator: &Operator) -> Result<()> {
     println!("          $ caretaker activity -n demo --operator {url}");
     let output = Command::new(program).args(["activity", "-n", "demo", "--operator", &url]).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        println!("          {line}");
-    }
+    print(&String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
 
@@ -148,8 +149,12 @@ async fn running(cluster: &Cluster, count: usize) -> Result<()> {
 fn show(cluster: &Cluster, args: &[&str]) -> Result<()> {
     let words: Vec<&str> = args.iter().copied().take_while(|word| *word != "--kubeconfig").collect();
     println!("          $ kubectl {}", words.join(" "));
-    for line in cluster.kubectl(args)?.lines() {
+    print(&cluster.kubectl(args)?);
+    Ok(())
+}
+
+fn print(text: &str) {
+    for line in text.lines() {
         println!("          {line}");
     }
-    Ok(())
 }
