@@ -156,12 +156,13 @@ impl Ledger {
             times.push(now);
         }
         if let Some(breaker) = bounds.breaker.filter(|_| action.guarded() && self.counts(due, now)) {
-            let mut together = self.guarded.iter_mut().rev().take_while(|made| made.at == now);
+            let at = full_minute(now);
+            let mut together = self.guarded.iter_mut().rev().take_while(|made| made.at == at);
             if let Some(made) = together.find(|made| made.group.as_deref() == group) {
                 made.count += 1;
             } else {
                 self.guarded.retain(|made| lately(made.at, breaker.within, now));
-                self.guarded.push(Made { at: now, count: 1, group: group.map(str::to_owned) });
+                self.guarded.push(Made { at, count: 1, group: group.map(str::to_owned) });
             }
         }
     }
@@ -181,6 +182,15 @@ impl Ledger {
 /// and must neither hold things back until then nor let them pass.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
+/// What is admitted in the same minute is one entry, so that there are only so many of them; it counts a
+/// little longer than it must.
+fn full_minute(now: Timestamp) -> Timestamp {
+    let over = now.as_second().rem_euclid(60);
+    let whole = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let missing = if over == 0 && whole == now { 0 } else { 60 - over };
+    time::after(whole, SignedDuration::from_secs(missing))
+}
+
 fn lately(then: Timestamp, span: SignedDuration, now: Timestamp) -> bool {
     let passed = time::between(then, now);
     passed < span && passed > -SKEW
@@ -196,6 +206,8 @@ pub struct Crowd {
     /// Guarded subjects that wait their turn, are not among the verdicts at hand, and fell due
     /// within the breaker's time.
     pub queued: usize,
+    /// Whether whatever a guarded action was made on is not among them any more.
+    pub leaves: bool,
 }
 
 /// Smaller crowds, of which the breaker holds a share as well: for instance the addresses of one pool.
@@ -269,7 +281,9 @@ fn opens<A: Action>(
     }
     let made = || ledger.guarded.iter().filter(|made| lately(made.at, breaker.within, now));
     let names: Vec<&str> = names.into_iter().collect();
-    let too_many = |all: usize, subjects: usize, whose: &str| {
+    // What is gone was among them when it fell due.
+    let too_many = |all: usize, made: usize, left: usize, whose: &str| {
+        let subjects = if crowd.leaves { left + made } else { left };
         let limit = of(breaker.at_least, breaker.share, subjects);
         (all >= limit).then(|| Opened {
             since: now,
@@ -283,12 +297,12 @@ fn opens<A: Action>(
     if due == 0 {
         return None;
     }
-    let all = due + made().map(|made| made.count).sum::<usize>() + crowd.queued;
-    too_many(all, crowd.subjects, "").or_else(|| {
+    let before = made().map(|made| made.count).sum::<usize>();
+    too_many(due + before + crowd.queued, before, crowd.subjects, "").or_else(|| {
         due_in.into_iter().find_map(|(group, due)| {
             let before = made().filter(|made| made.group.as_deref() == Some(group)).map(|made| made.count);
-            let subjects = groups.sizes.get(group).copied().unwrap_or(0);
-            too_many(due + before.sum::<usize>(), subjects, &format!(" of {group}"))
+            let (before, left) = (before.sum::<usize>(), groups.sizes.get(group).copied().unwrap_or(0));
+            too_many(due + before, before, left, &format!(" of {group}"))
         })
     })
 }

@@ -28,6 +28,8 @@ pub struct Name<'a> {
 pub trait Keeper: Debug + 'static {
     /// Its name.
     const NAME: &'static str;
+    /// Whether a subject that a guarded action was made on is none any more.
+    const LEAVES: bool = false;
 
     /// What is judged.
     type Subject: Clone + Debug + Send + Sync + 'static;
@@ -108,7 +110,7 @@ pub trait Keeper: Debug + 'static {
 pub fn crowd<K: Keeper>(subjects: &[K::Subject]) -> Crowd {
     let counted = subjects.iter().filter(|s| K::is_counted(s)).count();
     let paced = subjects.iter().filter(|s| K::is_paced(s)).count();
-    Crowd { subjects: counted, paced, queued: 0 }
+    Crowd { subjects: counted, paced, queued: 0, leaves: K::LEAVES }
 }
 
 /// The smaller crowds of all subjects that there are.

@@ -222,6 +222,11 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
                     News::Complete => {
                         health.fine(&watching(source.plural));
                         self.beside.complete(source.kind);
+                        // The scan closes the loop: whatever was not told is judged all the same.
+                        if K::SOURCES.first().is_some_and(|first| first.kind == source.kind) {
+                            self.rounds.hear(source.kind, &news);
+                            return self.rounds.doubt();
+                        }
                     }
                     News::Failed(why) => health.waits(&watching(source.plural), why),
                     News::Begins | News::Is(_) | News::Gone(_) => {}

@@ -18,7 +18,7 @@ impl Action for Named {
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 fn crowd(subjects: usize) -> Crowd {
-    Crowd { subjects, paced: subjects, queued: 0 }
+    Crowd { subjects, paced: subjects, queued: 0, leaves: false }
 }
 
 fn at(minutes: i64) -> Timestamp {
@@ -146,7 +146,7 @@ fn an_open_breaker_stays_open_and_never_holds_back_a_wake() {
 #[test]
 fn a_pace_is_a_share_of_those_it_counts_and_not_of_all() {
     let mut verdicts = vec![due("delete", 0); 30];
-    let many = Crowd { subjects: 530, paced: 30, queued: 0 };
+    let many = Crowd { subjects: 530, paced: 30, queued: 0, leaves: false };
 
     admit(&mut verdicts, &Groups::default(), many, &paced(10, 0.1), &Ledger::default(), at(0));
 
@@ -170,7 +170,7 @@ fn a_backlog_that_its_pace_holds_back_does_not_open_the_breaker() {
 
 #[test]
 fn what_waits_elsewhere_counts_too() {
-    let one_more = Crowd { subjects: 40, paced: 40, queued: 19 };
+    let one_more = Crowd { subjects: 40, paced: 40, queued: 19, leaves: false };
 
     assert!(
         admit(&mut [due("sleep", 0)], &Groups::default(), one_more, &broken(20, 0.5), &Ledger::default(), at(0))

@@ -76,7 +76,7 @@ impl<K: Keep> Memory<K> {
         let Some(tried) = before.tries.remove(&called) else { return Weighed::Anew };
         let weighed = if !tried.is(due) {
             Weighed::Anew
-        } else if tried.not_before > now {
+        } else if tried.not_before > now && tried.not_before <= time::after(now, LONGEST) {
             Weighed::Later(tried.not_before)
         } else if tried.is_admitted(bounds, now) {
             Weighed::Again

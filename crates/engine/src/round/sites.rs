@@ -71,7 +71,10 @@ impl<K: Keep> Sites<K> {
 
     /// Whom to judge, as the sites they belong to have rested.
     pub(super) fn rested(&mut self, now: Timestamp) -> BTreeSet<K::Home> {
-        let rested = self.resting.over(now);
+        let rest = SignedDuration::try_from(K::REST).unwrap_or(SignedDuration::MAX);
+        // A clock that was set back must not make it last longer.
+        let set_back = self.resting.first().is_some_and(|first| first > time::after(now, rest));
+        let rested = self.resting.over(if set_back { Timestamp::MAX } else { now });
         rested.iter().flat_map(|site| self.free(site)).collect()
     }
 

@@ -219,7 +219,7 @@ impl<const TOGETHER: usize, const REST: u64> Index<Toys<TOGETHER, REST>> for She
 
     fn crowd(&self) -> Crowd {
         let subjects = self.cases.values().map(|case| case.data.len()).sum();
-        Crowd { subjects, paced: subjects, queued: 0 }
+        Crowd { subjects, paced: subjects, queued: 0, leaves: false }
     }
 
     fn group_size(&self, group: &str) -> usize {

@@ -29,19 +29,22 @@ pub const IP: &str = "IP";
 
 /// How an endpoint calls an owner that is a StatefulSet.
 pub const STATEFUL_SET: &str = "StatefulSet";
-/// How it calls one that is a virtual machine of KubeVirt.
+/// How it calls one that is a virtual machine of KubeVirt, at work.
 pub const MACHINE: &str = "VirtualMachineInstance";
+/// A virtual machine that may be at work or not, and keeps its addresses for the next time.
+pub const MACHINE_PLAN: &str = "VirtualMachine";
 
 const SPIDERPOOL: &str = "/apis/spiderpool.spidernet.io/v2beta1";
 
 /// Everything that is read of a cluster. Pools come before pods: a pod that is born between two lists
 /// would look absent otherwise.
-pub static SOURCES: [Resource; 6] = [
+pub static SOURCES: [Resource; 7] = [
     Resource::new(SPIDERPOOL, "spiderippools", POOL).cluster_wide(),
     Resource::new(SPIDERPOOL, "spiderendpoints", ENDPOINT),
     Resource::new("/api/v1", "pods", "Pod"),
     Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
     Resource::new("/apis/kubevirt.io/v1", "virtualmachineinstances", MACHINE).optional(),
+    Resource::new("/apis/kubevirt.io/v1", "virtualmachines", MACHINE_PLAN).optional(),
     Resource::new("/api/v1", "nodes", "Node").cluster_wide(),
 ];
 
@@ -64,6 +67,8 @@ pub(crate) fn is_of_our_group(kind: &str, api_version: &str) -> bool {
 #[must_use]
 pub fn ordinal(pod: &str) -> Option<(&str, i64)> {
     let (set, number) = pod.rsplit_once('-')?;
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    // Kubernetes writes no zeros before an ordinal.
+    let digits =
+        number == "0" || (!number.starts_with('0') && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
     (digits && !set.is_empty()).then_some(set).zip(number.parse().ok())
 }

@@ -15,7 +15,10 @@ use crate::subject::{Address, Keeps, Phase, Pod, Pool, Subject, World};
 
 /// A record may be seen before the pod that it is of: the two come by different watches. A pod that
 /// was never seen is taken for absent only after this long.
-pub const SETTLE: SignedDuration = SignedDuration::from_secs(2);
+pub const SETTLE: SignedDuration = SignedDuration::from_secs(5);
+
+/// However short the grace period of a pod, two sightings of something suspicious are this far apart.
+pub const APART: SignedDuration = SignedDuration::from_secs(30);
 
 /// Rules that count from when something was first seen.
 pub const SIGHTED: [&str; 8] = [
@@ -28,6 +31,9 @@ pub const SIGHTED: [&str; 8] = [
     "EndpointAbandoned",
     "EndpointWithoutRecord",
 ];
+
+/// Rules under which something is only suspected at first.
+pub const SUSPECTED: [&str; 3] = ["OtherPod", "NewPodElsewhere", "NotAmongItsOwn"];
 
 type Found = Option<Finding<Action>>;
 
@@ -51,6 +57,8 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     MachineLives => machine_lives,
     /// A StatefulSet still wants a pod of that name, which gets its address back.
     SetWantsIt => set_wants_it,
+    /// Its endpoint would give it to the next pod of that name, record or not: that goes first.
+    EndpointGoesFirst => endpoint_goes_first,
     /// No pod of that name was seen yet; its watch may be late.
     PodNotSeenYet => pod_not_seen_yet,
     /// There is no pod of that name: released at once.
@@ -171,11 +179,22 @@ fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
         None => address.holder.pod.is_none(),
     };
     gone.then(|| {
-        let last = first + replicas - 1;
+        let last = first.saturating_add(*replicas) - 1;
         Finding::rest(format!(
             "StatefulSet {name} wants the ordinals {first} to {last}, {} among them",
             address.holder.key
         ))
+    })
+}
+
+fn endpoint_goes_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let going = match &address.holder.pod {
+        Some(_) => same_pod(address).is_some_and(|pod| pod.deletion.is_some() || pod.phase.is_over()),
+        None => true,
+    };
+    (going && address.holder.is_promised(address.ip)).then(|| {
+        Finding::rest(format!("SpiderEndpoint {} still promises it to a pod of that name", address.holder.key))
     })
 }
 
@@ -333,7 +352,7 @@ fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp,
         return Some(Finding::refuse(None, format!("{because}; but its pool is being deleted, so it is left alone")));
     }
     let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
-    let apart = SignedDuration::from_secs(grace.into()) + world.policy.delay;
+    let apart = (SignedDuration::from_secs(grace.into()) + world.policy.delay).max(APART);
     let since = since(address, rule, now);
     let until = time::after(since, apart);
     let because = format!("{because}; suspected since {}, for {}", time::show(since), duration::format(apart));

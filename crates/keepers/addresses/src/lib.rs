@@ -49,6 +49,7 @@ pub struct Addresses;
 
 impl Keeper for Addresses {
     const NAME: &'static str = NAME;
+    const LEAVES: bool = true;
     type Subject = Subject;
     type World = World;
     type Action = Action;
@@ -111,8 +112,13 @@ impl Keeper for Addresses {
     }
 
     fn beside(mut subject: Subject, other: &Subject, action: &Action, _: Timestamp) -> Option<Subject> {
-        if let (Subject::Endpoint(endpoint), Subject::Address(_), Action::Release) = (&mut subject, other, action) {
-            endpoint.records = endpoint.records.saturating_sub(1);
+        match (&mut subject, other, action) {
+            (Subject::Endpoint(endpoint), Subject::Address(address), Action::Release) => {
+                let of_it = endpoint.holder.endpoint.as_ref().is_some_and(|row| row.is_of(&address.identity));
+                endpoint.records = endpoint.records.saturating_sub(usize::from(of_it));
+            }
+            (Subject::Address(address), Subject::Endpoint(_), Action::Remove) => address.holder.endpoint = None,
+            _ => {}
         }
         Some(subject)
     }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use caretaker_core::Timestamp;
+use caretaker_engine::api::or_default;
 use serde::Deserialize;
 
 use crate::api::{self, Uid};
@@ -29,6 +30,7 @@ fn pod(object: &Manifest, node: Option<Arc<str>>) -> Pod {
         "Failed" => Phase::Failed,
         _ => Phase::Pending,
     };
+    let more = meta.annotations.network_status.as_deref().map_or_else(|| Some(Ips::new()), interfaces);
     let ips = status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect();
     Pod {
         uid: meta.uid.clone(),
@@ -40,7 +42,8 @@ fn pod(object: &Manifest, node: Option<Arc<str>>) -> Pod {
         finished: phase.is_over().then(|| finished(object)).flatten(),
         grace: spec.termination_grace_period_seconds.map_or(GRACE, |s| u32::try_from(s.max(0)).unwrap_or(u32::MAX)),
         ips,
-        more: meta.annotations.network_status.as_deref().map(interfaces).unwrap_or_default(),
+        more: more.clone().unwrap_or_default(),
+        told_badly: more.is_none(),
         node,
     }
 }
@@ -55,16 +58,15 @@ fn finished(object: &Manifest) -> Option<Timestamp> {
     ended.or_else(ready).or_else(changed).or(status.start_time).or(metadata.creation_timestamp)
 }
 
-/// The addresses of all interfaces, as Multus writes them.
-fn interfaces(text: &str) -> Ips {
+/// The addresses of all interfaces, as Multus writes them; `None` if they cannot be read.
+fn interfaces(text: &str) -> Option<Ips> {
     #[derive(Deserialize)]
     struct Interface {
-        #[serde(default)]
+        #[serde(default, deserialize_with = "or_default")]
         ips: Vec<String>,
     }
-    // What cannot be read tells of none, which only keeps what it would have kept anyway.
-    let all: Vec<Interface> = serde_json::from_str(text).unwrap_or_default();
-    all.iter().flat_map(|interface| &interface.ips).filter_map(|ip| address(ip)).collect()
+    let all: Vec<Interface> = serde_json::from_str(text).ok()?;
+    Some(all.iter().flat_map(|interface| &interface.ips).filter_map(|ip| address(ip)).collect())
 }
 
 /// An address, with or without the length of its prefix.

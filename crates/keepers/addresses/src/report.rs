@@ -8,6 +8,7 @@ use caretaker_core::{Next, Timestamp, Verdict};
 use serde::Serialize;
 
 use crate::act::Action;
+use crate::judge::SUSPECTED;
 use crate::subject::{Holder, Keeps, Pod, Subject};
 
 /// A pool in figures.
@@ -34,9 +35,6 @@ pub struct Line {
     pub trouble: Option<String>,
 }
 
-/// Rules under which an address is suspected and not known to have leaked.
-const SUSPECTED: [&str; 2] = ["NotAmongItsOwn", "PodNotSeenYet"];
-
 /// All pools in figures, by name.
 #[must_use]
 pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
@@ -46,7 +44,8 @@ pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
             Subject::Pool(pool) => {
                 let line = lines.entry(pool.name.clone()).or_default();
                 line.size = pool.size;
-                line.drift = pool.count.unwrap_or(0) - i64::try_from(pool.records).unwrap_or(i64::MAX);
+                let records = i64::try_from(pool.records).unwrap_or(i64::MAX);
+                line.drift = pool.count.unwrap_or(0).saturating_sub(records);
                 let told = matches!(verdict.next, Next::Refuse { .. });
                 line.trouble = told.then(|| verdict.because.clone());
             }
@@ -54,7 +53,7 @@ pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
                 let line = lines.entry(address.pool.clone()).or_default();
                 line.held += 1;
                 let place = match &verdict.next {
-                    _ if SUSPECTED.contains(&verdict.rule) => &mut line.suspected,
+                    Next::Wait { .. } if is_suspicion(verdict.rule) => &mut line.suspected,
                     Next::Rest => &mut line.in_use,
                     Next::Act { .. } | Next::Wait { .. } => &mut line.leaked,
                     Next::Refuse { .. } => &mut line.refused,
@@ -65,6 +64,10 @@ pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
         }
     }
     lines.into_iter().map(|(pool, line)| Line { pool: pool.to_string(), ..line }).collect()
+}
+
+fn is_suspicion(rule: &str) -> bool {
+    SUSPECTED.contains(&rule) || rule == "PodNotSeenYet"
 }
 
 /// Everything that is known of a subject.

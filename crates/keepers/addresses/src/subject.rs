@@ -126,6 +126,8 @@ pub struct Pod {
     pub ips: Ips,
     /// Addresses of its other interfaces, as Multus tells.
     pub more: Ips,
+    /// Multus tells of them, and nobody can read it.
+    pub told_badly: bool,
     /// Its node.
     pub node: Option<Arc<str>>,
 }
@@ -180,6 +182,18 @@ pub struct Row {
     pub owner: Owner,
     /// Whether it is being deleted.
     pub leaves: bool,
+}
+
+impl Row {
+    /// Whether a record is of the pod that it speaks of, or may be.
+    #[must_use]
+    pub fn is_of(&self, identity: &Identity) -> bool {
+        match (identity, &self.pod, &self.container) {
+            (Identity::Pod(uid), Some(pod), _) => uid == pod,
+            (Identity::Container(id), _, Some(container)) => id == container,
+            _ => true,
+        }
+    }
 }
 
 /// Who owns a pod, by what its endpoint says.
@@ -314,7 +328,14 @@ impl Holder {
     #[must_use]
     pub fn tells_of_none_like(&self, pod: &Pod, ip: IpAddr) -> bool {
         let told = || pod.ips.iter().chain(&pod.more);
-        !self.endpoint_is_of(pod) && !told().any(|own| own.is_ipv4() == ip.is_ipv4())
+        !self.endpoint_is_of(pod) && (pod.told_badly || !told().any(|own| own.is_ipv4() == ip.is_ipv4()))
+    }
+
+    /// Whether the endpoint would give this address back to a pod of that name, record or not: Spiderpool
+    /// gives a StatefulSet's pod or a virtual machine what its endpoint says.
+    #[must_use]
+    pub fn is_promised(&self, ip: IpAddr) -> bool {
+        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.owner != Owner::Other && endpoint.ips.contains(&ip))
     }
 
     /// Whether an address is known to be one of its pod.

@@ -120,7 +120,9 @@ fn reports(ended: &[Ended<Addresses>]) -> Vec<Report> {
         let names: Vec<&str> = all.iter().take(NAMED).map(|one| subject_name(&one.due.subject)).collect();
         let more = if all.len() > NAMED { format!(" and {} more", all.len() - NAMED) } else { String::new() };
         let note = match (&failure, all.len(), &first.subject) {
-            (Some(why), ..) => format!("release of {}{more} failed: {why}", names.join(", ")),
+            (Some(why), _, Subject::Address(_)) => format!("release of {}{more} failed: {why}", names.join(", ")),
+            (Some(why), _, Subject::Endpoint(_)) => format!("its removal failed: {why}"),
+            (Some(why), _, Subject::Pool(_)) => format!("counting it anew failed: {why}"),
             (None, 1, Subject::Address(_)) => format!("released {}: {}", names[0], first.verdict.because),
             (None, count, Subject::Address(_)) => {
                 format!(

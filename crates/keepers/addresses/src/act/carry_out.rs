@@ -16,8 +16,9 @@ use caretaker_engine::keep::{Carried, Due, Ended, Index as _, Keep as _};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::look::{Unseen, look};
-use crate::api::{ENDPOINT, FINALIZER, POOL, Uid, resource, without};
+use super::look::{Look, Unread, look};
+use crate::api::{ENDPOINT, FINALIZER, POOL, Uid, ordinal, resource, without};
+use crate::judge::SUSPECTED;
 use crate::observe::{Home, Manifest, Observation};
 use crate::subject::{Holder, Subject, World};
 use crate::{Addresses, home};
@@ -75,14 +76,13 @@ impl caretaker_engine::keep::Undone for Undone {
     }
 }
 
-impl From<Unseen> for Undone {
-    fn from(unseen: Unseen) -> Self {
-        let forbidden = is_forbidden(&unseen.source);
-        Self::Api { what: "the last look".to_owned(), why: unseen.to_string(), forbidden }
+impl From<&Unread> for Undone {
+    fn from(unread: &Unread) -> Self {
+        Self::Api { what: "the last look".to_owned(), why: unread.why.clone(), forbidden: unread.forbidden }
     }
 }
 
-fn is_forbidden(error: &kube::Error) -> bool {
+pub(super) fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
@@ -155,18 +155,23 @@ async fn release(
     };
     let mut live = read(client, &name).await?;
     let now = live.now(now);
-    let mut index = look(client, &holders(due), world).await?;
+    let mut known = look(client, &holders(due.iter()), world).await;
     let mut outcomes: Vec<Result<(), Undone>> = vec![Ok(()); due.len()];
-    let mut tried = 0;
+    let (mut tried, mut renewed) = (0, Look::default());
     loop {
-        index.add(POOL, &live.pool);
+        if tried > 0 {
+            // Whoever may come back is looked at again, as the pool was read again.
+            let again = due.iter().zip(&outcomes).filter(|(due, outcome)| outcome.is_ok() && !lasts(due));
+            let holders = holders(again.map(|(due, _)| due));
+            if !holders.is_empty() {
+                renewed = look(client, &holders, world).await;
+            }
+        }
+        known.seen.add(POOL, &live.pool);
+        renewed.seen.add(POOL, &live.pool);
         for (due, outcome) in due.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
-            // Whether a pod that lives uses an address was looked at before the pool was read again.
-            *outcome = if tried > 0 && !lasts(due) {
-                Err(changed("its pool was written meanwhile"))
-            } else {
-                confirm(&index, due, world, now)
-            };
+            let look = if tried > 0 && !lasts(due) { &renewed } else { &known };
+            *outcome = confirm_by(look, due, world, now);
         }
         let sure = due.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
         let gone: BTreeSet<IpAddr> = sure.filter_map(|(due, _)| address(due)).collect();
@@ -176,8 +181,8 @@ async fn release(
         }
         let unwritten = match write(client, &name, &live, &gone).await {
             Ok(pool) => {
-                index.add(POOL, &pool);
-                let altered = gone.iter().any(|ip| index.knows(&Home::Address(name.clone(), *ip)));
+                known.seen.add(POOL, &pool);
+                let altered = gone.iter().any(|ip| known.seen.knows(&Home::Address(name.clone(), *ip)));
                 seen.push(Sight::Is(POOL, Box::new(pool)));
                 if !altered {
                     return Ok(outcomes);
@@ -202,20 +207,31 @@ fn address(due: &Due<Addresses>) -> Option<IpAddr> {
     if let Subject::Address(address) = &due.subject { Some(address.ip) } else { None }
 }
 
-fn holders(due: &[Due<Addresses>]) -> Vec<&Holder> {
-    let mut holders = Vec::new();
-    for due in due {
-        if let Subject::Address(address) = &due.subject {
-            holders.push(&address.holder);
-        }
-    }
-    holders
+fn holders<'a>(due: impl Iterator<Item = &'a Due<Addresses>>) -> Vec<&'a Holder> {
+    due.filter_map(|due| if let Subject::Address(address) = &due.subject { Some(&address.holder) } else { None })
+        .collect()
 }
 
 /// Whether what it stands on cannot change any more while the record is the same: no uid comes twice,
-/// no pod that goes comes back, and none that has finished begins anew.
+/// no pod that goes comes back, and none that has finished begins anew. A set can want its pod again, and
+/// what is only suspected can be cleared up.
 fn lasts(due: &Due<Addresses>) -> bool {
-    due.verdict.rule != "NotAmongItsOwn"
+    let Subject::Address(address) = &due.subject else { return true };
+    let named_like_a_sets = address.holder.key.split_once('/').is_some_and(|(_, name)| ordinal(name).is_some());
+    !named_like_a_sets && !address.holder.is_stateful() && !SUSPECTED.contains(&due.verdict.rule)
+}
+
+/// The same, if all was read that it takes.
+fn confirm_by(look: &Look, due: &Due<Addresses>, world: &World, now: Timestamp) -> Result<(), Undone> {
+    let key = match &due.subject {
+        Subject::Address(address) => &address.holder.key,
+        Subject::Endpoint(endpoint) => &endpoint.holder.key,
+        Subject::Pool(_) => return confirm(&look.seen, due, world, now),
+    };
+    match look.unread(key) {
+        Some(unread) => Err(unread.into()),
+        None => confirm(&look.seen, due, world, now),
+    }
 }
 
 /// Judges again, on what was just read: only the same rule with the same action goes on.
@@ -247,13 +263,17 @@ pub fn confirm(index: &Observation, due: &Due<Addresses>, world: &World, now: Ti
 
 async fn write(client: &Client, name: &str, live: &Read, gone: &BTreeSet<IpAddr>) -> Result<Manifest, kube::Error> {
     let meta = &live.pool.metadata;
-    // What cannot be read was not confirmed.
-    let status = without(&live.allocated, gone).unwrap_or_default();
+    // What cannot be read was not confirmed; and nothing must be written for it.
+    let status = without(&live.allocated, gone).ok_or_else(unreadable)?;
     let patch = json!({
         "metadata": { "uid": meta.uid.to_string(), "resourceVersion": meta.resource_version },
         "status": status,
     });
     resource(POOL).patch_status(client, name, Addresses::MANAGER, &patch).await
+}
+
+fn unreadable() -> kube::Error {
+    kube::Error::SerdeError(serde::de::Error::custom("status.allocatedIPs cannot be read any more"))
 }
 
 /// Removes an endpoint: it is deleted, and then its finalizer is taken away.
@@ -265,13 +285,17 @@ async fn remove(
     seen: &mut Vec<Sight>,
 ) -> Result<(), Undone> {
     let Subject::Endpoint(endpoint) = &due.subject else { return Err(changed("it is no endpoint")) };
-    let index = look(client, &[&endpoint.holder], world).await?;
+    let look = look(client, &[&endpoint.holder], world).await;
+    let index = &look.seen;
     let gone = Sight::EndpointGone { key: endpoint.holder.key.to_string(), uid: Uid::read(&endpoint.uid) };
+    if let Some(unread) = look.unread(&endpoint.holder.key) {
+        return Err(unread.into());
+    }
     if !index.knows(&home(&due.subject)) {
         seen.push(gone);
         return Ok(());
     }
-    confirm(&index, due, world, now)?;
+    confirm(index, due, world, now)?;
     let (namespace, name) = (Some(endpoint.namespace.as_str()), endpoint.name.as_str());
     let endpoints = resource(ENDPOINT);
     let what = |verb: &str| format!("{verb} {ENDPOINT} {}", endpoint.holder.key);

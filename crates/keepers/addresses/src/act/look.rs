@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_engine::api::Resource;
 use caretaker_engine::keep::Index as _;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use kube::Client;
 
-use crate::api::{ENDPOINT, MACHINE, ordinal, resource};
+use crate::api::{ENDPOINT, MACHINE, MACHINE_PLAN, ordinal, resource};
 use crate::observe::{Manifest, Observation};
 use crate::subject::{Holder, Owner, World};
 
@@ -24,16 +24,50 @@ const AT_ONCE: usize = 4;
 /// Names, by the namespace they are in.
 type Names<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Why the last look failed.
-#[derive(Debug, thiserror::Error)]
-#[error("reading {what}: {}", caretaker_engine::told(.source))]
-pub struct Unseen {
-    what: String,
-    pub(super) source: Box<kube::Error>,
+/// What was read, and what could not be.
+#[derive(Default)]
+pub(super) struct Look {
+    pub(super) seen: Observation,
+    unread: Vec<Unread>,
+}
+
+/// Something that could not be read.
+#[derive(Debug, Clone)]
+pub(super) struct Unread {
+    namespace: String,
+    /// All of the namespace, if there is none.
+    name: Option<String>,
+    pub(super) why: String,
+    pub(super) forbidden: bool,
+}
+
+impl Look {
+    /// Why a name cannot be judged, if it cannot.
+    pub(super) fn unread(&self, key: &str) -> Option<&Unread> {
+        let (namespace, name) = key.split_once('/')?;
+        let is_meant = |u: &&Unread| {
+            (u.namespace.is_empty() || u.namespace == namespace) && u.name.as_ref().is_none_or(|unread| unread == name)
+        };
+        self.unread.iter().find(is_meant)
+    }
+
+    fn fail(&mut self, source: &Resource, namespace: &str, name: Option<&str>, error: &kube::Error) {
+        let home = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let path = source.path(home);
+        let what = name.map_or_else(|| path.clone(), |name| format!("{path}/{name}"));
+        // What stands around a pod is not found by its name.
+        let by_name = ["Pod", ENDPOINT, MACHINE, MACHINE_PLAN].contains(&source.kind);
+        self.unread.push(Unread {
+            namespace: namespace.to_owned(),
+            name: name.filter(|_| by_name).map(str::to_owned),
+            why: format!("reading {what}: {}", caretaker_engine::told(error)),
+            forbidden: super::carry_out::is_forbidden(error),
+        });
+    }
 }
 
 /// Reads all that it takes to judge these names again.
-pub(super) async fn look(client: &Client, holders: &[&Holder], world: &World) -> Result<Observation, Unseen> {
+pub(super) async fn look(client: &Client, holders: &[&Holder], world: &World) -> Look {
     let (mut names, mut sets, mut machines) = (Names::new(), Names::new(), Names::new());
     let mut nodes: BTreeSet<&str> = BTreeSet::new();
     for holder in holders {
@@ -44,40 +78,53 @@ pub(super) async fn look(client: &Client, holders: &[&Holder], world: &World) ->
             let told = if let Some(Owner::Set(set)) = owner { Some(&**set) } else { None };
             sets.entry(namespace).or_default().extend([Some(set), told].into_iter().flatten());
         }
-        if holder.machines {
-            machines.entry(namespace).or_default().insert(name);
-        }
         if world.policy.on_ready_node != world.policy.on_lost_node {
             nodes.extend(holder.pod.as_ref().and_then(|pod| pod.node.as_deref()));
         }
     }
-    let mut seen = Observation::default();
-    read(client, resource("StatefulSet"), &sets, &mut seen).await?;
-    read(client, resource(MACHINE), &machines, &mut seen).await?;
-    read(client, resource(ENDPOINT), &names, &mut seen).await?;
-    read(client, resource("Pod"), &names, &mut seen).await?;
-    read(client, resource("Node"), &[("", nodes)].into(), &mut seen).await?;
-    Ok(seen)
+    let mut look = Look::default();
+    read(client, resource(ENDPOINT), &names, &mut look).await;
+    for holder in holders.iter().filter(|holder| holder.machines || look.seen.is_of_a_machine(&holder.key)) {
+        if let Some((namespace, name)) = holder.key.split_once('/') {
+            machines.entry(namespace).or_default().insert(name);
+        }
+    }
+    for kind in [MACHINE, MACHINE_PLAN] {
+        // There are some: an answer that knows of no such API proves nothing, unless the API is gone.
+        let strict = Resource { optional: !machines.is_empty() && !is_served(client, kind).await, ..*resource(kind) };
+        read(client, &strict, &machines, &mut look).await;
+    }
+    read(client, resource("StatefulSet"), &sets, &mut look).await;
+    read(client, resource("Pod"), &names, &mut look).await;
+    read(client, resource("Node"), &[("", nodes)].into(), &mut look).await;
+    look
+}
+
+/// Whether the API server serves the group of a kind; if it does not say, it may.
+async fn is_served(client: &Client, kind: &str) -> bool {
+    let (group, _) = resource(kind).group_and_version();
+    client.list_api_groups().await.map_or(true, |all| all.groups.iter().any(|served| served.name == group))
 }
 
 /// Reads objects of a kind by their names in each namespace.
-async fn read(
-    client: &Client,
-    source: &'static Resource,
-    all: &Names<'_>,
-    seen: &mut Observation,
-) -> Result<(), Unseen> {
+async fn read(client: &Client, source: &Resource, all: &Names<'_>, look: &mut Look) {
     for (namespace, names) in all {
         let home = Some(*namespace).filter(|namespace| !namespace.is_empty());
         let mut left = names.clone();
         if names.len() > ONE_BY_ONE {
             let mut token = None;
             for _ in 0..=names.len() / A_PAGE {
-                let page = source.page::<Manifest>(client, home, token.take()).await;
-                let (objects, more) = page.map_err(|e| unseen(source.path(home), e))?;
+                let (objects, more) = match source.page::<Manifest>(client, home, token.take()).await {
+                    Ok(page) => page,
+                    Err(e) => {
+                        look.fail(source, namespace, None, &e);
+                        left.clear();
+                        break;
+                    }
+                };
                 for object in objects.iter().filter(|object| names.contains(object.metadata.name.as_str())) {
                     left.remove(object.metadata.name.as_str());
-                    seen.add(source.kind, object);
+                    look.seen.add(source.kind, object);
                 }
                 token = more;
                 if token.is_none() {
@@ -86,28 +133,18 @@ async fn read(
                 }
             }
         }
-        let one = async |name: &str| {
-            let object = source.get::<Manifest>(client, home, name).await.or_else(|e| lacks(source, e));
-            object.map_err(|e| unseen(format!("{}/{name}", source.path(home)), e))
+        let one = async |name: String| {
+            let object = source.get::<Manifest>(client, home, &name).await;
+            (name, object)
         };
+        let left: Vec<String> = left.into_iter().map(str::to_owned).collect();
         let mut objects = futures::stream::iter(left).map(one).buffer_unordered(AT_ONCE);
-        while let Some(object) = objects.try_next().await? {
-            if let Some(object) = object {
-                seen.add(source.kind, &object);
+        while let Some((name, object)) = objects.next().await {
+            match object {
+                Ok(object) => object.iter().for_each(|object| look.seen.add(source.kind, object)),
+                Err(kube::Error::Api(status)) if source.optional && status.code == 404 => {}
+                Err(e) => look.fail(source, namespace, Some(&name), &e),
             }
         }
     }
-    Ok(())
-}
-
-/// A cluster that lacks the API has none of its objects.
-fn lacks<T>(source: &Resource, error: kube::Error) -> Result<Option<T>, kube::Error> {
-    match error {
-        kube::Error::Api(status) if source.optional && status.code == 404 => Ok(None),
-        other => Err(other),
-    }
-}
-
-fn unseen(what: String, error: kube::Error) -> Unseen {
-    Unseen { what, source: Box::new(error) }
 }

@@ -62,7 +62,7 @@ impl Allocated {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Written {
-    pod: String,
+    pod: Option<String>,
     pod_uid: Option<String>,
     namespace: Option<String>,
     #[serde(rename = "containerID")]
@@ -79,6 +79,7 @@ impl From<Written> for Entry {
             (None, None) => Identity::Unsaid,
         };
         // The older form has the two in fields of their own.
+        let pod = pod.unwrap_or_default();
         let holder = match said(namespace) {
             Some(namespace) if !pod.contains('/') => format!("{namespace}/{pod}"),
             _ => pod,
@@ -97,18 +98,22 @@ impl<'de> Deserialize<'de> for Entries {
             }
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Entries, M::Error> {
                 let mut entries = Entries::default();
+                let mut keys: BTreeMap<IpAddr, String> = BTreeMap::new();
                 while let Some(key) = map.next_key::<String>()? {
-                    match key.parse::<IpAddr>() {
-                        Ok(ip) if !entries.by_ip.contains_key(&ip) => {
-                            let written: Option<Written> = map.next_value()?;
-                            entries.by_ip.insert(ip, written.unwrap_or_default().into());
-                        }
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                            entries.odd.insert(key);
-                        }
+                    let Ok(ip) = key.parse::<IpAddr>() else {
+                        map.next_value::<IgnoredAny>()?;
+                        entries.odd.insert(key);
+                        continue;
+                    };
+                    let written: Option<Written> = map.next_value()?;
+                    entries.by_ip.insert(ip, written.unwrap_or_default().into());
+                    if let Some(before) = keys.insert(ip, key.clone()) {
+                        entries.odd.extend([before, key]);
                     }
                 }
+                // Of an address that is there twice nobody knows whose it is.
+                let Entries { by_ip, odd } = &mut entries;
+                by_ip.retain(|ip, _| !odd.contains(&keys[ip]));
                 Ok(entries)
             }
         }
@@ -133,12 +138,20 @@ impl<'de> Deserialize<'de> for Allocated {
                 })
             }
             fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Allocated, M::Error> {
-                Entries::deserialize(de::value::MapAccessDeserializer::new(map)).map(Allocated::Map)
+                // One pool that cannot be read must not hide the others of its list.
+                let value = Value::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(serde_json::from_value(value).map_or_else(|e| Allocated::Broken(e.to_string()), Allocated::Map))
             }
             fn visit_unit<E: de::Error>(self) -> Result<Allocated, E> {
                 Ok(Allocated::Nothing)
             }
             fn visit_bool<E: de::Error>(self, value: bool) -> Result<Allocated, E> {
+                Ok(Allocated::Broken(format!("it is {value}")))
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Allocated, E> {
+                Ok(Allocated::Broken(format!("it is {value}")))
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Allocated, E> {
                 Ok(Allocated::Broken(format!("it is {value}")))
             }
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Allocated, E> {
@@ -213,6 +226,9 @@ mod tests {
     #[case::another_thing(json!("[]"))]
     #[case::a_number(json!(7))]
     #[case::a_list(json!([1]))]
+    #[case::a_negative_number(json!(-7))]
+    #[case::a_fraction(json!(0.5))]
+    #[case::a_map_of_numbers(json!({ "10.0.0.1": 7 }))]
     #[case::records_that_are_none(json!("{\"10.0.0.1\":7}"))]
     fn what_is_no_record_is_broken(#[case] value: Value) {
         assert!(matches!(read(value.clone()), Allocated::Broken(_)), "{:?}", read(value));
@@ -232,8 +248,12 @@ mod tests {
         let read = read(json!(r#"{"ten":{"pod":"a/b"},"10.0.0.1":{"pod":"a/b"},"fd00::1":{},"fd00:0::1":{}}"#));
 
         let entries = read.entries().unwrap();
-        assert_eq!(entries.by_ip.len(), 2);
-        assert_eq!(entries.odd, ["fd00:0::1".to_owned(), "ten".to_owned()].into());
+        assert_eq!(
+            entries.by_ip.keys().copied().collect::<Vec<_>>(),
+            [ip("10.0.0.1")],
+            "of fd00::1 nobody knows whose it is"
+        );
+        assert_eq!(entries.odd, ["fd00:0::1", "fd00::1", "ten"].map(str::to_owned).into());
     }
 
     #[test]

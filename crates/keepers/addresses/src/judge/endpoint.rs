@@ -1,10 +1,12 @@
-//! When an endpoint goes: after the records of its pod, and never before them.
+//! When an endpoint goes: after the records of its pod. That of a StatefulSet's pod or of a virtual
+//! machine goes before them, because Spiderpool gives the next pod of that name what its endpoint says,
+//! whether there is a record or not.
 
 use caretaker_core::{Finding, SignedDuration, Timestamp, time};
 
 use super::{Found, SETTLE};
 use crate::act::Action;
-use crate::subject::{Endpoint, Keeps, Subject, World};
+use crate::subject::{Endpoint, Keeps, Owner, Pod, Subject, World};
 
 fn endpoint(subject: &Subject) -> Option<&Endpoint> {
     if let Subject::Endpoint(endpoint) = subject { Some(endpoint) } else { None }
@@ -15,13 +17,27 @@ fn is_stale(endpoint: &Endpoint) -> bool {
     endpoint.holder.pod.as_ref().is_some_and(|pod| !endpoint.holder.endpoint_is_of(pod))
 }
 
+/// Whether it gives the next pod of its name what it says, so that it goes before the records.
+fn promises(endpoint: &Endpoint) -> bool {
+    endpoint.holder.endpoint.as_ref().is_some_and(|row| row.owner != Owner::Other)
+}
+
+fn runs_without_record(endpoint: &Endpoint) -> bool {
+    let runs = |pod: &Pod| !pod.ips.is_empty() && pod.deletion.is_none() && !pod.phase.is_over();
+    endpoint.records == 0 && !is_stale(endpoint) && endpoint.holder.pod.as_deref().is_some_and(runs)
+}
+
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let holder = &endpoint.holder;
-    match (&holder.kept_by, &holder.pod) {
-        (Some(Keeps::Machine), _) => return Some(Finding::rest("its virtual machine lives")),
-        (Some(Keeps::Set { name, .. }), _) => return Some(Finding::rest(format!("StatefulSet {name} wants its pod"))),
-        _ => {}
+    // Somebody uses addresses of which no pool knows: that is told, whoever wants the pod.
+    if runs_without_record(endpoint) {
+        return None;
+    }
+    match &holder.kept_by {
+        Some(Keeps::Machine) => return Some(Finding::rest("its virtual machine lives")),
+        Some(Keeps::Set { name, .. }) => return Some(Finding::rest(format!("StatefulSet {name} wants its pod"))),
+        None => {}
     }
     let pod = holder.pod.as_ref()?;
     // A new pod of a StatefulSet takes its endpoint over.
@@ -35,12 +51,14 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
 
 pub(super) fn records_not_known(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    endpoint.unreadable.then(|| Finding::rest("the records of a pool cannot be read; there may be some of its pod"))
+    (endpoint.unreadable && !promises(endpoint))
+        .then(|| Finding::rest("the records of a pool cannot be read; there may be some of its pod"))
 }
 
 pub(super) fn records_go_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    (endpoint.records > 0).then(|| Finding::rest(format!("there are {} records of its pod", endpoint.records)))
+    (endpoint.records > 0 && !promises(endpoint))
+        .then(|| Finding::rest(format!("there are {} records of its pod", endpoint.records)))
 }
 
 pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -56,6 +74,7 @@ pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> 
 pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let because = match &endpoint.holder.pod {
+        None if endpoint.records > 0 => format!("there is no pod {}; its records follow", endpoint.holder.key),
         None => format!("there is no pod {}, and no record of it", endpoint.holder.key),
         Some(_) if is_stale(endpoint) => format!("pod {} is another one now", endpoint.holder.key),
         Some(_) => return None,
@@ -66,9 +85,16 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
 pub(super) fn over(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let pod = endpoint.holder.pod.as_ref()?;
-    let going = pod.deletion.map(|at| time::after(at, world.policy.delay));
-    let until = pod.over_at(&world.policy).into_iter().chain(going).min()?;
-    let because = format!("pod {} is {} and has no record any more", endpoint.holder.key, pod.phase.name());
+    let going = pod.deletion.filter(|_| world.policy.terminating).map(|at| time::after(at, world.policy.delay));
+    let Some(until) = pod.over_at(&world.policy).into_iter().chain(going).min() else {
+        let terminating = pod.deletion.is_some();
+        return terminating.then(|| Finding::rest("its pod is Terminating; the settings leave such pods alone"));
+    };
+    let because = if endpoint.records > 0 {
+        format!("pod {} is over; its records follow", endpoint.holder.key)
+    } else {
+        format!("pod {} is {} and has no record any more", endpoint.holder.key, pod.phase.name())
+    };
     if !world.leads {
         return Some(Finding::rest(format!("{because}; the leader sees to it")));
     }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use super::{Manifest, pod, row};
 use crate::Addresses;
 use crate::act::{Action, Sight};
-use crate::api::{ENDPOINT, MACHINE, POOL, Uid, is_of_our_group};
+use crate::api::{ENDPOINT, MACHINE, MACHINE_PLAN, POOL, Uid, is_of_our_group, ordinal};
 use crate::subject::{Owner, Pod, Row, Sighting, Subject};
 use pools::PoolRow;
 
@@ -64,6 +64,12 @@ struct Wanted {
     list: u32,
 }
 
+impl Wanted {
+    fn wants(self, ordinal: i64) -> bool {
+        ordinal >= self.first && ordinal.saturating_sub(self.first) < self.replicas
+    }
+}
+
 /// What has been seen of a cluster so far.
 #[derive(Debug, Default)]
 pub struct Observation {
@@ -71,8 +77,10 @@ pub struct Observation {
     people: HashMap<Arc<str>, Box<Person>>,
     /// StatefulSets that are not being deleted, by namespace and name.
     sets: HashMap<String, Wanted>,
-    /// Virtual machines that live, and the list in which each was last seen.
+    /// Virtual machines at work, and the list in which each was last seen.
     machines: HashMap<String, u32>,
+    /// Those that are planned.
+    planned: HashMap<String, u32>,
     /// Endpoints of virtual machines.
     machine_endpoints: usize,
     /// The names of nodes, which many pods share.
@@ -98,6 +106,12 @@ pub struct Observation {
 impl Observation {
     fn list(&self, kind: &str) -> u32 {
         self.lists.get(kind).copied().unwrap_or(0)
+    }
+
+    /// Whether an endpoint is of a virtual machine.
+    pub(crate) fn is_of_a_machine(&self, key: &str) -> bool {
+        let endpoint = self.people.get(key).and_then(|person| person.endpoint.as_ref());
+        endpoint.is_some_and(|row| row.owner == Owner::Machine)
     }
 
     /// The version of an endpoint that was seen.
@@ -211,12 +225,32 @@ impl Observation {
         if range(before) == range(wanted) {
             return;
         }
-        // Whoever it wants, or has wanted.
-        let ordinals = |w: Wanted| w.first..w.first.saturating_add(w.replicas);
-        let all: BTreeSet<i64> = [before, wanted].into_iter().flatten().flat_map(ordinals).collect();
-        for ordinal in all {
-            self.touch(&format!("{key}-{ordinal}"));
+        // Whom it wants and has not wanted before, or the other way round.
+        let within = |w: Option<Wanted>, ordinal: i64| w.is_some_and(|w| w.wants(ordinal));
+        let changes = |ordinal: i64| within(before, ordinal) != within(wanted, ordinal);
+        let sizes: i64 = [before, wanted].into_iter().flatten().map(|w| w.replicas).fold(0, i64::saturating_add);
+        let touched: Vec<Arc<str>> = if usize::try_from(sizes).is_ok_and(|all| all <= self.people.len()) {
+            let ordinals =
+                [before, wanted].into_iter().flatten().flat_map(|w| w.first..w.first.saturating_add(w.replicas));
+            let names = ordinals.filter(|ordinal| changes(*ordinal)).map(|ordinal| format!("{key}-{ordinal}"));
+            names.filter_map(|name| self.people.get_key_value(name.as_str()).map(|(name, _)| name.clone())).collect()
+        } else {
+            // Somebody wants more pods than there are.
+            let is_one = |name: &&Arc<str>| ordinal(name).is_some_and(|(set, number)| set == key && changes(number));
+            self.people.keys().filter(is_one).cloned().collect()
+        };
+        touched.iter().for_each(|name| self.touch(name));
+    }
+
+    fn set_machine(&mut self, kind: &str, key: &str, keeps: bool) {
+        let list = self.list(kind);
+        let machines = if kind == MACHINE { &mut self.machines } else { &mut self.planned };
+        if keeps {
+            machines.insert(key.to_owned(), list);
+        } else {
+            machines.remove(key);
         }
+        self.touch(key);
     }
 
     fn set_node(&mut self, name: &str, ready: Option<bool>) {
@@ -260,15 +294,10 @@ impl Index<Addresses> for Observation {
                 let wanted = Wanted { first: object.spec.ordinals.start, replicas, list: self.list(kind) };
                 self.set_wanted(&meta.key(), meta.deletion_timestamp.is_none().then_some(wanted));
             }
-            MACHINE => {
-                let over = ["Succeeded", "Failed"].contains(&object.status.phase.as_str());
-                let list = self.list(kind);
-                if meta.deletion_timestamp.is_some() || over {
-                    self.machines.remove(&meta.key());
-                } else {
-                    self.machines.insert(meta.key(), list);
-                }
-                self.touch(&meta.key());
+            // A guest runs until its instance is gone; what is planned and not being deleted comes back.
+            MACHINE | MACHINE_PLAN => {
+                let keeps = kind == MACHINE || meta.deletion_timestamp.is_none();
+                self.set_machine(kind, &meta.key(), keeps);
             }
             "Node" => {
                 let ready = object.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True");
@@ -306,13 +335,11 @@ impl Index<Addresses> for Observation {
                     self.set_wanted(&key, None);
                 }
             }
-            MACHINE => {
+            MACHINE | MACHINE_PLAN => {
+                let machines = if kind == MACHINE { &self.machines } else { &self.planned };
                 let old: Vec<String> =
-                    self.machines.iter().filter(|(_, seen)| **seen != list).map(|(key, _)| key.clone()).collect();
-                for key in old {
-                    self.machines.remove(&key);
-                    self.touch(&key);
-                }
+                    machines.iter().filter(|(_, seen)| **seen != list).map(|(key, _)| key.clone()).collect();
+                old.iter().for_each(|key| self.set_machine(kind, key, false));
             }
             "Node" => {
                 let old: Vec<Arc<str>> =
@@ -348,10 +375,7 @@ impl Index<Addresses> for Observation {
                 }
             }
             "StatefulSet" => self.set_wanted(&meta.key(), None),
-            MACHINE => {
-                self.machines.remove(&meta.key());
-                self.touch(&meta.key());
-            }
+            MACHINE | MACHINE_PLAN => self.set_machine(kind, &meta.key(), false),
             "Node" => self.set_node(&meta.name, None),
             _ => {}
         }
@@ -359,6 +383,8 @@ impl Index<Addresses> for Observation {
 
     fn see(&mut self, sight: &Sight) {
         match sight {
+            // A pool that the watch has told the end of does not come back.
+            Sight::Is(POOL, object) if !self.pools.contains_key(object.metadata.name.as_str()) => {}
             Sight::Is(kind, object) => self.add(kind, object),
             Sight::EndpointGone { key, uid } => {
                 self.deleted.insert(uid.clone());
@@ -398,7 +424,7 @@ impl Index<Addresses> for Observation {
     }
 
     fn crowd(&self) -> Crowd {
-        Crowd { subjects: self.held, paced: self.held, queued: 0 }
+        Crowd { subjects: self.held, paced: self.held, queued: 0, leaves: true }
     }
 
     fn group_size(&self, group: &str) -> usize {

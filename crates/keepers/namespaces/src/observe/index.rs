@@ -353,7 +353,7 @@ impl Index<Namespaces> for Observation {
 
     fn crowd(&self) -> Crowd {
         let paced = self.namespaces.len();
-        Crowd { subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(), paced, queued: 0 }
+        Crowd { subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(), paced, queued: 0, leaves: false }
     }
 }
 

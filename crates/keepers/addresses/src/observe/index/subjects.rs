@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use caretaker_core::setting::quoted;
+
 use super::pools::{PoolRow, Record};
 use super::{Home, Observation, Person};
 use crate::api::{Identity, ordinal};
@@ -56,11 +58,7 @@ impl Observation {
     /// Whether a record is of the pod that an endpoint speaks of, or may be.
     fn is_of(&self, row: &Row, pool: &Arc<str>, ip: IpAddr) -> bool {
         let record = self.pools.get(pool).and_then(|pool| pool.records.get(&ip));
-        record.is_some_and(|record| match (&record.identity, &row.pod, &row.container) {
-            (Identity::Pod(uid), Some(pod), _) => uid == pod,
-            (Identity::Container(id), _, Some(container)) => id == container,
-            _ => true,
-        })
+        record.is_some_and(|record| row.is_of(&record.identity))
     }
 
     /// What is known of a name; `identity` says of which pod of that name.
@@ -74,7 +72,7 @@ impl Observation {
             key: key.clone(),
             absent: pod.is_none() && (!self.watched || person.is_some_and(|p| went(p, identity))),
             kept_by: self.kept_by(key, endpoint.as_deref(), identity),
-            machines: !self.machines.is_empty() || self.machine_endpoints > 0,
+            machines: !self.machines.is_empty() || !self.planned.is_empty() || self.machine_endpoints > 0,
             node_ready,
             pod,
             endpoint,
@@ -84,7 +82,7 @@ impl Observation {
     /// What holds on to the addresses of a name: a virtual machine, or the StatefulSet that wants it.
     /// The endpoint says whose pod it is; without one, or with one of another pod, the name does.
     fn kept_by(&self, key: &str, endpoint: Option<&Row>, identity: Option<&Identity>) -> Option<Keeps> {
-        if self.machines.contains_key(key) {
+        if self.machines.contains_key(key) || self.planned.contains_key(key) {
             return Some(Keeps::Machine);
         }
         let (namespace, name) = key.split_once('/')?;
@@ -99,8 +97,11 @@ impl Observation {
             None => by_name,
         };
         let wanted = self.sets.get(&format!("{namespace}/{set}"))?;
-        let wants = number >= wanted.first && number - wanted.first < wanted.replicas;
-        wants.then(|| Keeps::Set { name: set.to_owned(), first: wanted.first, replicas: wanted.replicas })
+        wanted.wants(number).then(|| Keeps::Set {
+            name: set.to_owned(),
+            first: wanted.first,
+            replicas: wanted.replicas,
+        })
     }
 }
 
@@ -113,10 +114,18 @@ fn went(person: &Person, identity: Option<&Identity>) -> bool {
 }
 
 fn broken(holder: &str) -> Option<String> {
-    let fits =
-        holder.split_once('/').is_some_and(|(ns, name)| !ns.is_empty() && !name.is_empty() && !name.contains('/'));
+    // Anything else could not even be asked for.
+    let is_name = |name: &str| {
+        let ends = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let bytes = name.as_bytes();
+        ends(bytes.first())
+            && ends(bytes.last())
+            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
+    };
+    let fits = holder.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name));
     (!fits).then(|| {
-        format!("its record is of {holder:?}, which is no namespace/name of a pod; take the record out by hand if it is nobody's")
+        let shown = quoted(holder);
+        format!("its record is of {shown}, which is no namespace/name of a pod; take the record out by hand if it is nobody's")
     })
 }
 
