@@ -59,7 +59,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     OtherPod => other_pod,
     /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
     NewPodStarts => new_pod_starts,
-    /// A pod of a StatefulSet was made anew and has other addresses: released as soon as its endpoint says the same.
+    /// A pod of a StatefulSet was made anew and has other addresses: released at once, or if its endpoint is still of the one before, when that is seen again.
     NewPodElsewhere => new_pod_elsewhere,
     /// The pod has finished: released after its grace period and the delay.
     PodFinished => pod_finished,
@@ -209,7 +209,7 @@ fn other_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
     {
         // A pod keeps its uid while its sandbox is made anew, and the endpoint follows later.
         let because = format!("pod {} has another sandbox now, and other addresses", address.holder.key);
-        return suspect(address, "OtherPod", world, now, because);
+        return suspect(address, "OtherPod", world, now, &because);
     }
     (!address.holder.is_stateful()).then(|| {
         let because =

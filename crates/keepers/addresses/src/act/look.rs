@@ -26,7 +26,7 @@ type Names<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// Why the last look failed.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {what}: {}", caretaker_engine::told(.source))]
+#[error("reading {what}: {}", caretaker_engine::told(.source.as_ref()))]
 pub struct Unseen {
     what: String,
     pub(super) source: Box<kube::Error>,
