@@ -237,7 +237,7 @@ pub async fn observe<K: Keep>(client: &Client) -> Result<K::Index, Unlisted> {
 
 /// Why a cluster could not be observed.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {path}: {}", crate::told(.source))]
+#[error("reading {path}: {}", crate::told(.source.as_ref()))]
 pub struct Unlisted {
     /// What was to be listed.
     pub path: String,

@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use caretaker_core::Timestamp;
 use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace};
 use caretaker_core::setting::Broken;
-use caretaker_engine::keep::{self, Index as _, Keep};
+use caretaker_engine::keep::{self, Index as _, Keep, Unlisted};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use kube::Client;
@@ -268,8 +268,7 @@ impl<K: Console> Listed for Of<K> {
         kept: &'a Settings,
     ) -> LocalBoxFuture<'a, Result<Box<dyn Staged>>> {
         async move {
-            let seen =
-                keep::observe::<K>(client).await.context("reading the cluster; may this user list all of it?")?;
+            let seen = keep::observe::<K>(client).await.map_err(|e| unlisted(K::NAME, &e))?;
             Ok(Box::new(stage::<K>(seen, config, kept)?) as Box<dyn Staged>)
         }
         .boxed_local()
@@ -288,6 +287,16 @@ impl<K: Console> Listed for Of<K> {
                 faults.into_iter().map(|fault| lint::Row::of(fault, found.file, found.line, &found.kind))
             })
             .collect()
+    }
+}
+
+/// Why a live cluster cannot be looked at, and what to do about it.
+fn unlisted(keeper: &str, error: &Unlisted) -> anyhow::Error {
+    match &*error.source {
+        kube::Error::Api(status) if status.code == 404 => {
+            anyhow!("this cluster has no {}: what the keeper {keeper} looks after is not installed", error.path)
+        }
+        _ => anyhow!("{error}; may this user list all of it?"),
     }
 }
 

@@ -67,7 +67,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     OtherPod => other_pod,
     /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
     NewPodStarts => new_pod_starts,
-    /// A pod of a StatefulSet was made anew and has other addresses: released as soon as its endpoint says the same.
+    /// A pod of a StatefulSet was made anew and has other addresses: released at once, or if its endpoint is still of the one before, when that is seen again.
     NewPodElsewhere => new_pod_elsewhere,
     /// The pod has finished: released after its grace period and the delay.
     PodFinished => pod_finished,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{LIMIT, print, show};
 
 /// Nobody schedules these pods: what would happen on a node is written by hand.
-const PODS: &str = r#"
+const PODS: &str = "
 apiVersion: v1
 kind: Pod
 metadata: { namespace: shop, name: web }
@@ -39,7 +39,7 @@ apiVersion: spiderpool.spidernet.io/v2beta1
 kind: SpiderIPPool
 metadata: { name: office }
 spec: { subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.10-10.6.0.19] }
-"#;
+";
 const SPEC: &str = "{ schedulerName: nobody, containers: [{ name: main, image: caretaker.test/busybox }] }";
 
 /// What leaked goes back to its pool, at once or in its time; what is used or comes back stays.
