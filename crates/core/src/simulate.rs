@@ -202,7 +202,12 @@ impl<K: Keeper> Simulation<K> {
         let lately = |due: &&Timestamp| {
             within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due, self.now)
         };
-        Crowd { subjects: self.counted, paced: self.paced, queued: self.queued.values().filter(lately).count(), leaves: K::LEAVES }
+        Crowd {
+            subjects: self.counted,
+            paced: self.paced,
+            queued: self.queued.values().filter(lately).count(),
+            leaves: K::LEAVES,
+        }
     }
 
     /// Does what a verdict says, and names whom to judge again at once.

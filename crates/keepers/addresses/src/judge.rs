@@ -21,10 +21,11 @@ pub const SETTLE: SignedDuration = SignedDuration::from_secs(5);
 pub const APART: SignedDuration = SignedDuration::from_secs(30);
 
 /// Rules that count from when something was first seen.
-pub const SIGHTED: [&str; 8] = [
+pub const SIGHTED: [&str; 9] = [
     "PodNotSeenYet",
     "PodGone",
     "OtherPod",
+    "NewPodStarts",
     "NewPodElsewhere",
     "NotAmongItsOwn",
     "EndpointNotSeenYet",
@@ -33,7 +34,7 @@ pub const SIGHTED: [&str; 8] = [
 ];
 
 /// Rules under which something is only suspected at first.
-pub const SUSPECTED: [&str; 3] = ["OtherPod", "NewPodElsewhere", "NotAmongItsOwn"];
+pub const SUSPECTED: [&str; 4] = ["OtherPod", "NewPodStarts", "NewPodElsewhere", "NotAmongItsOwn"];
 
 type Found = Option<Finding<Action>>;
 
@@ -65,7 +66,7 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     PodGone => pod_gone,
     /// Another pod bears the name: released at once. In the older form another sandbox: if that is seen again.
     OtherPod => other_pod,
-    /// A pod of a StatefulSet was made anew and has no addresses yet: it may get this one back.
+    /// A pod of a StatefulSet was made anew and has no addresses yet: kept while its endpoint promises it this one.
     NewPodStarts => new_pod_starts,
     /// A pod of a StatefulSet was made anew and has other addresses: released at once, or if its endpoint is still of the one before, when that is seen again.
     NewPodElsewhere => new_pod_elsewhere,
@@ -237,11 +238,17 @@ fn other_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
     })
 }
 
-fn new_pod_starts(subject: &Subject, _: &World, _: Timestamp) -> Found {
+fn new_pod_starts(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = another_pod(address)?;
     if pod.ips.is_empty() {
-        return Some(Finding::rest(format!("pod {} was made anew and has no addresses yet", address.holder.key)));
+        let because = format!("pod {} was made anew and has no addresses yet", address.holder.key);
+        if address.holder.is_promised(address.ip) {
+            return Some(Finding::rest(because));
+        }
+        // Spiderpool gives back what an endpoint says, and nothing else: without one the pod would wait for
+        // a free address while this one is held for it.
+        return suspect(address, "NewPodStarts", world, now, &format!("{because}; no endpoint promises it this one"));
     }
     let uses = address.holder.uses(pod, address.ip);
     uses.then(|| Finding::rest(format!("pod {} was made anew and has it again", address.holder.key)))

@@ -13,7 +13,8 @@ use objects::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const KINDS: [&str; 6] = ["SpiderIPPool", "SpiderEndpoint", "Pod", "StatefulSet", "VirtualMachineInstance", "Node"];
+const KINDS: [&str; 7] =
+    ["SpiderIPPool", "SpiderEndpoint", "Pod", "StatefulSet", "VirtualMachineInstance", "VirtualMachine", "Node"];
 
 /// The objects of a small cluster, by kind and name.
 type Cluster = BTreeMap<(String, String), Value>;
@@ -66,7 +67,10 @@ fn object() -> impl Strategy<Value = Value> {
             if of_a_set && key.contains('-') { set_endpoint(&key, &uid, &ips) } else { endpoint(&key, &uid, &ips) }
         }),
         1 => (prop_oneof![Just("shop/db"), Just("bank/db")], 0..3_i64).prop_map(|(key, replicas)| set(key, replicas)),
-        1 => keys().prop_map(|key| machine(&key)),
+        1 => (keys(), any::<bool>()).prop_map(|(key, planned)| {
+            let made = machine(&key);
+            if planned { made.with("/kind", json!("VirtualMachine")) } else { made }
+        }),
         1 => any::<bool>().prop_map(|ready| node("node-1", ready)),
     ]
 }
@@ -220,4 +224,15 @@ fn what_is_gone_leaves_nothing_behind() {
 
     assert_eq!((index.homes(), index.crowd().subjects), (Vec::new(), 0));
     assert!(format!("{index:?}").contains("people: {}"), "{index:?}");
+}
+
+#[test]
+fn a_set_that_wants_two_thousand_millions_costs_no_more_than_there_are() {
+    let mut index = seen(&[pool("pool", &[("10.0.0.1", "shop/db-1999999999", &uid(1))])]);
+    index.take_touched();
+
+    add(&mut index, &[set("shop/db", i64::from(i32::MAX))]);
+
+    assert_eq!(index.take_touched().len(), 1);
+    assert_eq!(judge(&index, &address("pool", "10.0.0.1"), now()).rule, "SetWantsIt");
 }

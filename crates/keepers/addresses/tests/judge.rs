@@ -59,6 +59,7 @@ fn other(ips: &[&str]) -> Value {
 #[case::none_of_its_family_and_an_endpoint_without_it(&[running(&["fd00::9"]), endpoint("shop/web-1", &one(), &["10.0.0.9"])], "NotAmongItsOwn", "wait", Some(35))]
 #[case::its_endpoint_has_it(&[running(&["10.0.0.9"]), endpoint("shop/web-1", &one(), &["10.0.0.9", IP])], "InUse", "rest", None)]
 #[case::an_endpoint_before_had_it(&[running(&["10.0.0.9"]), endpoint("shop/web-1", &uid(7), &[IP])], "NotAmongItsOwn", "wait", Some(35))]
+#[case::nobody_can_read_what_multus_tells(&[running(&["10.0.0.9"]).with("/metadata/annotations", json!({ "k8s.v1.cni.cncf.io/network-status": "{" }))], "NoAddressesYet", "rest", None)]
 #[case::multus_tells_of_it(
     &[running(&["10.0.0.9"]).with("/metadata/annotations", json!({ "k8s.v1.cni.cncf.io/network-status": r#"[{"name":"a","ips":["10.0.0.9"]},{"name":"b","interface":"net1","ips":["10.0.0.1"]}]"# }))],
     "InUse", "rest", None)]
@@ -139,15 +140,21 @@ fn the_delay_is_counted_once() {
 #[case::terminating_and_wanted(&[set("shop/web", 2), running(&[IP]).of_a_set().terminating(at(-60))], "SetWantsIt", "rest")]
 #[case::failed_and_wanted(&[set("shop/web", 2), running(&[IP]).of_a_set().over("Failed", Some(at(-600)))], "SetWantsIt", "rest")]
 #[case::terminating_and_scaled_away(&[set("shop/web", 1), running(&[IP]).of_a_set().terminating(at(-60))], "PodTerminating", "act")]
-#[case::made_anew(&[set("shop/web", 2), other(&[]).of_a_set()], "NewPodStarts", "rest")]
+#[case::made_anew(&[set("shop/web", 2), other(&[]).of_a_set(), set_endpoint("shop/web-1", &uid(1), &[IP])], "NewPodStarts", "rest")]
+#[case::made_anew_and_nobody_promises_it(&[set("shop/web", 2), other(&[]).of_a_set()], "NewPodStarts", "wait")]
 #[case::made_anew_with_it(&[set("shop/web", 2), other(&[IP]).of_a_set()], "NewPodStarts", "rest")]
 #[case::made_anew_with_it_on_the_second_interface(&[set("shop/web", 2), other(&["10.0.0.9"]).of_a_set(), set_endpoint("shop/web-1", &uid(2), &["10.0.0.9", IP])], "NewPodStarts", "rest")]
 #[case::made_anew_elsewhere(&[set("shop/web", 2), other(&["10.0.0.9"]).of_a_set(), set_endpoint("shop/web-1", &uid(2), &["10.0.0.9"])], "NewPodElsewhere", "act")]
 #[case::made_anew_elsewhere_without_endpoint(&[set("shop/web", 2), other(&["10.0.0.9"]).of_a_set()], "NewPodElsewhere", "act")]
 #[case::made_anew_but_its_endpoint_is_the_old_one(&[set("shop/web", 2), other(&["10.0.0.9"]).of_a_set(), set_endpoint("shop/web-1", &uid(1), &[IP])], "NewPodElsewhere", "wait")]
 #[case::a_virtual_machine_lives(&[machine("shop/web-1")], "MachineLives", "rest")]
-#[case::a_virtual_machine_goes(&[machine("shop/web-1").with("/metadata/deletionTimestamp", json!("2026-03-02T11:00:00Z"))], "PodGone", "act")]
-#[case::a_virtual_machine_is_over(&[machine("shop/web-1").with("/status/phase", json!("Succeeded"))], "PodGone", "act")]
+#[case::a_virtual_machine_goes_and_its_guest_still_runs(&[machine("shop/web-1").with("/metadata/deletionTimestamp", json!("2026-03-02T11:00:00Z"))], "MachineLives", "rest")]
+#[case::a_virtual_machine_that_is_planned_comes_back(&[machine("shop/web-1").with("/kind", json!("VirtualMachine"))], "MachineLives", "rest")]
+#[case::a_virtual_machine_that_was_planned(&[machine("shop/web-1").with("/kind", json!("VirtualMachine")).with("/metadata/deletionTimestamp", json!("2026-03-02T11:00:00Z"))], "PodGone", "act")]
+#[case::its_endpoint_promises_it(&[set_endpoint("shop/web-1", &uid(1), &[IP])], "EndpointGoesFirst", "rest")]
+#[case::the_endpoint_of_its_successor_promises_it(&[set_endpoint("shop/web-1", &uid(7), &[IP])], "EndpointGoesFirst", "rest")]
+#[case::its_endpoint_promises_another_one(&[set_endpoint("shop/web-1", &uid(1), &["10.0.0.9"])], "PodGone", "act")]
+#[case::no_ordinal_begins_with_a_zero(&[set("shop/web", 2), pod("shop/web-01", &uid(9), &[])], "SetWantsIt", "rest")]
 #[case::a_virtual_machine_that_moves(&[machine("shop/web-1"), other(&["10.0.0.9"])], "MachineLives", "rest")]
 fn whoever_comes_back_under_the_same_name(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str) {
     let (by, what, _) = verdict(objects, &World::default());
@@ -205,6 +212,8 @@ fn the_older_form(
 #[case::two_slashes(json!(r#"{"10.0.0.1":{"pod":"a/b/c","podUid":"1"}}"#), "UnreadableRecord")]
 #[case::nobody(json!(r#"{"10.0.0.1":{}}"#), "UnreadableRecord")]
 #[case::null(json!(r#"{"10.0.0.1":null}"#), "UnreadableRecord")]
+#[case::a_blank_in_it(json!(r#"{"10.0.0.1":{"pod":"shop/web 1","podUid":"1"}}"#), "UnreadableRecord")]
+#[case::a_way_up(json!(r#"{"10.0.0.1":{"pod":"shop/..","podUid":"1"}}"#), "UnreadableRecord")]
 #[case::no_uid_and_no_pod(json!(r#"{"10.0.0.1":{"pod":"shop/web-1"}}"#), "PodGone")]
 fn what_a_record_says(#[case] allocated: Value, #[case] rule: &str) {
     let verdict = judge(&seen(&[record_is(allocated)]), &address("pool", IP), now());
@@ -287,6 +296,9 @@ fn an_endpoint(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str
 #[rstest]
 #[case::wanted(&[set("shop/web", 2)], "EndpointInUse", "rest")]
 #[case::scaled_away(&[set("shop/web", 1)], "EndpointAbandoned", "act")]
+#[case::scaled_away_with_its_record(&[record(), set("shop/web", 1)], "EndpointAbandoned", "act")]
+#[case::scaled_away_and_terminating(&[record(), set("shop/web", 1), running(&[IP]).of_a_set().terminating(at(-60))], "EndpointOver", "act")]
+#[case::wanted_and_running_without_a_record(&[set("shop/web", 2), running(&[IP]).of_a_set()], "EndpointWithoutRecord", "wait")]
 #[case::made_anew(&[set("shop/web", 2), other(&[]).of_a_set()], "EndpointInUse", "rest")]
 fn an_endpoint_of_a_set(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str) {
     let index = seen(&[&[set_endpoint("shop/web-1", &one(), &[IP])], objects].concat());
@@ -332,14 +344,14 @@ fn a_pod_that_was_never_seen_may_only_be_late() {
 
     let first = look(&mut index, &home, at(0));
     assert_eq!((first.rule, first.next.at()), ("PodNotSeenYet", Some(now() + SETTLE)));
-    let gone = look(&mut index, &home, at(3));
+    let gone = look(&mut index, &home, at(6));
     assert_eq!(gone.rule, "PodGone");
     assert_eq!(look(&mut index, &home, at(9)), gone, "it stays so, and is due since then");
 
     add(&mut index, &[endpoint("bank/db", &uid(9), &["10.0.0.9"])]);
     let abandoned = Home::Endpoint("bank/db".into());
     assert_eq!(look(&mut index, &abandoned, at(0)).rule, "EndpointNotSeenYet");
-    let gone = look(&mut index, &abandoned, at(3));
+    let gone = look(&mut index, &abandoned, at(6));
     assert_eq!((gone.rule, look(&mut index, &abandoned, at(9))), ("EndpointAbandoned", gone));
 
     add(&mut index, &[running(&[IP])]);

@@ -225,18 +225,18 @@ impl Observation {
         if range(before) == range(wanted) {
             return;
         }
-        // Whom it wants and has not wanted before, or the other way round.
-        let within = |w: Option<Wanted>, ordinal: i64| w.is_some_and(|w| w.wants(ordinal));
-        let changes = |ordinal: i64| within(before, ordinal) != within(wanted, ordinal);
-        let sizes: i64 = [before, wanted].into_iter().flatten().map(|w| w.replicas).fold(0, i64::saturating_add);
+        // Whom it wants, or has wanted.
+        let ranges = || [before, wanted].into_iter().flatten();
+        let sizes = ranges().map(|w| w.replicas).fold(0, i64::saturating_add);
         let touched: Vec<Arc<str>> = if usize::try_from(sizes).is_ok_and(|all| all <= self.people.len()) {
-            let ordinals =
-                [before, wanted].into_iter().flatten().flat_map(|w| w.first..w.first.saturating_add(w.replicas));
-            let names = ordinals.filter(|ordinal| changes(*ordinal)).map(|ordinal| format!("{key}-{ordinal}"));
-            names.filter_map(|name| self.people.get_key_value(name.as_str()).map(|(name, _)| name.clone())).collect()
+            let ordinals = ranges().flat_map(|w| w.first..w.first.saturating_add(w.replicas));
+            let name = |ordinal| self.people.get_key_value(format!("{key}-{ordinal}").as_str());
+            ordinals.filter_map(name).map(|(name, _)| name.clone()).collect()
         } else {
             // Somebody wants more pods than there are.
-            let is_one = |name: &&Arc<str>| ordinal(name).is_some_and(|(set, number)| set == key && changes(number));
+            let is_one = |name: &&Arc<str>| {
+                ordinal(name).is_some_and(|(set, number)| set == key && ranges().any(|w| w.wants(number)))
+            };
             self.people.keys().filter(is_one).cloned().collect()
         };
         touched.iter().for_each(|name| self.touch(name));

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use caretaker_addresses::Addresses;
 use caretaker_addresses::act::confirm;
+use caretaker_addresses::judge::SUSPECTED;
 use caretaker_addresses::observe::{Home, Observation};
 use caretaker_addresses::subject::World;
 use caretaker_core::{Keeper as _, SignedDuration, Timestamp, time};
@@ -175,11 +176,15 @@ impl Model {
         if pod.deletion.is_some() || pod.phase != "Pending" || self.live.contains_key(&pod.uid) {
             return;
         }
+        // Spiderpool gives it what its endpoint says, and updates the record if there is one.
         let had = self.endpoints.get(key).filter(|_| pod.of_a_set).and_then(|e| e.ips.first().copied());
-        let kept = had.filter(|ip| self.records.get(ip).is_some_and(|(holder, _)| holder == key));
-        let Some(ip) = kept.or_else(|| self.free()) else { return };
-        self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
-        self.write_pool();
+        // Where no address is free, it finds one that was its own.
+        let own = || self.records.iter().find(|(_, (_, uid))| *uid == pod.uid).map(|(ip, _)| *ip);
+        let Some(ip) = had.or_else(|| self.free()).or_else(own) else { return };
+        if had.is_none() || self.records.contains_key(&ip) {
+            self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
+            self.write_pool();
+        }
         self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
     }
 
@@ -276,6 +281,11 @@ impl Model {
         ordinal.parse::<i64>().is_ok_and(|ordinal| self.sets.get(set).is_some_and(|replicas| ordinal < *replicas))
     }
 
+    /// Whether the endpoint gives this address to the next pod of its name.
+    fn promises(&self, key: &str, ip: &IpAddr) -> bool {
+        self.endpoints.get(key).is_some_and(|endpoint| endpoint.of_a_set && endpoint.ips.contains(ip))
+    }
+
     /// The controller of StatefulSets makes who is missing and deletes who is too many.
     pub fn follow_sets(&mut self) {
         for (set, replicas) in self.sets.clone() {
@@ -351,8 +361,11 @@ impl Model {
     pub fn look(&mut self) {
         if self.batch.read.is_some() {
             self.batch.looked = Some(objects::seen(&self.objects()));
-            let comes_back = |key: &str| self.pods.get(key).is_none_or(|pod| pod.of_a_set && pod.told.is_empty());
-            let expected = self.records.iter().filter(|(_, (key, _))| self.wants(key) && comes_back(key));
+            let comes_back = |ip: &IpAddr, key: &str| match self.pods.get(key) {
+                Some(pod) => pod.of_a_set && pod.told.is_empty() && self.promises(key, ip),
+                None => true,
+            };
+            let expected = self.records.iter().filter(|(ip, (key, _))| self.wants(key) && comes_back(ip, key));
             self.batch.expected = expected.map(|(ip, _)| *ip).collect();
         }
     }
@@ -370,7 +383,12 @@ impl Model {
         let mut addresses: Vec<_> = addresses.into_iter().filter(|due| sure(&index, due)).collect();
         if version != self.pool_version {
             objects::add(&mut index, &[self.pool()]);
-            addresses.retain(|due| due.verdict.rule != "NotAmongItsOwn" && sure(&index, due));
+            let mut again = objects::seen(&self.objects());
+            objects::add(&mut again, &[self.pool()]);
+            // Whoever may come back, or is only suspected, is looked at again.
+            let key = |due: &Due<Addresses>| Addresses::bond(&due.subject).unwrap_or_default().to_owned();
+            let lasts = |due: &Due<Addresses>| !key(due).contains("db-") && !SUSPECTED.contains(&due.verdict.rule);
+            addresses.retain(|due| sure(if lasts(due) { &index } else { &again }, due));
         }
         let gone: BTreeSet<IpAddr> = addresses
             .iter()
@@ -429,7 +447,7 @@ impl Model {
                 pod.told.is_empty() || pod.told.contains(ip)
             }
             // A pod that was made anew and has no addresses yet may get this one back.
-            Some(pod) if pod.uid != uid => pod.of_a_set && pod.told.is_empty(),
+            Some(pod) if pod.uid != uid => pod.of_a_set && pod.told.is_empty() && self.promises(key, ip),
             _ => self.wants(key),
         };
         let leaked = self.records.iter().filter(|(ip, (key, uid))| !is_needed(ip, key, uid));

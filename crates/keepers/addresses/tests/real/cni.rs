@@ -20,29 +20,36 @@ pub struct Cni {
 }
 
 impl Cni {
-    /// Gives a pod an address of the pool: the one it had, if it is of a StatefulSet and that is still
-    /// its own; any that is free else. `None`: there is none.
+    /// Gives a pod an address of the pool. One of a StatefulSet gets what its endpoint says, and its record
+    /// is brought up to date if there is one: that is how Spiderpool does it. Any other gets one that is
+    /// free; `None`: there is none.
     pub async fn add(&mut self, corner: &Corner, key: &str, uid: &str, free: &[String]) -> Option<String> {
-        let endpoint = self.endpoint(corner, key).await;
         let of_a_set = api::ordinal(key).is_some();
-        let had = endpoint
-            .as_ref()
-            .filter(|_| of_a_set)
-            .and_then(|e| Some(e.data["status"]["current"]["ips"][0]["ipv4"].as_str()?.split('/').next()?.to_owned()));
-        let ip = self.write(corner, |records| {
-            let own = had.as_ref().filter(|ip| records.get(*ip).is_some_and(|record| record["pod"] == key));
-            let ip = own.cloned().or_else(|| free.iter().find(|ip| !records.contains_key(*ip)).cloned());
-            if let Some(ip) = &ip {
-                records.insert(ip.clone(), json!({ "pod": key, "podUid": uid }));
+        loop {
+            let endpoint = self.endpoint(corner, key).await;
+            let had = endpoint.as_ref().filter(|_| of_a_set).and_then(|e| {
+                let ip = e.data["status"]["current"]["ips"][0]["ipv4"].as_str()?;
+                Some(ip.split('/').next()?.to_owned())
+            });
+            let ip = self.write(corner, |records| {
+                let own = || records.iter().find(|(_, record)| record["podUid"] == uid).map(|(ip, _)| ip.clone());
+                let any = || free.iter().find(|ip| !records.contains_key(*ip)).cloned();
+                // Where no address is free, it finds one that was its own.
+                let ip = had.clone().or_else(any).or_else(own)?;
+                if had.is_none() || records.contains_key(&ip) {
+                    records.insert(ip.clone(), json!({ "pod": key, "podUid": uid }));
+                }
+                Some(ip)
+            });
+            let ip = ip.await?;
+            if !self.write_endpoint(corner, key, uid, &ip, endpoint).await {
+                continue;
             }
-            ip
-        });
-        let ip = ip.await?;
-        let taken = self.live.values().find(|(_, theirs)| *theirs == ip);
-        assert_eq!(taken, None, "{key} gets {ip}, which somebody has who lives");
-        self.live.insert(uid.to_owned(), (key.to_owned(), ip.clone()));
-        self.write_endpoint(corner, key, uid, &ip, endpoint.is_some()).await;
-        Some(ip)
+            let taken = self.live.values().find(|(_, theirs)| *theirs == ip);
+            assert_eq!(taken, None, "{key} gets {ip}, which somebody has who lives");
+            self.live.insert(uid.to_owned(), (key.to_owned(), ip.clone()));
+            return Some(ip);
+        }
     }
 
     async fn endpoint(&self, corner: &Corner, key: &str) -> Option<DynamicObject> {
@@ -50,25 +57,35 @@ impl Cni {
         corner.endpoints_in(namespace).get_opt(name).await.unwrap()
     }
 
-    /// The endpoint follows the record, as often as it takes: a collector may be removing the one before.
-    async fn write_endpoint(&self, corner: &Corner, key: &str, uid: &str, ip: &str, mut there: bool) {
+    /// The endpoint follows the record, if it is still what was read; false if the whole must be done
+    /// again, because a collector is removing the one before.
+    async fn write_endpoint(
+        &mut self,
+        corner: &Corner,
+        key: &str,
+        uid: &str,
+        ip: &str,
+        before: Option<DynamicObject>,
+    ) -> bool {
         let (namespace, name) = key.split_once('/').unwrap();
         let endpoints = corner.endpoints_in(namespace);
         let object = if api::ordinal(key).is_some() { objects::set_endpoint } else { objects::endpoint };
         let object = super::bare(object(key, uid, &[ip]));
-        loop {
-            let written = if there {
-                let patch = Patch::Merge(json!({ "status": object["status"] }));
-                endpoints.patch(name, &PatchParams::default(), &patch).await
-            } else {
-                let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
-                endpoints.create(&PostParams::default(), &object).await
-            };
-            match written {
-                Ok(_) => return,
-                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => there = status.code == 409,
-                Err(e) => panic!("{e}"),
+        let written = if let Some(before) = before {
+            let condition = json!({ "uid": before.uid(), "resourceVersion": before.resource_version() });
+            let patch = Patch::Merge(json!({ "metadata": condition, "status": object["status"] }));
+            endpoints.patch(name, &PatchParams::default(), &patch).await
+        } else {
+            let object: DynamicObject = serde_json::from_value(object).unwrap();
+            endpoints.create(&PostParams::default(), &object).await
+        };
+        match written {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => {
+                self.conflicts += 1;
+                false
             }
+            Err(e) => panic!("{e}"),
         }
     }
 

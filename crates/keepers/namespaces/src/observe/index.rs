@@ -353,7 +353,12 @@ impl Index<Namespaces> for Observation {
 
     fn crowd(&self) -> Crowd {
         let paced = self.namespaces.len();
-        Crowd { subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(), paced, queued: 0, leaves: false }
+        Crowd {
+            subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(),
+            paced,
+            queued: 0,
+            leaves: false,
+        }
     }
 }
 
