@@ -161,6 +161,11 @@ fn g11_a_thousand_turns_of_two_sets_never_give_one_address_to_two() {
         stuck += 5 - up_and_running;
     }
 
-    assert!(model.released > 500, "the collector had work: {}, {given} of {} got an address", model.released, given + stuck);
+    assert!(
+        model.released > 500,
+        "the collector had work: {}, {given} of {} got an address",
+        model.released,
+        given + stuck
+    );
     assert!(given > stuck, "most got their addresses: {given} of {}", given + stuck);
 }
