@@ -84,13 +84,13 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
     EndpointInUse => endpoint::in_use,
     /// An endpoint, while the records of a pool cannot be read: there may be some of its pod.
     RecordsNotKnown => endpoint::records_not_known,
-    /// An endpoint whose pod still has records; they go first.
+    /// An endpoint whose pod still has records; they go first, unless it is one that promises them.
     RecordsGoFirst => endpoint::records_go_first,
     /// An endpoint whose pod was not seen yet; its watch may be late.
     EndpointNotSeenYet => endpoint::not_seen_yet,
     /// An endpoint whose pod is gone, or another one bears its name: removed, so that it stands in nobody's way.
     EndpointAbandoned => endpoint::abandoned,
-    /// An endpoint whose pod has no record any more and does not run: removed.
+    /// An endpoint whose pod does not run any more and is over its time: removed, after its records or before them.
     EndpointOver => endpoint::over,
     /// An endpoint whose pod runs, but of which no pool has a record: reported if it is still so after 30 seconds.
     EndpointWithoutRecord => endpoint::without_record,
