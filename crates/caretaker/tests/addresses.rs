@@ -12,7 +12,7 @@ use caretaker_testkit::operator::{Operator, signal};
 use caretaker_testkit::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, PatchParams, PostParams};
 use operator::{LIMIT, becomes, caretaker, furnish, operate, settings};
 use serde_json::json;
 
@@ -53,12 +53,12 @@ async fn what_leaked_goes_back_and_what_lives_stays() {
 
     operator.tells("worker", "EndpointAbandoned release done").await;
     assert_eq!(operator.story("10.0.0.2"), ["PodGone release done"]);
-    let line = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.2").unwrap();
+    let told = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.2").unwrap();
     assert_eq!(
-        (&line["keeper"], &line["kind"], &line["namespace"], &line["uid"]),
+        (&told["keeper"], &told["kind"], &told["namespace"], &told["uid"]),
         (&json!("addresses"), &json!("IP"), &json!(null), &json!(gone))
     );
-    assert_eq!(line["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
+    assert_eq!(told["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
     let told = event(&pools, "default", "SpiderIPPool", "PodGone").await;
     assert_eq!(told.note.as_deref(), Some("released 10.0.0.2: there is no pod shop/worker"));
     assert_eq!(operator.metric("spiderpool_ip_gc_counts "), Some(1.0), "{}", operator.ask("/metrics").1);
@@ -144,7 +144,7 @@ async fn what_cannot_be_read_is_reported_once_and_left_alone() {
     pools.pool("broken", &[]).await;
     let text = json!({ "status": { "allocatedIPs": "{\"10.0.0.1\":", "allocatedIPCount": 3 } });
     let patch = kube::api::Patch::Merge(&text);
-    pools.api("SpiderIPPool").patch_status("broken", &Default::default(), &patch).await.unwrap();
+    pools.api("SpiderIPPool").patch_status("broken", &PatchParams::default(), &patch).await.unwrap();
     pools.endpoint("worker", &leaked(1).2, "10.0.0.9").await;
 
     let operator = operate(&pools.cluster.kubeconfig(), &ONLY).await;

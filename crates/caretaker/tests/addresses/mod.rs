@@ -7,7 +7,7 @@ use std::fs;
 
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,7 @@ impl Pools {
         let pools = Self { cluster, client };
         // An API that was just established may take a moment to be served.
         until("pools to be served", LIMIT, async || {
-            Ok(pools.api("SpiderIPPool").list(&Default::default()).await.map(drop).map_err(|e| e.to_string()))
+            Ok(pools.api("SpiderIPPool").list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string()))
         })
         .await
         .unwrap();
@@ -159,7 +159,7 @@ impl Pools {
     }
 
     pub async fn endpoints(&self) -> Vec<String> {
-        let all = self.api("SpiderEndpoint").list(&Default::default()).await.unwrap();
+        let all = self.api("SpiderEndpoint").list(&ListParams::default()).await.unwrap();
         all.into_iter().filter_map(|endpoint| endpoint.metadata.name).collect()
     }
 

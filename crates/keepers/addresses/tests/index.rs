@@ -124,7 +124,9 @@ proptest! {
     fn piece_by_piece_is_as_good_as_at_once(changes in proptest::collection::vec(change(), 1..40)) {
         let mut cluster = Cluster::new();
         let mut index = Observation::default();
-        KINDS.iter().for_each(|kind| list(&mut index, &cluster, kind));
+        for kind in KINDS {
+            list(&mut index, &cluster, kind);
+        }
         let (mut version, mut unheard) = (10, BTreeSet::new());
         for change in changes {
             let before = subjects(&index);
@@ -165,7 +167,9 @@ proptest! {
                 prop_assert_eq!(index.crowd(), fresh.crowd());
             }
         }
-        KINDS.iter().for_each(|kind| list(&mut index, &cluster, kind));
+        for kind in KINDS {
+            list(&mut index, &cluster, kind);
+        }
         let fresh = seen(&cluster.values().cloned().collect::<Vec<_>>());
         prop_assert_eq!(subjects(&index), subjects(&fresh));
     }
@@ -216,7 +220,9 @@ fn what_is_gone_leaves_nothing_behind() {
     let (pool, pods) = many(50);
     let mut index = seen(&[vec![pool.clone()], pods.clone()].concat());
 
-    pods.iter().for_each(|pod| index.remove("Pod", &manifest(pod)));
+    for pod in &pods {
+        index.remove("Pod", &manifest(pod));
+    }
     index.remove("SpiderIPPool", &manifest(&pool));
     // A tombstone of what was never seen is no news.
     index.remove("Pod", &manifest(&pods[0]));

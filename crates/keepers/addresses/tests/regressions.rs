@@ -390,7 +390,7 @@ async fn bulk_release_calico_5044_when_no_pod_is_listed() {
 
 #[test]
 fn of_the_lists_that_of_pools_comes_first() {
-    let kinds = caretaker_addresses::api::SOURCES.map(|source| source.kind);
+    let kinds = SOURCES.map(|source| source.kind);
     assert_eq!((kinds[0], kinds[2]), (POOL, "Pod"));
     assert_eq!(<Addresses as caretaker_engine::keep::Keep>::LISTS, 1, "one after the other");
 }
