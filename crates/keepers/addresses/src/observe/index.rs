@@ -73,6 +73,7 @@ pub struct Observation {
     sets: HashMap<String, Wanted>,
     /// Virtual machines that live, and the list in which each was last seen.
     machines: HashMap<String, u32>,
+    endpoints: usize,
     /// Endpoints of virtual machines.
     machine_endpoints: usize,
     /// The names of nodes, which many pods share.
@@ -182,7 +183,9 @@ impl Observation {
             return;
         }
         let machine = seen.owner == Owner::Machine;
-        let before = person.endpoint.replace(Arc::new(seen)).is_some_and(|known| known.owner == Owner::Machine);
+        let known = person.endpoint.replace(Arc::new(seen));
+        self.endpoints += usize::from(known.is_none());
+        let before = known.is_some_and(|known| known.owner == Owner::Machine);
         self.machine_endpoints = self.machine_endpoints + usize::from(machine) - usize::from(before);
         self.touch(&key);
     }
@@ -190,6 +193,7 @@ impl Observation {
     fn forget_endpoint(&mut self, key: &str) {
         let Some(person) = self.people.get_mut(key) else { return };
         let before = person.endpoint.take();
+        self.endpoints -= usize::from(before.is_some());
         self.machine_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Machine));
         self.touched.insert(Home::Endpoint(key.into()));
         self.touch(key);
@@ -350,11 +354,16 @@ impl Index<Addresses> for Observation {
     }
 
     fn homes(&self) -> Vec<Home> {
-        let pools = self.pools.keys().cloned().map(Home::Pool);
-        let addresses =
-            self.pools.iter().flat_map(|(name, pool)| pool.records.keys().map(|ip| Home::Address(name.clone(), *ip)));
-        let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
-        pools.chain(addresses).chain(endpoints.map(|(key, _)| Home::Endpoint(key.clone()))).collect()
+        let mut homes = Vec::with_capacity(self.pools.len() + self.held + self.endpoints);
+        homes.extend(self.pools.keys().cloned().map(Home::Pool));
+        for (name, pool) in &self.pools {
+            homes.extend(pool.records.keys().map(|ip| Home::Address(name.clone(), *ip)));
+        }
+        if self.endpoints > 0 {
+            let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
+            homes.extend(endpoints.map(|(key, _)| Home::Endpoint(key.clone())));
+        }
+        homes
     }
 
     fn knows(&self, home: &Home) -> bool {
