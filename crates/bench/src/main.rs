@@ -3,6 +3,7 @@
 //! Nothing here fails for being slow: machines differ. The table says what was measured, beside
 //! what it is compared with.
 
+mod addresses;
 mod audit;
 mod ground;
 mod operator;
@@ -19,6 +20,10 @@ pub(crate) struct Row {
 }
 
 fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some(addresses::ALONE) {
+        return addresses::alone(&args.next().unwrap_or_default());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // One part alone: make bench PART=operator
     let part = std::env::args().nth(1).unwrap_or_default();
@@ -32,6 +37,9 @@ fn main() -> Result<()> {
     }
     if wanted("operator") {
         rows.extend(runtime.block_on(operator::rows())?);
+    }
+    if wanted("addresses") {
+        rows.extend(runtime.block_on(addresses::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

@@ -23,7 +23,7 @@ const NAMESPACES: usize = 200;
 const IDLE: usize = 10_000;
 /// Acts at a time, of the operator by default and of the baseline.
 const AT_ONCE: usize = 8;
-const LIMIT: Duration = Duration::from_mins(5);
+pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
 pub(crate) async fn rows() -> Result<Vec<Row>> {
     let mut rows = work().await?;

@@ -52,8 +52,7 @@ impl Look {
     }
 
     fn fail(&mut self, source: &Resource, namespace: &str, name: Option<&str>, error: &kube::Error) {
-        let home = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let path = source.path(home);
+        let path = source.path(home(namespace));
         let what = name.map_or_else(|| path.clone(), |name| format!("{path}/{name}"));
         // What stands around a pod is not found by its name.
         let by_name = ["Pod", ENDPOINT, MACHINE, MACHINE_PLAN].contains(&source.kind);
@@ -106,45 +105,58 @@ async fn is_served(client: &Client, kind: &str) -> bool {
     client.list_api_groups().await.map_or(true, |all| all.groups.iter().any(|served| served.name == group))
 }
 
-/// Reads objects of a kind by their names in each namespace.
+/// Reads objects of a kind by their names in each namespace: those of which many are wanted are listed,
+/// and what is left is read one by one.
 async fn read(client: &Client, source: &Resource, all: &Names<'_>, look: &mut Look) {
+    let mut left: Vec<(String, String)> = Vec::new();
     for (namespace, names) in all {
-        let home = Some(*namespace).filter(|namespace| !namespace.is_empty());
-        let mut left = names.clone();
-        if names.len() > ONE_BY_ONE {
-            let mut token = None;
-            for _ in 0..=names.len() / A_PAGE {
-                let (objects, more) = match source.page::<Manifest>(client, home, token.take()).await {
-                    Ok(page) => page,
-                    Err(e) => {
-                        look.fail(source, namespace, None, &e);
-                        left.clear();
-                        break;
-                    }
-                };
-                for object in objects.iter().filter(|object| names.contains(object.metadata.name.as_str())) {
-                    left.remove(object.metadata.name.as_str());
-                    look.seen.add(source.kind, object);
-                }
-                token = more;
-                if token.is_none() {
-                    left.clear();
-                    break;
-                }
-            }
-        }
-        let one = async |name: String| {
-            let object = source.get::<Manifest>(client, home, &name).await;
-            (name, object)
-        };
-        let left: Vec<String> = left.into_iter().map(str::to_owned).collect();
-        let mut objects = futures::stream::iter(left).map(one).buffer_unordered(AT_ONCE);
-        while let Some((name, object)) = objects.next().await {
-            match object {
-                Ok(object) => object.iter().for_each(|object| look.seen.add(source.kind, object)),
-                Err(kube::Error::Api(status)) if source.optional && status.code == 404 => {}
-                Err(e) => look.fail(source, namespace, Some(&name), &e),
-            }
+        let unlisted =
+            if names.len() > ONE_BY_ONE { list(client, source, namespace, names, look).await } else { names.clone() };
+        left.extend(unlisted.into_iter().map(|name| ((*namespace).to_owned(), name.to_owned())));
+    }
+    let one = async |(namespace, name): (String, String)| {
+        let object = source.get::<Manifest>(client, home(&namespace), &name).await;
+        (namespace, name, object)
+    };
+    let mut objects = futures::stream::iter(left).map(one).buffer_unordered(AT_ONCE);
+    while let Some((namespace, name, object)) = objects.next().await {
+        match object {
+            Ok(object) => object.iter().for_each(|object| look.seen.add(source.kind, object)),
+            Err(kube::Error::Api(status)) if source.optional && status.code == 404 => {}
+            Err(e) => look.fail(source, &namespace, Some(&name), &e),
         }
     }
+}
+
+/// Lists a namespace, as far as that is worth its pages; returns whom it did not tell of.
+async fn list<'a>(
+    client: &Client,
+    source: &Resource,
+    namespace: &str,
+    names: &BTreeSet<&'a str>,
+    look: &mut Look,
+) -> BTreeSet<&'a str> {
+    let (mut left, mut token) = (names.clone(), None);
+    for _ in 0..=names.len() / A_PAGE {
+        let (objects, more) = match source.page::<Manifest>(client, home(namespace), token.take()).await {
+            Ok(page) => page,
+            Err(e) => {
+                look.fail(source, namespace, None, &e);
+                return BTreeSet::new();
+            }
+        };
+        for object in objects.iter().filter(|object| names.contains(object.metadata.name.as_str())) {
+            left.remove(object.metadata.name.as_str());
+            look.seen.add(source.kind, object);
+        }
+        token = more;
+        if token.is_none() {
+            return BTreeSet::new();
+        }
+    }
+    left
+}
+
+fn home(namespace: &str) -> Option<&str> {
+    Some(namespace).filter(|namespace| !namespace.is_empty())
 }

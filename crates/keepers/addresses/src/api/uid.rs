@@ -51,10 +51,13 @@ impl fmt::Display for Uid {
             Self::Uuid(bytes) => bytes,
         };
         let mut text = [b'-'; 36];
-        let places = (0..36).filter(|at| !DASHES.contains(at));
-        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        for (at, digit) in places.zip(digits) {
-            text[at] = HEX[usize::from(digit)];
+        let mut at = 0;
+        for byte in bytes {
+            // A dash stands only where the digits of a byte would begin.
+            at += usize::from(DASHES.contains(&at));
+            text[at] = HEX[usize::from(byte >> 4)];
+            text[at + 1] = HEX[usize::from(byte & 15)];
+            at += 2;
         }
         f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }

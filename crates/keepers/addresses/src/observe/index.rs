@@ -82,6 +82,8 @@ pub struct Observation {
     machines: HashMap<String, u32>,
     /// Those that are planned.
     planned: HashMap<String, u32>,
+    /// How many endpoints there are.
+    endpoints: usize,
     /// Endpoints of virtual machines.
     machine_endpoints: usize,
     /// The names of nodes, which many pods share.
@@ -193,11 +195,12 @@ impl Observation {
         }
         let machine = seen.owner == Owner::Machine;
         let speaks_of = seen.pod.clone();
-        let before = person.endpoint.replace(Arc::new(seen));
-        if before.as_ref().is_some_and(|known| known.pod != speaks_of) {
+        let known = person.endpoint.replace(Arc::new(seen));
+        self.endpoints += usize::from(known.is_none());
+        if known.as_ref().is_some_and(|known| known.pod != speaks_of) {
             self.sightings.remove(&Home::Endpoint(key.clone()));
         }
-        let before = before.is_some_and(|known| known.owner == Owner::Machine);
+        let before = known.is_some_and(|known| known.owner == Owner::Machine);
         self.machine_endpoints = self.machine_endpoints + usize::from(machine) - usize::from(before);
         self.touch(&key);
     }
@@ -205,6 +208,7 @@ impl Observation {
     fn forget_endpoint(&mut self, key: &str) {
         let Some(person) = self.people.get_mut(key) else { return };
         let before = person.endpoint.take();
+        self.endpoints -= usize::from(before.is_some());
         self.machine_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Machine));
         self.sightings.remove(&Home::Endpoint(key.into()));
         self.touched.insert(Home::Endpoint(key.into()));
@@ -339,11 +343,16 @@ impl Index<Addresses> for Observation {
     }
 
     fn homes(&self) -> Vec<Home> {
-        let pools = self.pools.keys().cloned().map(Home::Pool);
-        let addresses =
-            self.pools.iter().flat_map(|(name, pool)| pool.records.keys().map(|ip| Home::Address(name.clone(), *ip)));
-        let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
-        pools.chain(addresses).chain(endpoints.map(|(key, _)| Home::Endpoint(key.clone()))).collect()
+        let mut homes = Vec::with_capacity(self.pools.len() + self.held + self.endpoints);
+        homes.extend(self.pools.keys().cloned().map(Home::Pool));
+        for (name, pool) in &self.pools {
+            homes.extend(pool.records.keys().map(|ip| Home::Address(name.clone(), *ip)));
+        }
+        if self.endpoints > 0 {
+            let endpoints = self.people.iter().filter(|(_, person)| person.endpoint.is_some());
+            homes.extend(endpoints.map(|(key, _)| Home::Endpoint(key.clone())));
+        }
+        homes
     }
 
     fn knows(&self, home: &Home) -> bool {

@@ -1,5 +1,6 @@
 //! What is judged, put together from the rows.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ impl Observation {
             pool_uid: row.shown.clone(),
             pool_leaves: row.leaves,
             ip,
-            name: ip.to_string(),
+            name: shown(ip),
             broken: broken(&record.holder),
             outside: !row.ranges.has(ip),
             holder: self.holder(&record.holder, Some(&record.identity)),
@@ -103,6 +104,14 @@ impl Observation {
             replicas: wanted.replicas,
         })
     }
+}
+
+/// An address as text, in one allocation: there are hundreds of thousands.
+fn shown(ip: IpAddr) -> String {
+    let mut text = String::with_capacity(if ip.is_ipv4() { 15 } else { 39 });
+    // A string takes whatever is written to it.
+    let _ = write!(text, "{ip}");
+    text
 }
 
 /// Whether this very pod was seen to go.
