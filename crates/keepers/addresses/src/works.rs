@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::act::{self, Sight, Undone};
+use crate::act::{self, Action, Sight, Undone};
 use crate::api::{ENDPOINT, GROUP, POOL, SOURCES, VERSION};
 use crate::observe::{Home, Manifest, Observation, Site};
 use crate::subject::{Subject, World};
@@ -49,6 +49,12 @@ impl Keep for Addresses {
             Subject::Pool(pool) => Site::Pool(pool.name.clone()),
             Subject::Endpoint(endpoint) => Site::Endpoint(endpoint.holder.key.clone()),
         }
+    }
+
+    /// An address is what a pod may wait for. Endpoints are many, each takes four calls, and a pool
+    /// would come after all of them.
+    fn is_urgent(action: &Action) -> bool {
+        *action == Action::Release
     }
 
     fn needs(dry_run: bool) -> Vec<Need> {

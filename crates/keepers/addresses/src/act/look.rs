@@ -60,42 +60,71 @@ pub(super) async fn look(client: &Client, holders: &[&Holder], world: &World) ->
     Ok(seen)
 }
 
-/// Reads objects of a kind by their names in each namespace.
+/// Reads objects of a kind by their names in each namespace: namespaces of which many are wanted are
+/// listed, and what is left is read one by one.
 async fn read(
     client: &Client,
     source: &'static Resource,
     all: &Names<'_>,
     seen: &mut Observation,
 ) -> Result<(), Unseen> {
-    for (namespace, names) in all {
-        let home = Some(*namespace).filter(|namespace| !namespace.is_empty());
-        let mut left = names.clone();
-        if names.len() > ONE_BY_ONE {
-            let mut token = None;
-            for _ in 0..=names.len() / A_PAGE {
-                let page = source.page::<Manifest>(client, home, token.take()).await;
-                let (objects, more) = page.map_err(|e| unseen(source.path(home), e))?;
-                for object in objects.iter().filter(|object| names.contains(object.metadata.name.as_str())) {
-                    left.remove(object.metadata.name.as_str());
-                    seen.add(source.kind, object);
-                }
-                token = more;
-                if token.is_none() {
-                    left.clear();
-                    break;
-                }
-            }
-        }
-        let one = async |name: &str| {
-            let object = source.get::<Manifest>(client, home, name).await.or_else(|e| lacks(source, e));
-            object.map_err(|e| unseen(format!("{}/{name}", source.path(home)), e))
-        };
-        let mut objects = futures::stream::iter(left).map(one).buffer_unordered(AT_ONCE);
-        while let Some(object) = objects.try_next().await? {
-            object.iter().for_each(|object| seen.add(source.kind, object));
-        }
+    let (many, few): (Vec<_>, Vec<_>) = all.iter().partition(|(_, names)| names.len() > ONE_BY_ONE);
+    let mut left: Vec<(&str, &str)> = Vec::new();
+    let lists: Vec<_> = many.into_iter().map(|(home, names)| list(client, source, home, names)).collect();
+    let mut lists = futures::stream::iter(lists).buffer_unordered(AT_ONCE);
+    while let Some((objects, unseen)) = lists.try_next().await? {
+        objects.iter().for_each(|object| seen.add(source.kind, object));
+        left.extend(unseen);
+    }
+    for (home, names) in few {
+        left.extend(names.iter().map(|name| (*home, *name)));
+    }
+    let objects: Vec<_> = left.into_iter().map(|(home, name)| get(client, source, home, name)).collect();
+    let mut objects = futures::stream::iter(objects).buffer_unordered(AT_ONCE);
+    while let Some(object) = objects.try_next().await? {
+        object.iter().for_each(|object| seen.add(source.kind, object));
     }
     Ok(())
+}
+
+fn home(namespace: &str) -> Option<&str> {
+    Some(namespace).filter(|namespace| !namespace.is_empty())
+}
+
+/// Those of a namespace that are wanted, as far as a list is worth its pages; and whom it did not tell of.
+async fn list<'a>(
+    client: &Client,
+    source: &'static Resource,
+    namespace: &'a str,
+    names: &BTreeSet<&'a str>,
+) -> Result<(Vec<Manifest>, Vec<(&'a str, &'a str)>), Unseen> {
+    let (mut found, mut left, mut token) = (Vec::new(), names.clone(), None);
+    for _ in 0..=names.len() / A_PAGE {
+        let page = source.page::<Manifest>(client, home(namespace), token.take()).await;
+        let (objects, more) = page.map_err(|e| unseen(source.path(home(namespace)), e))?;
+        for object in objects {
+            if names.contains(object.metadata.name.as_str()) {
+                left.remove(object.metadata.name.as_str());
+                found.push(object);
+            }
+        }
+        token = more;
+        if token.is_none() {
+            left.clear();
+            break;
+        }
+    }
+    Ok((found, left.into_iter().map(|name| (namespace, name)).collect()))
+}
+
+async fn get(
+    client: &Client,
+    source: &'static Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Manifest>, Unseen> {
+    let object = source.get::<Manifest>(client, home(namespace), name).await.or_else(|e| lacks(source, e));
+    object.map_err(|e| unseen(format!("{}/{name}", source.path(home(namespace))), e))
 }
 
 /// A cluster that lacks the API has none of its objects.
