@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
-use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 use super::crowd::{EACH, Person, goers};
 use super::{all, endpoints, met, pools};
@@ -147,7 +147,7 @@ async fn follow(pools: Api<DynamicObject>, name: String, mut waiting: BTreeSet<S
         let Ok(Some(pool)) = event else { continue };
         let at = Timestamp::now();
         let text = pool.data["status"]["allocatedIPs"].as_str().unwrap_or("{}");
-        let Ok(records) = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text) else { continue };
+        let Ok(records) = serde_json::from_str::<Map<String, Value>>(text) else { continue };
         let went: Vec<String> = waiting.iter().filter(|ip| !records.contains_key(*ip)).cloned().collect();
         for ip in went {
             waiting.remove(&ip);
