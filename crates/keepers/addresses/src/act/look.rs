@@ -14,9 +14,10 @@ use crate::api::{ENDPOINT, MACHINE, MACHINE_PLAN, ordinal, resource};
 use crate::observe::{Manifest, Observation};
 use crate::subject::{Holder, Owner, World};
 
-/// So many objects of one namespace are read one by one; more are listed.
-const ONE_BY_ONE: usize = 10;
-/// A page of a list costs as much as this many single reads.
+/// So many objects of one namespace are read one by one; for more the first page of a list is tried, which
+/// in most namespaces is all of it.
+const ONE_BY_ONE: usize = 5;
+/// A further page is worth it for this many.
 const A_PAGE: usize = 20;
 /// Reads under way at once.
 const AT_ONCE: usize = 4;
@@ -108,11 +109,21 @@ async fn is_served(client: &Client, kind: &str) -> bool {
 /// Reads objects of a kind by their names in each namespace: those of which many are wanted are listed,
 /// and what is left is read one by one.
 async fn read(client: &Client, source: &Resource, all: &Names<'_>, look: &mut Look) {
+    let (many, few): (Vec<_>, Vec<_>) = all.iter().partition(|(_, names)| names.len() > ONE_BY_ONE);
     let mut left: Vec<(String, String)> = Vec::new();
-    for (namespace, names) in all {
-        let unlisted =
-            if names.len() > ONE_BY_ONE { list(client, source, namespace, names, look).await } else { names.clone() };
-        left.extend(unlisted.into_iter().map(|name| ((*namespace).to_owned(), name.to_owned())));
+    let lists: Vec<_> = many.into_iter().map(|(namespace, names)| list(client, source, namespace, names)).collect();
+    let mut lists = futures::stream::iter(lists).buffer_unordered(AT_ONCE);
+    while let Some(Listed { namespace, found, unlisted, failed }) = lists.next().await {
+        for object in &found {
+            look.seen.add(source.kind, object);
+        }
+        left.extend(unlisted.into_iter().map(|name| (namespace.to_owned(), name.to_owned())));
+        if let Some(e) = failed {
+            look.fail(source, namespace, None, &e);
+        }
+    }
+    for (namespace, names) in few {
+        left.extend(names.iter().map(|name| ((*namespace).to_owned(), (*name).to_owned())));
     }
     let one = async |(namespace, name): (String, String)| {
         let object = source.get::<Manifest>(client, home(&namespace), &name).await;
@@ -128,33 +139,41 @@ async fn read(client: &Client, source: &Resource, all: &Names<'_>, look: &mut Lo
     }
 }
 
-/// Lists a namespace, as far as that is worth its pages; returns whom it did not tell of.
-async fn list<'a>(
-    client: &Client,
-    source: &Resource,
-    namespace: &str,
-    names: &BTreeSet<&'a str>,
-    look: &mut Look,
-) -> BTreeSet<&'a str> {
-    let (mut left, mut token) = (names.clone(), None);
+/// What a list has told.
+struct Listed<'a> {
+    namespace: &'a str,
+    found: Vec<Manifest>,
+    /// Whom it did not tell of, because it was given up.
+    unlisted: BTreeSet<&'a str>,
+    failed: Option<kube::Error>,
+}
+
+/// Lists a namespace, as far as that is worth its pages.
+async fn list<'a>(client: &Client, source: &Resource, namespace: &'a str, names: &BTreeSet<&'a str>) -> Listed<'a> {
+    let mut listed = Listed { namespace, found: Vec::new(), unlisted: names.clone(), failed: None };
+    let mut token = None;
     for _ in 0..=names.len() / A_PAGE {
         let (objects, more) = match source.page::<Manifest>(client, home(namespace), token.take()).await {
             Ok(page) => page,
             Err(e) => {
-                look.fail(source, namespace, None, &e);
-                return BTreeSet::new();
+                listed.unlisted.clear();
+                listed.failed = Some(e);
+                return listed;
             }
         };
-        for object in objects.iter().filter(|object| names.contains(object.metadata.name.as_str())) {
-            left.remove(object.metadata.name.as_str());
-            look.seen.add(source.kind, object);
+        for object in objects {
+            if names.contains(object.metadata.name.as_str()) {
+                listed.unlisted.remove(object.metadata.name.as_str());
+                listed.found.push(object);
+            }
         }
         token = more;
         if token.is_none() {
-            return BTreeSet::new();
+            listed.unlisted.clear();
+            return listed;
         }
     }
-    left
+    listed
 }
 
 fn home(namespace: &str) -> Option<&str> {
