@@ -45,7 +45,7 @@ pub trait Keep: Keeper + Sized {
     const LISTS: usize;
     /// How many acts at a site are one.
     const TOGETHER: usize = 1;
-    /// The least time from the beginning of one act at a site to that of the next.
+    /// The least time from the end of one act at a site, which is when it writes, to the beginning of the next.
     const REST: Duration = Duration::ZERO;
 
     /// Where a subject is judged.

@@ -297,9 +297,9 @@ impl<K: Keep> Rounds<K> {
         }
     }
 
-    /// What was taken up at a site is begun: from now on there is no other before its time.
-    pub fn begin(&mut self, site: &K::Site, now: Timestamp) {
-        self.sites.begin(site, now);
+    /// What was taken up at a site is begun: after it there is no other before the site has rested.
+    pub fn begin(&mut self, site: &K::Site) {
+        self.sites.begin(site);
     }
 
     /// What was begun at a site has ended. What went well and is asked for again at once did not

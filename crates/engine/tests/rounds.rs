@@ -117,32 +117,33 @@ fn what_failed_alone_waits_while_the_others_of_its_site_go_on() {
 }
 
 #[test]
-fn from_one_beginning_at_a_site_to_the_next_there_is_a_rest() {
+fn after_an_act_its_site_rests() {
     let mut script = Script::new(Toys::<{ usize::MAX }, 10>);
     script.tell("box", &[("ball", "1"), ("bear", "7")]);
     let round = script.round(at(5));
-    script.rounds.begin(&round.due[0].site, at(6));
+    script.rounds.begin(&round.due[0].site);
     script.rounds.see(&[Case::of("box", &[("bear", "7")])]);
     script.end(&round.due[0], || Ok(()), at(8));
 
     assert_eq!(script.due(at(9)), [], "it rests");
-    assert_eq!(script.rounds.next(), Some(at(16)));
-    assert_eq!(script.due(at(16)), [], "at that time itself it is not over");
-    assert_eq!(script.due(at(17)), [one("box", &["bear"])]);
+    assert_eq!(script.rounds.next(), Some(at(18)));
+    assert_eq!(script.due(at(18)), [], "at that time itself it is not over");
+    assert_eq!(script.due(at(19)), [one("box", &["bear"])]);
 }
 
 #[test]
-fn an_act_that_lasts_longer_than_the_rest_is_followed_at_once() {
+fn however_long_an_act_lasts_the_rest_comes_after_it() {
     let mut script = Script::new(Toys::<{ usize::MAX }, 10>);
     script.tell("box", &[("ball", "1"), ("bear", "7")]);
     let round = script.round(at(5));
-    script.rounds.begin(&round.due[0].site, at(5));
+    script.rounds.begin(&round.due[0].site);
     assert_eq!(script.due(at(30)), [], "it is under way");
     script.rounds.see(&[Case::of("box", &[("bear", "7")])]);
 
     script.end(&round.due[0], || Ok(()), at(30));
 
-    assert_eq!(script.due(at(30)), [one("box", &["bear"])]);
+    assert_eq!(script.due(at(40)), []);
+    assert_eq!(script.due(at(41)), [one("box", &["bear"])]);
 }
 
 #[test]
@@ -247,12 +248,12 @@ fn a_site_rests_whoever_judges() {
     let mut script = Script::new(Toys::<{ usize::MAX }, 10>);
     script.tell("box", &[("ball", "1")]);
     let round: Round<Rested> = script.round(at(5));
-    script.rounds.begin(&round.due[0].site, at(5));
+    script.rounds.begin(&round.due[0].site);
     script.rounds.stand_down();
     script.end(&round.due[0], || Err(Changed), at(6));
 
     script.rounds.doubt();
 
     assert_eq!(script.due(at(7)), []);
-    assert_eq!(script.due(at(16)), [one("box", &["ball"])]);
+    assert_eq!(script.due(at(17)), [one("box", &["ball"])]);
 }

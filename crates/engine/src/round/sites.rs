@@ -19,7 +19,7 @@ pub(super) struct Sites<K: Keep> {
 struct Busy<K: Keep> {
     /// Whom to judge when it is free.
     waiting: BTreeSet<K::Home>,
-    begun: Option<Timestamp>,
+    begun: bool,
 }
 
 impl<K: Keep> Default for Sites<K> {
@@ -45,28 +45,26 @@ impl<K: Keep> Sites<K> {
     pub(super) fn take(&mut self, site: &K::Site, home: K::Home) {
         match self.busy.get_mut(site) {
             Some(busy) => _ = busy.waiting.insert(home),
-            None => _ = self.busy.insert(site.clone(), Busy { waiting: [home].into(), begun: None }),
+            None => _ = self.busy.insert(site.clone(), Busy { waiting: [home].into(), begun: false }),
         }
     }
 
     /// What was taken is begun.
-    pub(super) fn begin(&mut self, site: &K::Site, now: Timestamp) {
+    pub(super) fn begin(&mut self, site: &K::Site) {
         if let Some(busy) = self.busy.get_mut(site) {
-            busy.begun = Some(now);
+            busy.begun = true;
         }
     }
 
     /// What was under way is over; returns whom to judge, if the site is free.
     pub(super) fn end(&mut self, site: &K::Site, now: Timestamp) -> BTreeSet<K::Home> {
         let rest = SignedDuration::try_from(K::REST).unwrap_or(SignedDuration::MAX);
-        let begun = self.busy.get(site).and_then(|busy| busy.begun);
-        match begun.map(|begun| time::after(begun, rest)).filter(|until| !rest.is_zero() && *until >= now) {
-            Some(until) => {
-                self.resting.set(site, Some(until));
-                BTreeSet::new()
-            }
-            None => self.free(site),
+        // What an act writes it writes at its end.
+        if !rest.is_zero() && self.busy.get(site).is_some_and(|busy| busy.begun) {
+            self.resting.set(site, Some(time::after(now, rest)));
+            return BTreeSet::new();
         }
+        self.free(site)
     }
 
     /// Whom to judge, as the sites they belong to have rested.

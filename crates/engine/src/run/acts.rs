@@ -82,7 +82,7 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
             }
         }
         let Batch { site, due } = batch;
-        self.rounds.begin(&site, now);
+        self.rounds.begin(&site);
         let act = async move {
             let carried = K::carry_out(client, due, world, engine.clock.now()).await;
             Done { site, carried }

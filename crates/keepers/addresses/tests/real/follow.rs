@@ -39,7 +39,7 @@ impl Leader {
         let Round { due, .. } = self.rounds.round(&world, &corner.pass.bounds, &mut self.ledger, true, now);
         let mut outcomes = Vec::new();
         for mut batch in due {
-            self.rounds.begin(&batch.site, now);
+            self.rounds.begin(&batch.site);
             batch.due.retain(|due| corner.is_ours(&due.subject));
             let carried = Addresses::carry_out(corner.client.clone(), batch.due, world, now).await;
             self.rounds.see(&carried.seen);
