@@ -31,6 +31,8 @@ pub(super) struct PoolRow {
 pub(super) struct Record {
     pub(super) holder: Arc<str>,
     pub(super) identity: Identity,
+    /// Whether the holder is a name that could be asked for.
+    pub(super) fits: bool,
 }
 
 impl Record {
@@ -125,7 +127,8 @@ impl Observation {
             if person.endpoint.is_some() {
                 self.touched.insert(Home::Endpoint(holder.clone()));
             }
-            records.insert(*ip, Record { holder, identity: entry.identity.clone() });
+            let fits = names_a_pod(&holder);
+            records.insert(*ip, Record { holder, identity: entry.identity.clone(), fits });
         }
         for (ip, gone) in before {
             self.sightings.remove(&Home::Address(pool.clone(), ip));
@@ -152,4 +155,15 @@ impl Observation {
         self.renew(&name, pool.records, &BTreeMap::new());
         self.touched.insert(Home::Pool(name));
     }
+}
+
+/// Whether a holder is namespace and name of a pod. Anything else could not even be asked for.
+fn names_a_pod(holder: &str) -> bool {
+    let is_name = |name: &str| {
+        let ends = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let bytes = name.as_bytes();
+        let inside = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+        ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inside)
+    };
+    holder.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name))
 }

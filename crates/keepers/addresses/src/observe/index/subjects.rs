@@ -31,7 +31,7 @@ impl Observation {
             pool_leaves: row.leaves,
             ip,
             name: shown(ip),
-            broken: broken(&record.holder),
+            broken: broken(record),
             outside: !row.ranges.has(ip),
             holder: self.holder(&record.holder, Some(&record.identity)),
             identity: record.identity.clone(),
@@ -122,19 +122,12 @@ fn went(person: &Person, identity: Option<&Identity>) -> bool {
     }
 }
 
-fn broken(holder: &str) -> Option<String> {
-    // Anything else could not even be asked for.
-    let is_name = |name: &str| {
-        let ends = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let bytes = name.as_bytes();
-        ends(bytes.first())
-            && ends(bytes.last())
-            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
-    };
-    let fits = holder.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name));
-    (!fits).then(|| {
-        let shown = quoted(holder);
-        format!("its record is of {shown}, which is no namespace/name of a pod; take the record out by hand if it is nobody's")
+fn broken(record: &Record) -> Option<String> {
+    (!record.fits).then(|| {
+        let shown = quoted(&record.holder);
+        format!(
+            "its record is of {shown}, which is no namespace/name of a pod; take the record out by hand if it is nobody's"
+        )
     })
 }
 
