@@ -39,6 +39,17 @@ apiVersion: spiderpool.spidernet.io/v2beta1
 kind: SpiderIPPool
 metadata: { name: office }
 spec: { subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.10-10.6.0.19] }
+---
+apiVersion: spiderpool.spidernet.io/v2beta1
+kind: SpiderEndpoint
+metadata: { namespace: shop, name: db-0, finalizers: [spiderpool.spidernet.io] }
+status:
+  current:
+    uid: 9d0f5f3e-4f0a-4c43-9a1a-1d9c6a0b0001
+    node: node-that-died
+    ips: [{ interface: eth0, ipv4: 10.6.0.11/24, ipv4Pool: office }]
+  ownerControllerType: StatefulSet
+  ownerControllerName: db
 ";
 const SPEC: &str = "{ schedulerName: nobody, containers: [{ name: main, image: caretaker.test/busybox }] }";
 
