@@ -136,7 +136,7 @@ impl Canary {
             gaps.begin(self.proven, because.clone());
             gaps.explain(because);
         } else if let Some(why) = &self.unsent
-            && time::between(self.proven, now) > self.every * 2
+            && time::duration_between(self.proven, now) > self.every * 2
         {
             gaps.begin(self.proven, format!("no request could be sent to see whether its audit event comes: {why}"));
         }
@@ -145,12 +145,12 @@ impl Canary {
 
     /// One is sent now.
     pub fn sent(&mut self, word: String, now: Timestamp) {
-        (self.out, self.unsent, self.due) = (Some((word, now)), None, time::after(now, self.every));
+        (self.out, self.unsent, self.due) = (Some((word, now)), None, time::saturating_add(now, self.every));
     }
 
     /// One could not be sent: it is tried again soon.
     pub fn unsent(&mut self, why: String, now: Timestamp) {
-        (self.out, self.unsent, self.due) = (None, Some(why), time::after(now, self.every / 12));
+        (self.out, self.unsent, self.due) = (None, Some(why), time::saturating_add(now, self.every / 12));
     }
 
     /// Somebody must know whether all is heard up to now: the next one is due soon.
@@ -159,7 +159,7 @@ impl Canary {
         let sent = self.out.as_ref().map(|(_, sent)| *sent);
         // One that is out may come back yet; it is not given up for another.
         if sent.is_none() {
-            self.due = self.due.min(time::after(self.proven, SOON).max(now));
+            self.due = self.due.min(time::saturating_add(self.proven, SOON).max(now));
         }
     }
 

@@ -103,7 +103,7 @@ impl Reason {
 pub struct Lists {
     /// User names.
     pub users: Vec<String>,
-    /// Groups.
+    /// PopulationGroups.
     pub groups: Vec<String>,
     /// Programs.
     pub agents: Vec<String>,
@@ -328,5 +328,5 @@ pub fn is_read(verb: &str) -> bool {
 /// A time that may be taken for one: a little ahead is now, far ahead is none.
 #[must_use]
 pub fn timely(at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    at.filter(|at| *at <= time::after(now, SKEW)).map(|at| at.min(now))
+    at.filter(|at| *at <= time::saturating_add(now, SKEW)).map(|at| at.min(now))
 }

@@ -214,7 +214,7 @@ impl Fold {
         if is_session(object) {
             let Some(reached) = timely(event.reached(), now) else { return Heard::Ignored(Reason::Untimely) };
             // What ends after it has counted long enough may have ended because its namespace sleeps.
-            let stale = complete && time::between(received, reached) >= self.session;
+            let stale = complete && time::duration_between(received, reached) >= self.session;
             if !stale {
                 self.note_use(event, object, reached, now);
             }
@@ -296,7 +296,7 @@ impl Fold {
             home.note.and(Note { ended: vec![id], ..Note::default() });
         } else {
             // Ends may be heard of by another replica, or by nobody.
-            home.open.retain(|_, since| time::between(*since, at) < session);
+            home.open.retain(|_, since| time::duration_between(*since, at) < session);
             if home.open.len() >= MOST_SESSIONS
                 && let Some(oldest) = home.open.iter().min_by_key(|(_, since)| **since).map(|(id, _)| id.clone())
             {

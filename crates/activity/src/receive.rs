@@ -107,7 +107,7 @@ impl Receiver {
 
     async fn answer(&self, request: Request<Incoming>, known: bool, admitted: &AtomicBool) -> Response<Full<Bytes>> {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        if !self.secrets.admit(known, token) {
+        if !self.secrets.enforce(known, token) {
             self.ear.count(Taken::Unauthorized);
             let mut refusal = last(StatusCode::UNAUTHORIZED, "a client certificate or a bearer token is needed\n");
             refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

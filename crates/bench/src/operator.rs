@@ -127,13 +127,13 @@ async fn work() -> Result<Vec<Row>> {
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await?;
     let (made, ahead) = (now(), SignedDuration::from_secs(60));
     furnish_all(&client, "base", NAMESPACES, "720h", made, true).await?;
-    let due = time::after(made, ahead + SignedDuration::from_secs(1));
-    furnish_all(&client, "busy", NAMESPACES, "1s", time::after(made, ahead), true).await?;
+    let due = time::saturating_add(made, ahead + SignedDuration::from_secs(1));
+    furnish_all(&client, "busy", NAMESPACES, "1s", time::saturating_add(made, ahead), true).await?;
     let (operator, _settings) = start(&cluster, "keepers: {namespaces: {breaker: none, callsPerSecond: none}}").await?;
     ensure!(now() < due, "the machine is too slow to make {NAMESPACES} namespaces in a minute");
 
     let slept = Measured::begin(&cluster, "caretaker", operator.id(), "busy-")?;
-    tokio::time::sleep(Duration::try_from(time::between(now(), due)).unwrap_or_default()).await;
+    tokio::time::sleep(Duration::try_from(time::duration_between(now(), due)).unwrap_or_default()).await;
     let began = Instant::now();
     let wall = all_done(&operator, "sleep", began).await?;
     let slept = slept.end(&cluster, wall)?;
@@ -168,7 +168,7 @@ async fn all_done(operator: &Operator, action: &str, began: Instant) -> Result<D
 }
 
 async fn touch(client: &Client) -> Result<()> {
-    let soon = time::after(now(), SignedDuration::from_secs(240));
+    let soon = time::saturating_add(now(), SignedDuration::from_secs(240));
     let activity = json!({ "LastActivityTime": soon.to_string(), "ActionBy": "ListPods" }).to_string();
     let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: activity } } });
     let (namespaces, patch) = (Api::<Namespace>::all(client.clone()), &patch);
@@ -298,9 +298,9 @@ async fn idle() -> Result<Vec<Row>> {
     let memory = resident(operator.id())?;
 
     let made = now();
-    let due = |i: usize| time::after(made, SignedDuration::from_secs(5 + i64::try_from(i).unwrap_or(0)));
+    let due = |i: usize| time::saturating_add(made, SignedDuration::from_secs(5 + i64::try_from(i).unwrap_or(0)));
     for i in 0..SOON {
-        let used = time::after(due(i), SignedDuration::from_secs(-1));
+        let used = time::saturating_add(due(i), SignedDuration::from_secs(-1));
         furnish(&client, &format!("soon-{i}"), "1s", used, false).await?;
     }
     let lags = until("all to sleep", LIMIT, async || {
@@ -308,7 +308,7 @@ async fn idle() -> Result<Vec<Row>> {
         for i in 0..SOON {
             let found = Api::<Namespace>::all(client.clone()).get(&format!("soon-{i}")).await;
             let since = found.ok().and_then(|ns| ns.annotations().get(api::ASLEEP_SINCE)?.parse::<Timestamp>().ok());
-            lags.extend(since.map(|since| time::between(due(i), since)));
+            lags.extend(since.map(|since| time::duration_between(due(i), since)));
         }
         Ok(if lags.len() == SOON { Ok(lags) } else { Err(format!("{lags:?}")) })
     })

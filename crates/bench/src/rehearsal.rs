@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::limits::{Limits, Ledger};
 use caretaker_core::simulate::{Simulation, Use};
-use caretaker_core::{Setting, SignedDuration, Timestamp};
+use caretaker_core::{Parsed, SignedDuration, Timestamp};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{Activity, State};
 use caretaker_namespaces::judge::RULES;
@@ -47,13 +47,13 @@ fn subjects(count: usize) -> Vec<Subject> {
             let asleep = i % 3 == 0;
             Subject {
                 name: format!("ns-{i}"),
-                sleep_after: Setting::Is(hours(1 + i % 200)),
-                delete_after: if i % 2 == 0 { Setting::Is(hours(1 + i % 500)) } else { Setting::Unset },
-                state: Setting::Is(if asleep { State::Sleep } else { State::Normal }),
-                activity: Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
-                asleep_since: if asleep { Setting::Is(at + hours(1)) } else { Setting::Unset },
+                sleep_after: Parsed::Valid(hours(1 + i % 200)),
+                delete_after: if i % 2 == 0 { Parsed::Valid(hours(1 + i % 500)) } else { Parsed::Missing },
+                state: Parsed::Valid(if asleep { State::Sleep } else { State::Normal }),
+                activity: Parsed::Valid(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
+                asleep_since: if asleep { Parsed::Valid(at + hours(1)) } else { Parsed::Missing },
                 workloads: vec![
-                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true }),
+                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Parsed::Valid(3), ours: true }),
                     row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: Term::Absent }),
                 ],
                 ..Subject::default()
@@ -87,7 +87,7 @@ fn simulate(uses_each: usize) -> Row {
         })
         .collect();
     let mut simulation =
-        Simulation::<Namespaces>::new(World::default(), subjects(count), Bounds::default(), Ledger::default(), start());
+        Simulation::<Namespaces>::new(World::default(), subjects(count), Limits::default(), Ledger::default(), start());
     let began = Instant::now();
     let happened = simulation.run(start() + year, &uses).len();
     let took = began.elapsed();

@@ -303,11 +303,11 @@ fn detail(told: &Told, now: Timestamp) -> String {
     let mut text = format!("namespace {}\n", cell(&told.namespace));
     let mut fact = |name: &str, value: String| text.push_str(&format!("  {name:14} {value}\n"));
     match &told.last {
-        Some(last) => fact("last activity", format!("{} ({}), {}", time::show(last.at), ago(last.at, now), deed(last))),
+        Some(last) => fact("last activity", format!("{} ({}), {}", time::format(last.at), ago(last.at, now), deed(last))),
         None => fact("last activity", "none was heard of".to_owned()),
     }
     if !told.open.is_empty() {
-        let since: Vec<String> = told.open.iter().map(|t| time::show(*t)).collect();
+        let since: Vec<String> = told.open.iter().map(|t| time::format(*t)).collect();
         fact("open sessions", format!("{}, since {}", told.open.len(), since.join(", ")));
     }
     fact("counted", told.counted.to_string());
@@ -355,7 +355,7 @@ async fn watch(args: &Activity, asked: &Asked) -> Result<Answer> {
                 for (ns, last) in news {
                     shown.insert(ns.clone(), last.at);
                     let line = match args.output {
-                        TextOutput::Text => format!("{}  {}  {}", time::show(last.at), cell(ns), deed(last)),
+                        TextOutput::Text => format!("{}  {}  {}", time::format(last.at), cell(ns), deed(last)),
                         TextOutput::Json => serde_json::json!({ "namespace": ns, "last": last }).to_string(),
                     };
                     let mut out = io::stdout().lock();

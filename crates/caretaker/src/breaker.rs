@@ -1,7 +1,7 @@
 //! `caretaker breaker`: whether it is open, and closing it.
 
 use anyhow::{Result, bail};
-use caretaker_core::admit::{Ledger, Opened};
+use caretaker_core::limits::{Ledger, OpenBreaker};
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::state::{State, StateError};
 use kube::Client;
@@ -41,10 +41,10 @@ pub fn answer(args: &Breaker, now: Timestamp) -> Result<Answer> {
 }
 
 fn show(keeper: &str, ledger: &Ledger) -> String {
-    match (&ledger.open, ledger.looked) {
+    match (&ledger.open, ledger.reset_at) {
         (Some(opened), _) => sentence(keeper, opened),
         (None, Some(looked)) => {
-            format!("the breaker of {keeper} is closed; a person closed it at {}", time::show(looked))
+            format!("the breaker of {keeper} is closed; a person closed it at {}", time::format(looked))
         }
         (None, None) => format!("the breaker of {keeper} is closed"),
     }
@@ -56,12 +56,12 @@ async fn reset(keeper: &str, state: &State, now: Timestamp) -> Result<String> {
         let Some(opened) = kept.value.open.clone() else {
             return Ok(format!("the breaker of {keeper} was not open"));
         };
-        kept.value.close(now);
+        kept.value.reset_breaker(now);
         match state.write(&mut kept).await {
             Ok(()) => {
                 return Ok(format!(
                     "the breaker of {keeper} is closed; it was open since {}: {}",
-                    time::show(opened.since),
+                    time::format(opened.since),
                     opened.because
                 ));
             }
@@ -74,10 +74,10 @@ async fn reset(keeper: &str, state: &State, now: Timestamp) -> Result<String> {
 
 /// An open breaker, in a sentence.
 #[must_use]
-pub fn sentence(keeper: &str, opened: &Opened) -> String {
+pub fn sentence(keeper: &str, opened: &OpenBreaker) -> String {
     format!(
         "the breaker of {keeper} is open since {}: {}; nothing is taken away until it is closed with: caretaker breaker reset {keeper}",
-        time::show(opened.since),
+        time::format(opened.since),
         opened.because
     )
 }

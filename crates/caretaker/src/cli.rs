@@ -84,7 +84,7 @@ pub struct Source {
 /// Which subjects are shown.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Scope {
-    /// Only this namespace, and what is in it; bounds still count the others
+    /// Only this namespace, and what is in it; limits still count the others
     #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
     pub namespace: Option<String>,
     /// All namespaces, which is the default

@@ -144,8 +144,8 @@ mod tests {
         ) {
             for text in [text, other] {
                 if let Ok(config) = Config::parse(&text, "x") {
-                    let bounds = keepers::bounds::<caretaker_namespaces::Namespaces>(&config);
-                    let _ = (config.keepers.namespaces.policy().protects("shop"), bounds);
+                    let limits = keepers::limits::<caretaker_namespaces::Namespaces>(&config);
+                    let _ = (config.keepers.namespaces.policy().protects("shop"), limits);
                 }
             }
         }

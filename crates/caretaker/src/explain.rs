@@ -1,7 +1,7 @@
 //! `caretaker explain`: every fact about one subject, and every rule tried on it.
 
 use anyhow::{Result, bail};
-use caretaker_core::admit::{BREAKER_OPEN, PACED};
+use caretaker_core::limits::{BREAKER_OPEN, PACED};
 use caretaker_core::{Action, Keeper, Next, Timestamp, Verdict, time};
 use caretaker_namespaces::subject::ago;
 use serde::Serialize;
@@ -135,13 +135,13 @@ impl Story {
             left: all.0.len() - rules.len(),
             widest: all.0.iter().map(|r| r.name.len()).max().unwrap_or(0),
             rules,
-            steps: verdict.next.to_do().map(|action| K::steps(subject, action, world, now)).unwrap_or_default(),
+            steps: verdict.next.pending_action().map(|action| K::steps(subject, action, world, now)).unwrap_or_default(),
             sentence: sentence(&verdict, now),
             verdict: Outcome {
                 rule: verdict.rule,
                 next: verdict.next.name(),
                 action: verdict.next.action().map(K::Action::name),
-                at: verdict.next.at(),
+                at: verdict.next.deadline(),
                 then: follows::<K>(subject, &verdict, world, now),
                 because: verdict.because,
             },
@@ -150,7 +150,7 @@ impl Story {
 
     fn tell(&self) -> String {
         let title = self.namespace.as_ref().map_or_else(|| self.name.clone(), |ns| format!("{ns}/{}", self.name));
-        let mut text = format!("{} {} at {}\n\nFacts\n", self.kind, cell(&title), time::show(self.at));
+        let mut text = format!("{} {} at {}\n\nFacts\n", self.kind, cell(&title), time::format(self.at));
         let wide = self.facts.iter().map(|f| f.name.len()).max().unwrap_or(0);
         for Fact { name, value } in &self.facts {
             text.push_str(&format!("  {name:wide$}  {}\n", cell(value)));
@@ -179,7 +179,7 @@ impl Story {
         }
         if let Some(then) = &self.verdict.then {
             let when = ago(then.at, self.at);
-            text.push_str(&format!("  then {} at {} ({when})\n", then.action, time::show(then.at)));
+            text.push_str(&format!("  then {} at {} ({when})\n", then.action, time::format(then.at)));
         }
         text
     }
@@ -187,11 +187,11 @@ impl Story {
 
 fn sentence(verdict: &Verdict<impl Action>, now: Timestamp) -> String {
     match &verdict.next {
-        Next::Rest => "nothing happens".to_owned(),
-        Next::Refuse { record: None } => "refused, nothing happens".to_owned(),
-        Next::Refuse { record: Some(action) } => format!("refused; {} notes it", action.name()),
+        Next::Nothing => "nothing happens".to_owned(),
+        Next::Refuse { bookkeeping: None } => "refused, nothing happens".to_owned(),
+        Next::Refuse { bookkeeping: Some(action) } => format!("refused; {} notes it", action.name()),
         Next::Act { action, due } if *due >= now => format!("{} now", action.name()),
         Next::Act { action, due } => format!("{} now, due {}", action.name(), ago(*due, now)),
-        Next::Wait { until, then } => format!("{} at {}, {}", then.name(), time::show(*until), ago(*until, now)),
+        Next::Wait { until, then } => format!("{} at {}, {}", then.name(), time::format(*until), ago(*until, now)),
     }
 }

@@ -4,7 +4,7 @@
 //! same steps, each on condition of what was seen, so that it does not matter who comes first.
 
 use anyhow::{Context, Result, bail};
-use caretaker_core::{Setting, Timestamp, Verdict, time};
+use caretaker_core::{Parsed, Timestamp, Verdict, time};
 use caretaker_engine::api::is_conflict;
 use caretaker_engine::keep::Index as _;
 use caretaker_engine::told;
@@ -31,10 +31,10 @@ const TRIES: usize = 8;
 
 /// Puts a namespace to sleep.
 pub fn sleep(args: &Order, now: Timestamp) -> Result<Answer> {
-    let until = args.length.map_or(api::FOREVER, |length| time::after(now, length));
+    let until = args.length.map_or(api::FOREVER, |length| time::saturating_add(now, length));
     let order = |mut subject: Subject| {
-        subject.hand_sleep_until = Setting::Is(until);
-        subject.hand_wake_until = Setting::Unset;
+        subject.hand_sleep_until = Parsed::Valid(until);
+        subject.hand_wake_until = Parsed::Missing;
         subject
     };
     live::block_on(async {
@@ -49,13 +49,13 @@ pub fn sleep(args: &Order, now: Timestamp) -> Result<Answer> {
         scene
             .until_settled(|subject, world, now| {
                 let verdict = RULES.judge(subject, world, now);
-                verdict.next.to_do().copied().map(|action| (Some(verdict.rule), action))
+                verdict.next.pending_action().copied().map(|action| (Some(verdict.rule), action))
             })
             .await?;
         let how_long = if until == api::FOREVER {
             "until it is woken by hand".to_owned()
         } else {
-            format!("until {}", time::show(until))
+            format!("until {}", time::format(until))
         };
         Ok(scene.answer("asleep", &how_long))
     })
@@ -63,7 +63,7 @@ pub fn sleep(args: &Order, now: Timestamp) -> Result<Answer> {
 
 /// Wakes a namespace.
 pub fn wake(args: &Order, now: Timestamp) -> Result<Answer> {
-    let until = args.length.map(|length| time::after(now, length));
+    let until = args.length.map(|length| time::saturating_add(now, length));
     live::block_on(async {
         let mut scene = Ordering::read(args, now).await?;
         let subject = scene.subject().await?;
@@ -78,9 +78,9 @@ pub fn wake(args: &Order, now: Timestamp) -> Result<Answer> {
             api::HAND_SLEEP_UNTIL: null,
         });
         let order = |mut subject: Subject| {
-            subject.activity = Setting::Is(activity.clone());
+            subject.activity = Parsed::Valid(activity.clone());
             subject.hand_wake_until = until.into();
-            subject.hand_sleep_until = Setting::Unset;
+            subject.hand_sleep_until = Parsed::Missing;
             subject
         };
         scene.write(subject, annotations, order).await?;
@@ -88,7 +88,7 @@ pub fn wake(args: &Order, now: Timestamp) -> Result<Answer> {
             .until_settled(|subject, _, _| lies_down(subject).then_some((None, Action::Wake { restart: None })))
             .await?;
         let how_long = until
-            .map_or_else(|| "as long as its labels say".to_owned(), |t| format!("at least until {}", time::show(t)));
+            .map_or_else(|| "as long as its labels say".to_owned(), |t| format!("at least until {}", time::format(t)));
         Ok(scene.answer("awake", &how_long))
     })
 }
@@ -151,7 +151,7 @@ impl<'a> Ordering<'a> {
         if self.args.dry_run {
             let ordered = order(subject);
             let verdict = RULES.judge(&ordered, &self.world, self.now);
-            let action = match verdict.next.to_do() {
+            let action = match verdict.next.pending_action() {
                 Some(action) => Some(*action),
                 None => lies_down(&ordered).then_some(Action::Wake { restart: None }),
             };

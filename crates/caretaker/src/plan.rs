@@ -74,7 +74,7 @@ impl Row {
             name: name.name.to_owned(),
             next: verdict.next.name(),
             action: verdict.next.action().map(K::Action::name),
-            at: verdict.next.at(),
+            at: verdict.next.deadline(),
             then: follows::<K>(subject, &verdict, world, now),
             rule: verdict.rule,
             because: verdict.because,
@@ -89,12 +89,12 @@ pub fn follows<K: Keeper>(
     world: &K::World,
     now: Timestamp,
 ) -> Option<Then> {
-    let action = verdict.next.to_do()?;
+    let action = verdict.next.pending_action()?;
     let later = K::after(subject.clone(), action, world, now)?;
     match K::judge(&later, world, now).next {
         Next::Wait { until, then } => Some(Then { action: then.name(), at: until }),
         Next::Act { action, due } => Some(Then { action: action.name(), at: due }),
-        Next::Rest | Next::Refuse { .. } => None,
+        Next::Nothing | Next::Refuse { .. } => None,
     }
 }
 
@@ -117,14 +117,14 @@ fn table(rows: &[Row], wide: bool, now: Timestamp) -> String {
         (next, _) => next.to_owned(),
     };
     let when = |r: &Row| match (r.next, r.at) {
-        ("wait", Some(at)) => format!("in {}", duration::rough(time::between(now, at))),
+        ("wait", Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
         ("act", _) => "now".to_owned(),
         _ => "-".to_owned(),
     };
     let mut text = if wide {
         let line = |r: &Row| {
-            let then = r.then.as_ref().map_or_else(|| "-".to_owned(), |t| format!("{} {}", t.action, time::show(t.at)));
-            let at = r.at.map_or_else(|| "-".to_owned(), time::show);
+            let then = r.then.as_ref().map_or_else(|| "-".to_owned(), |t| format!("{} {}", t.action, time::format(t.at)));
+            let at = r.at.map_or_else(|| "-".to_owned(), time::format);
             [r.kind.to_owned(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.clone()]
         };
         columns(
@@ -133,7 +133,7 @@ fn table(rows: &[Row], wide: bool, now: Timestamp) -> String {
         )
     } else {
         let line = |r: &Row| {
-            let then = r.then.as_ref().map(|t| format!("; then {} at {}", t.action, time::show(t.at)));
+            let then = r.then.as_ref().map(|t| format!("; then {} at {}", t.action, time::format(t.at)));
             let because = format!("{}{}", r.because, then.unwrap_or_default());
             [r.kind.to_owned(), name(r), next(r), when(r), r.rule.to_owned(), because]
         };

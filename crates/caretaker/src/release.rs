@@ -63,7 +63,7 @@ async fn no_operator_runs(client: &Client, all: bool, now: Timestamp) -> Result<
         let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
         let lasts = caretaker_core::SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
-        if !holder.is_empty() && spec.renew_time.is_some_and(|renewed| time::after(renewed.0, lasts) > now) {
+        if !holder.is_empty() && spec.renew_time.is_some_and(|renewed| time::saturating_add(renewed.0, lasts) > now) {
             bail!(
                 "the operator runs as {holder} (Lease {name}) and would go on meanwhile; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
                 state::NAMESPACE
@@ -98,7 +98,7 @@ impl Releasing {
             if !done.is_empty() {
                 self.told.push(format!("{name}: {}", done.join("; ")));
             }
-            for broken in subject.workloads.iter().filter_map(|w| Some((w, w.broken()?))) {
+            for broken in subject.workloads.iter().filter_map(|w| Some((w, w.invalid()?))) {
                 self.failed.push(format!("{name}: {}/{} is left as it is: {}", broken.0.kind, broken.0.name, broken.1));
             }
             if let Err(why) = outcome {

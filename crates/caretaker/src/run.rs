@@ -168,9 +168,9 @@ impl House {
     ) -> Result<()> {
         let Self { cluster, clock, journal, metrics, identity, timing, dry_run } = self;
         let common = K::common(config);
-        let (bounds, concurrency, calls) =
-            (keepers::bounds::<K>(config), common.concurrency, common.calls_per_second.0);
-        let settings = Settings { world, bounds, concurrency };
+        let (limits, concurrency, calls) =
+            (keepers::limits::<K>(config), common.concurrency, common.calls_per_second.0);
+        let settings = Settings { world, limits, concurrency };
         let reader = client::reader(cluster.clone())?;
         let writer = |lead, calls| client::writer(cluster.clone(), lead, timing.call(), calls);
         let state = |writer: &Client| State::new(writer.clone(), K::NAME, K::MANAGER);

@@ -170,7 +170,7 @@ pub(crate) fn config(path: Option<&Path>, settings: &Settings) -> Result<Config>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use caretaker_core::admit::{BREAKER_OPEN, Bounds, Breaker, Ledger, PACED, Pace};
+    use caretaker_core::limits::{BREAKER_OPEN, Limits, Breaker, Ledger, PACED, Pace};
     use caretaker_core::{SignedDuration, Timestamp};
     use caretaker_namespaces::Namespaces;
     use caretaker_namespaces::subject::Subject;
@@ -220,11 +220,11 @@ mod tests {
             let text = format!("{{\"admitted\":{{\"sleep\":[{times}]}},\"guarded\":[{times}]}}");
             let ledger = recorded(&text).map_err(|e| TestCaseError::fail(e.to_string()))?;
             let span = SignedDuration::from_hours(1);
-            let bounds = Bounds {
-                pace: [("sleep".to_owned(), Pace { at_least, share, per: span })].into(),
-                breaker: Some(Breaker { at_least, share, within: span }),
+            let limits = Limits {
+                pace: [("sleep".to_owned(), Pace { limit, fraction, window: span })].into(),
+                breaker: Some(Breaker { min_count, min_fraction, window: span }),
             };
-            let stage = Stage::<Namespaces>::new(due(10), Ground::default(), bounds, ledger);
+            let stage = Stage::<Namespaces>::new(due(10), Ground::default(), limits, ledger);
 
             let verdicts = stage.verdicts(Timestamp::from_second(now.into())?);
             prop_assert!(verdicts.iter().all(|v| ["SleepAfterElapsed", PACED, BREAKER_OPEN].contains(&v.rule)), "{verdicts:?}");

@@ -6,7 +6,7 @@ mod uses;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use caretaker_core::simulate::Happening;
+use caretaker_core::simulate::SimulatedEvent;
 use caretaker_core::{Action as _, Keeper, Timestamp, time};
 use caretaker_namespaces::Namespaces;
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
     let told = uses::read(&mut scene, args, now)?;
     let start = args.start.or(told.span.map(|(first, _)| first)).unwrap_or(now);
     let end = match (args.length, told.span) {
-        (Some(length), _) => time::after(start, length),
+        (Some(length), _) => time::saturating_add(start, length),
         (None, Some((_, last))) if last > start => last,
         _ => bail!("--start is after the last event: give --for"),
     };
@@ -95,20 +95,20 @@ pub(crate) fn rows(stages: &[Box<dyn Staged>]) -> Vec<Row<'_>> {
 impl<'a> Row<'a> {
     /// What happens, in the terms of people.
     pub(crate) fn of<K: Keeper>(
-        happening: &'a Happening<K::Action>,
+        event: &'a SimulatedEvent<K::Action>,
         subjects: &'a [K::Subject],
         waited: Option<&'a Waiting>,
     ) -> Self {
-        let name = happening.subject.map(|i| K::name(&subjects[i]));
+        let name = event.subject.map(|i| K::name(&subjects[i]));
         Self {
-            at: happening.at,
+            at: event.at,
             keeper: K::NAME,
             kind: name.map_or("Keeper", |n| n.kind),
             namespace: name.and_then(|n| n.namespace),
             name: name.map_or(K::NAME, |n| n.name),
-            action: happening.action.as_ref().map(K::Action::name),
-            rule: happening.rule,
-            because: &happening.because,
+            action: event.action.as_ref().map(K::Action::name),
+            rule: event.rule,
+            because: &event.because,
             waited,
             is_of_all: name.is_none(),
         }

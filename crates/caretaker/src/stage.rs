@@ -4,9 +4,9 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::admit::{Bounds, Ledger, admit};
-use caretaker_core::keeper::{crowd, groups};
-use caretaker_core::simulate::{Happening, Simulation, Use};
+use caretaker_core::limits::{Limits, Ledger, enforce};
+use caretaker_core::keeper::{population, groups};
+use caretaker_core::simulate::{SimulatedEvent, Simulation, Use};
 use caretaker_core::{Timestamp, Verdict};
 
 use crate::breaker;
@@ -24,13 +24,13 @@ pub struct Stage<K: Console> {
     /// What worlds are made of.
     pub ground: K::Ground,
     /// What holds it back.
-    pub bounds: Bounds,
+    pub limits: Limits,
     /// What was done lately.
     pub ledger: Ledger,
     /// Who uses which subject when, in a simulation.
     pub uses: Vec<Use>,
     /// What has happened in a simulation, in order.
-    pub happened: Vec<Happening<K::Action>>,
+    pub happened: Vec<SimulatedEvent<K::Action>>,
     /// Who waited for what happened, by its place.
     pub waited: BTreeMap<usize, Waiting>,
 }
@@ -71,9 +71,9 @@ pub trait Staged: Any {
 impl<K: Console> Stage<K> {
     /// As things are.
     #[must_use]
-    pub fn new(subjects: Vec<K::Subject>, ground: K::Ground, bounds: Bounds, ledger: Ledger) -> Self {
+    pub fn new(subjects: Vec<K::Subject>, ground: K::Ground, limits: Limits, ledger: Ledger) -> Self {
         let (uses, happened, waited) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { subjects, ground, bounds, ledger, uses, happened, waited }
+        Self { subjects, ground, limits, ledger, uses, happened, waited }
     }
 
     /// The verdict on each subject, whatever pace and breaker say.
@@ -87,8 +87,8 @@ impl<K: Console> Stage<K> {
     #[must_use]
     pub fn verdicts(&self, now: Timestamp) -> Vec<Verdict<K::Action>> {
         let mut verdicts = self.judged(now);
-        let (groups, crowd) = (groups::<K>(&self.subjects), crowd::<K>(&self.subjects));
-        admit(&mut verdicts, &groups, crowd, &self.bounds, &self.ledger, now);
+        let (groups, population) = (groups::<K>(&self.subjects), crowd::<K>(&self.subjects));
+        enforce(&mut verdicts, &groups, population, &self.limits, &self.ledger, now);
         verdicts
     }
 
@@ -150,7 +150,7 @@ impl<K: Console> Staged for Stage<K> {
 
     fn play(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp) {
         let (world, subjects) = (K::world(&self.ground, start), self.subjects.clone());
-        let mut simulation = Simulation::<K>::new(world, subjects, self.bounds.clone(), self.ledger.clone(), start);
+        let mut simulation = Simulation::<K>::new(world, subjects, self.limits.clone(), self.ledger.clone(), start);
         self.happened = simulation.run(end, &self.uses);
         if let Some(namespace) = namespace {
             let subjects = &self.subjects;

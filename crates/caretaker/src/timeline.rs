@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::simulate::Happening;
+use caretaker_core::simulate::SimulatedEvent;
 use caretaker_core::{Action as _, Timestamp, duration, time};
 
 use crate::keepers::Console;
@@ -16,8 +16,8 @@ const WIDTH: usize = 60;
 const LANES: usize = 40;
 
 pub(crate) fn draw(stages: &[Box<dyn Staged>], rows: &[Row<'_>], start: Timestamp, end: Timestamp) -> String {
-    let length = duration::format(time::between(start, end));
-    let mut text = format!("{} to {} ({length})\n\n", time::show(start), time::show(end));
+    let length = duration::format(time::duration_between(start, end));
+    let mut text = format!("{} to {} ({length})\n\n", time::format(start), time::format(end));
     if rows.is_empty() {
         let all: usize = stages.iter().map(|stage| stage.count()).sum();
         text.push_str(&format!("Nothing happens to any of {all} subjects.\n"));
@@ -40,14 +40,14 @@ fn title(kind: &str, namespace: Option<&str>, name: &str) -> String {
     cell(&namespace.map_or_else(|| name.to_owned(), |ns| format!("{kind} {ns}/{name}")))
 }
 
-fn moved<A>(happened: &[Happening<A>]) -> BTreeSet<usize> {
+fn moved<A>(happened: &[SimulatedEvent<A>]) -> BTreeSet<usize> {
     happened.iter().filter_map(|h| h.subject).collect()
 }
 
 /// A lane for each subject that is touched.
 pub(crate) fn lanes<K: Console>(
     subjects: &[K::Subject],
-    happened: &[Happening<K::Action>],
+    happened: &[SimulatedEvent<K::Action>],
     start: Timestamp,
     end: Timestamp,
 ) -> String {
@@ -66,7 +66,7 @@ pub(crate) fn lanes<K: Console>(
         title(name.kind, name.namespace, name.name)
     };
     let column = |at: Timestamp| {
-        let part = time::between(start, at).as_secs_f64() / time::between(start, end).as_secs_f64();
+        let part = time::duration_between(start, at).as_secs_f64() / time::duration_between(start, end).as_secs_f64();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -80,9 +80,9 @@ pub(crate) fn lanes<K: Console>(
     for i in &moved {
         let mut lane = vec![K::lane(&subjects[*i]); WIDTH];
         let mut marks = BTreeMap::new();
-        for happening in happened.iter().filter(|h| h.subject == Some(*i)) {
-            let from = column(happening.at);
-            let stroke = happening.action.as_ref().map(K::stroke).unwrap_or_default();
+        for event in happened.iter().filter(|h| h.subject == Some(*i)) {
+            let from = column(event.at);
+            let stroke = event.action.as_ref().map(K::stroke).unwrap_or_default();
             if let Some(fill) = stroke.fill {
                 lane[from..].fill(fill);
             }
@@ -128,7 +128,7 @@ fn events(text: &mut String, rows: &[Row<'_>], many: bool) {
 }
 
 /// How many are touched, and how.
-pub(crate) fn summary<K: Console>(happened: &[Happening<K::Action>]) -> String {
+pub(crate) fn summary<K: Console>(happened: &[SimulatedEvent<K::Action>]) -> String {
     let mut counts: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for h in happened {
         if let (Some(action), Some(i)) = (&h.action, h.subject) {

@@ -1,10 +1,10 @@
-//! When to look at what again: one appointment each, the earliest first.
+//! One deadline for each key, the earliest first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-/// The appointments of many things.
+/// The deadlines of many keys.
 #[derive(Debug, Clone)]
 pub struct Deadlines<K> {
     queue: BTreeSet<(Timestamp, K)>,
@@ -18,7 +18,7 @@ impl<K: Ord + Clone> Default for Deadlines<K> {
 }
 
 impl<K: Ord + Clone> Deadlines<K> {
-    /// Gives a thing its appointment in place of the one it had, or takes that away.
+    /// Sets the deadline of a key in place of the one it had; `None` removes it.
     pub fn set(&mut self, key: &K, at: Option<Timestamp>) {
         if self.of.get(key).copied() == at {
             return;
@@ -32,35 +32,35 @@ impl<K: Ord + Clone> Deadlines<K> {
         }
     }
 
-    /// The appointment of a thing.
-    pub fn of(&self, key: &K) -> Option<Timestamp> {
+    /// The deadline of a key.
+    pub fn get(&self, key: &K) -> Option<Timestamp> {
         self.of.get(key).copied()
     }
 
-    /// The earliest of all.
+    /// The earliest deadline.
     #[must_use]
-    pub fn first(&self) -> Option<Timestamp> {
+    pub fn earliest(&self) -> Option<Timestamp> {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// Takes out everything that is over: a comparison with a deadline is strict.
-    pub fn over(&mut self, now: Timestamp) -> Vec<K> {
-        let mut over = Vec::new();
-        while self.first().is_some_and(|at| at < now) {
+    /// Removes and returns the keys whose deadline has passed: strictly, at the deadline itself it has not.
+    pub fn pop_expired(&mut self, now: Timestamp) -> Vec<K> {
+        let mut expired = Vec::new();
+        while self.earliest().is_some_and(|at| at < now) {
             let Some((_, key)) = self.queue.pop_first() else { break };
             self.of.remove(&key);
-            over.push(key);
+            expired.push(key);
         }
-        over
+        expired
     }
 
-    /// How many there are.
+    /// The number of deadlines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -76,26 +76,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_comes_out_in_order_and_only_once() {
+    fn expired_keys_come_out_in_order_and_only_once() {
         let mut deadlines = Deadlines::default();
         for (key, second) in [("late", 9), ("early", 1), ("middle", 5)] {
             deadlines.set(&key, Some(at(second)));
         }
 
-        assert_eq!(deadlines.over(at(5)), ["early"], "at the deadline itself it is not over");
-        assert_eq!(deadlines.over(at(6)), ["middle"]);
-        assert_eq!((deadlines.over(at(6)), deadlines.first()), (vec![], Some(at(9))));
+        assert_eq!(deadlines.pop_expired(at(5)), ["early"], "at the deadline itself it has not passed");
+        assert_eq!(deadlines.pop_expired(at(6)), ["middle"]);
+        assert_eq!((deadlines.pop_expired(at(6)), deadlines.earliest()), (vec![], Some(at(9))));
     }
 
     #[test]
-    fn a_new_appointment_takes_the_place_of_the_old_one() {
+    fn a_new_deadline_replaces_the_old_one() {
         let mut deadlines = Deadlines::default();
         deadlines.set(&"a", Some(at(1)));
         deadlines.set(&"a", Some(at(9)));
         deadlines.set(&"b", Some(at(1)));
         deadlines.set(&"b", None);
 
-        assert_eq!((deadlines.len(), deadlines.over(at(5))), (1, vec![]));
-        assert_eq!(deadlines.over(at(10)), ["a"]);
+        assert_eq!((deadlines.len(), deadlines.pop_expired(at(5))), (1, vec![]));
+        assert_eq!(deadlines.pop_expired(at(10)), ["a"]);
     }
 }

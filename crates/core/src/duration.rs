@@ -113,7 +113,7 @@ pub fn format(duration: SignedDuration) -> String {
 
 /// As Go would write it, in hours at the most: `168h`, `1h30m`.
 #[must_use]
-pub fn go(duration: SignedDuration) -> String {
+pub fn format_go(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().unsigned_abs();
     let mut text = String::new();
     for (unit, count) in [("h", seconds / 3_600), ("m", seconds / 60 % 60), ("s", seconds % 60)] {
@@ -126,7 +126,7 @@ pub fn go(duration: SignedDuration) -> String {
 
 /// Rounded to its two largest units: what a person wants to read.
 #[must_use]
-pub fn rough(duration: SignedDuration) -> String {
+pub fn format_approx(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().abs();
     let grain = match seconds {
         0..3_600 => 1,
@@ -195,7 +195,7 @@ mod tests {
     #[case(45, "45s")]
     #[case(0, "0s")]
     fn writes_as_go_does(#[case] seconds: i64, #[case] text: &str) {
-        assert_eq!(go(SignedDuration::from_secs(seconds)), text);
+        assert_eq!(format_go(SignedDuration::from_secs(seconds)), text);
     }
 
     #[rstest]
@@ -203,7 +203,7 @@ mod tests {
     #[case(7_265, "2h1m")]
     #[case(65, "1m5s")]
     fn rounds_for_people(#[case] seconds: i64, #[case] text: &str) {
-        assert_eq!(rough(SignedDuration::from_secs(seconds)), text);
+        assert_eq!(format_approx(SignedDuration::from_secs(seconds)), text);
     }
 
     proptest! {

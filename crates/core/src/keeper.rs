@@ -1,123 +1,168 @@
-//! What a keeper is, as far as it is pure: the same for all of them.
-//!
-//! A keeper names its rules and says how a subject is called, what is known of it and what becomes
-//! of it. Judging, admitting, planning, explaining and simulating are written once, on top of this.
+//! The pure contract of a keeper: what it judges, by which rules, and what its actions lead to.
 
 use std::fmt::Debug;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
-use crate::admit::{Crowd, Groups};
-use crate::rules::RuleTable;
-use crate::{Action, Verdict};
+use crate::limits::{Breaker, Limits, Population, PopulationGroups};
+use crate::{Action, ActionKind, RuleSet, Verdict};
 
-/// How a subject is called.
+/// The verdicts of a keeper.
+pub type VerdictOf<K> = Verdict<<K as Keeper>::Rule, <K as Keeper>::Action>;
+
+/// Reference to an API object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name<'a> {
-    /// Its kind.
-    pub kind: &'static str,
-    /// The namespace it is in; none for a cluster-scoped kind.
+pub struct ObjectRef<'a> {
+    /// `v1`, `apps/v1`.
+    pub api_version: &'a str,
+    /// The kind.
+    pub kind: &'a str,
+    /// The namespace; `None` for a cluster-scoped kind.
     pub namespace: Option<&'a str>,
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// Its identity.
+    /// The uid.
     pub uid: &'a str,
 }
 
-/// A keeper.
-pub trait Keeper: Debug + 'static {
-    /// Its name.
-    const NAME: &'static str;
-    /// Whether a subject that a guarded action was made on is none any more.
-    const LEAVES: bool = false;
+/// How a subject is shown, and the API object that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SubjectRef<'a> {
+    /// The kind that people see: `Namespace`, `IP`, `Container`.
+    pub kind: &'a str,
+    /// The namespace; `None` for a subject that is in none.
+    pub namespace: Option<&'a str>,
+    /// The name.
+    pub name: &'a str,
+    /// What tells it from another one of the same name.
+    pub uid: &'a str,
+    /// The API object that Events are attached to: the subject itself, or for an IP its pool.
+    pub object: ObjectRef<'a>,
+}
 
+impl<'a> From<ObjectRef<'a>> for SubjectRef<'a> {
+    fn from(object: ObjectRef<'a>) -> Self {
+        let ObjectRef { kind, namespace, name, uid, .. } = object;
+        Self { kind, namespace, name, uid, object }
+    }
+}
+
+/// How a subject counts against pace and breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership<'a> {
+    /// It is in the breaker's denominator.
+    pub breaker: bool,
+    /// It is in the denominator of paces.
+    pub pace: bool,
+    /// A smaller population that the breaker guards as well: the addresses of one pool.
+    pub group: Option<&'a str>,
+}
+
+impl Default for Membership<'_> {
+    fn default() -> Self {
+        Self { breaker: true, pace: true, group: None }
+    }
+}
+
+/// A keeper, as far as it is pure. A value: its settings are its fields.
+pub trait Keeper: Sized + Send + Sync + 'static {
     /// What is judged.
     type Subject: Clone + Debug + Send + Sync + 'static;
-    /// What it is judged in: whatever is not the subject's own.
-    type World: Clone + Debug + Default + Send + Sync + 'static;
-    /// What is done.
-    type Action: Action + Send + Sync + 'static;
+    /// What is not the subject's own: policy, health of a source, counts.
+    type World: Clone + Debug + Send + Sync + 'static;
+    /// What is done; from [`actions!`](crate::actions).
+    type Action: Action;
+    /// Why; from [`rules!`](crate::rules).
+    type Rule: RuleSet<Keeper = Self>;
 
-    /// Its rules; the first that fits wins.
-    fn rules() -> &'static RuleTable<Self::Subject, Self::World, Self::Action>;
+    /// The name in settings, metrics, the Lease and the journal.
+    fn name(&self) -> &'static str;
 
-    /// How a subject is called.
-    fn name(subject: &Self::Subject) -> Name<'_>;
+    /// How a subject is shown, and the API object that its Events are attached to.
+    fn subject_ref<'a>(&self, subject: &'a Self::Subject) -> SubjectRef<'a>;
 
     /// Everything that is known of a subject, for people.
-    fn facts(subject: &Self::Subject, now: Timestamp) -> Vec<(&'static str, String)>;
+    fn facts(&self, subject: &Self::Subject, now: Timestamp) -> Vec<(&'static str, String)>;
 
-    /// What an action consists of, for people, in order.
-    fn steps(subject: &Self::Subject, action: &Self::Action, world: &Self::World, now: Timestamp) -> Vec<String>;
-
-    /// How a subject looks once the action is done; `None` if it is gone.
-    fn after(
+    /// The subject after the action; `None` if it is gone.
+    fn simulate_action(
+        &self,
         subject: Self::Subject,
         action: &Self::Action,
         world: &Self::World,
         now: Timestamp,
     ) -> Option<Self::Subject>;
 
-    /// The verdict on a subject.
-    fn judge(subject: &Self::Subject, world: &Self::World, now: Timestamp) -> Verdict<Self::Action> {
-        Self::rules().judge(subject, world, now)
+    /// What the action writes, in order, for people. Default: the action's documentation.
+    fn describe_steps(&self, _: &Self::Subject, action: &Self::Action, _: &Self::World, _: Timestamp) -> Vec<String> {
+        vec![action.kind().doc.to_owned()]
     }
 
-    /// Takes note of a verdict: what is seen for the first time may count from then on. True if the
-    /// subject is not the same after it.
-    fn note(_subject: &mut Self::Subject, _verdict: &Verdict<Self::Action>, _now: Timestamp) -> bool {
-        false
+    /// What it takes to restore the subject by hand, for the journal. Default: the facts.
+    fn snapshot(&self, subject: &Self::Subject, now: Timestamp) -> Value {
+        self.facts(subject, now).into_iter().map(|(fact, value)| (fact.to_owned(), Value::from(value))).collect()
     }
 
-    /// Whether shares are shares of this subject and its like.
-    fn is_counted(_subject: &Self::Subject) -> bool {
+    /// Whether the settings allow this kind of action. A disabled one needs no rights and no sources,
+    /// and the rules must not ask for it.
+    fn is_enabled(&self, _: &ActionKind) -> bool {
         true
     }
 
-    /// Whether a pace is a share of this subject and its like.
-    fn is_paced(subject: &Self::Subject) -> bool {
-        Self::is_counted(subject)
+    /// How a subject counts against pace and breaker.
+    fn membership<'a>(&self, _: &'a Self::Subject) -> Membership<'a> {
+        Membership::default()
     }
 
-    /// The smaller crowd that a subject belongs to, of which the breaker holds a share as well.
-    fn group(_subject: &Self::Subject) -> Option<&str> {
+    /// Pace and breaker where the settings say nothing. Default: the paces of the actions, and
+    /// [`Breaker::DEFAULT`].
+    fn default_limits(&self) -> Limits {
+        let paces = Self::Action::KINDS.iter().filter_map(|kind| Some((kind.name.to_owned(), kind.default_pace?)));
+        Limits { pace: paces.collect(), breaker: Some(Breaker::DEFAULT) }
+    }
+
+    /// Records a verdict in the subject, for rules that count from the first time they matched. True
+    /// if that changed the subject.
+    fn record_verdict(&self, _: &mut Self::Subject, _: &VerdictOf<Self>, _: Timestamp) -> bool {
+        false
+    }
+
+    /// Subjects with the same key affect each other in simulations.
+    fn relation_key<'a>(&self, _: &'a Self::Subject) -> Option<&'a str> {
         None
     }
 
-    /// How a subject looks after somebody used it.
-    fn used(subject: Self::Subject, _at: Timestamp) -> Self::Subject {
-        subject
-    }
-
-    /// What binds subjects together: those with the same word feel what is done to each other.
-    fn bond(_subject: &Self::Subject) -> Option<&str> {
-        None
-    }
-
-    /// How a subject looks after an action on another one that it is bound to; `None` if it is gone
-    /// with it.
-    fn beside(
+    /// The subject after an action on a related one; `None` if it is gone with it.
+    fn simulate_related_action(
+        &self,
         subject: Self::Subject,
-        _other: &Self::Subject,
-        _action: &Self::Action,
-        _now: Timestamp,
+        _: &Self::Subject,
+        _: &Self::Action,
+        _: Timestamp,
     ) -> Option<Self::Subject> {
         Some(subject)
     }
 }
 
-/// Those among whom shares are counted, of all subjects that there are.
-pub fn crowd<K: Keeper>(subjects: &[K::Subject]) -> Crowd {
-    let counted = subjects.iter().filter(|s| K::is_counted(s)).count();
-    let paced = subjects.iter().filter(|s| K::is_paced(s)).count();
-    Crowd { subjects: counted, paced, queued: 0, leaves: K::LEAVES }
+/// The denominators of pace and breaker, over all subjects.
+pub fn population<K: Keeper>(keeper: &K, subjects: &[K::Subject]) -> Population {
+    let mut population = Population::default();
+    for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
+        population.breaker_total += usize::from(membership.breaker);
+        population.pace_total += usize::from(membership.pace);
+    }
+    population
 }
 
-/// The smaller crowds of all subjects that there are.
-pub fn groups<K: Keeper>(subjects: &[K::Subject]) -> Groups<'_> {
-    let mut groups = Groups { of: subjects.iter().map(K::group).collect(), ..Groups::default() };
-    for group in subjects.iter().filter(|s| K::is_counted(s)).filter_map(K::group) {
-        *groups.sizes.entry(group).or_default() += 1;
+/// The group of each subject, and the size of each group.
+pub fn groups<'a, K: Keeper>(keeper: &K, subjects: &'a [K::Subject]) -> PopulationGroups<'a> {
+    let mut groups = PopulationGroups::default();
+    for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
+        groups.of.push(membership.group);
+        if let Some(group) = membership.group.filter(|_| membership.breaker) {
+            *groups.sizes.entry(group).or_default() += 1;
+        }
     }
     groups
 }

@@ -1,413 +1,297 @@
-//! The clock run forward: the same judging and the same bounds, on what acting would make of the
-//! subjects. It invents no outside events; those it is given, it plays at their time.
+//! The clock run forward: the same judge and the same limits, on what the actions would leave behind.
+//! It invents no outside events; those it is given happen at their time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::admit::{Bounds, Crowd, Groups, Ledger, PACED, admit};
-use crate::{Action, Keeper, Next, Verdict, time};
+use crate::limits::{Ledger, Limits, Population, PopulationGroups, enforce};
+use crate::{Action, EngineRule, Keeper, Next, RuleId, RuleSet, Verdict, VerdictOf, time};
 
-/// Somebody uses a subject, named by its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Use {
+/// Something that happens to a subject from outside: the change itself. The namespaces keeper makes
+/// these from an audit log.
+pub struct ExternalChange<S> {
     /// When.
     pub at: Timestamp,
-    /// Which one.
+    /// The place of the subject.
     pub subject: usize,
+    /// The subject afterwards.
+    pub change: Box<dyn Fn(S) -> S>,
 }
 
-/// Something that happens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening<A> {
+/// One thing that happens in a simulation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulatedEvent<R, A> {
     /// When.
     pub at: Timestamp,
-    /// To which subject; `None` for the keeper as a whole, when its breaker opens.
+    /// The place of the subject; `None` for the keeper as a whole, when its breaker opens.
     pub subject: Option<usize>,
-    /// What is done.
+    /// The action.
     pub action: Option<A>,
-    /// Under which rule.
-    pub rule: &'static str,
-    /// Why.
+    /// The rule.
+    pub rule: RuleId<R>,
+    /// The evidence.
     pub because: String,
 }
 
-/// A comparison with a deadline is strict: what is due at noon is done just after it. The simulator
-/// judges at this much after the moment it shows.
+/// The simulated events of a keeper.
+pub type SimulatedEventOf<K> = SimulatedEvent<<K as Keeper>::Rule, <K as Keeper>::Action>;
+
+/// A deadline is strict: an action due at noon is done just after it. The simulator judges at this
+/// much after the moment it shows.
 const JUST_AFTER: SignedDuration = SignedDuration::from_nanos(1);
 
 /// One action can make the next one due at the same moment, a few times over. More than this is a
-/// pair of rules that undo each other; the simulator moves on rather than hang.
-const AT_ONCE: usize = 16;
+/// pair of rules that undo each other; the simulator moves on instead of looping.
+const ROUNDS_AT_ONCE: usize = 16;
 
-const A_LITTLE: SignedDuration = SignedDuration::from_mins(1);
+/// When rules that undo each other are judged again.
+const LATER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Subjects on their way through time.
-pub struct Simulation<K: Keeper> {
+pub struct Simulation<'k, K: Keeper> {
+    keeper: &'k K,
     world: K::World,
-    bounds: Bounds,
-    /// The subjects; those that are gone are `None`.
+    limits: Limits,
+    /// The subjects; `None` once it is gone.
     pub subjects: Vec<Option<K::Subject>>,
     /// Pace counts and breaker.
     pub ledger: Ledger,
     now: Timestamp,
-    /// When to look at which subject again; an entry that is not the subject's appointment was
-    /// overtaken by events.
+    /// When to judge which subject again; an entry that is not the subject's appointment is outdated.
     agenda: BinaryHeap<Reverse<(Timestamp, usize)>>,
     appointments: Vec<Option<Timestamp>>,
     /// Guarded subjects that wait their turn, and since when they are due.
     queued: BTreeMap<usize, Timestamp>,
-    /// Places of subjects that are bound together.
-    bonds: Vec<Vec<usize>>,
-    bond_of: Vec<Option<usize>>,
-    /// How many count, in all and in each smaller crowd.
-    counted: usize,
-    sizes: BTreeMap<String, usize>,
-    paced: usize,
+    /// Places of subjects that affect each other, and the relation of each place.
+    relations: Vec<Vec<usize>>,
+    relation_of: Vec<Option<usize>>,
+    population: Population,
+    group_sizes: BTreeMap<String, usize>,
 }
 
-impl<K: Keeper> Simulation<K> {
+impl<'k, K: Keeper> Simulation<'k, K> {
     /// Starts at a moment, with everything as it is.
-    pub fn new(world: K::World, subjects: Vec<K::Subject>, bounds: Bounds, ledger: Ledger, start: Timestamp) -> Self {
-        let agenda = (0..subjects.len()).map(|i| Reverse((start, i))).collect();
-        let mut words: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    pub fn new(
+        keeper: &'k K,
+        world: K::World,
+        subjects: Vec<K::Subject>,
+        limits: Limits,
+        ledger: Ledger,
+        start: Timestamp,
+    ) -> Self {
+        let mut by_key: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let (mut population, mut group_sizes) = (Population::default(), BTreeMap::<String, usize>::new());
         for (i, subject) in subjects.iter().enumerate() {
-            if let Some(word) = K::bond(subject) {
-                words.entry(word.to_owned()).or_default().push(i);
+            if let Some(key) = keeper.relation_key(subject) {
+                by_key.entry(key).or_default().push(i);
+            }
+            let membership = keeper.membership(subject);
+            population.breaker_total += usize::from(membership.breaker);
+            population.pace_total += usize::from(membership.pace);
+            if let Some(group) = membership.group.filter(|_| membership.breaker) {
+                *group_sizes.entry(group.to_owned()).or_default() += 1;
             }
         }
-        let ties: Vec<Vec<usize>> = words.into_values().filter(|places| places.len() > 1).collect();
-        let mut bond_of = vec![None; subjects.len()];
-        for (bond, places) in ties.iter().enumerate() {
+        let relations: Vec<Vec<usize>> = by_key.into_values().filter(|places| places.len() > 1).collect();
+        let mut relation_of = vec![None; subjects.len()];
+        for (relation, places) in relations.iter().enumerate() {
             for place in places {
-                bond_of[*place] = Some(bond);
+                relation_of[*place] = Some(relation);
             }
-        }
-        let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
-        for group in subjects.iter().filter(|s| K::is_counted(s)).filter_map(K::group) {
-            *sizes.entry(group.to_owned()).or_default() += 1;
         }
         Self {
-            queued: BTreeMap::new(),
-            bonds: ties,
-            bond_of,
-            paced: subjects.iter().filter(|s| K::is_paced(s)).count(),
+            keeper,
             world,
-            bounds,
+            limits,
             ledger,
             now: start,
-            agenda,
+            agenda: (0..subjects.len()).map(|i| Reverse((start, i))).collect(),
             appointments: vec![Some(start); subjects.len()],
-            counted: subjects.iter().filter(|s| K::is_counted(s)).count(),
-            sizes,
+            queued: BTreeMap::new(),
+            relations,
+            relation_of,
+            population,
+            group_sizes,
             subjects: subjects.into_iter().map(Some).collect(),
         }
     }
 
-    /// Runs to `end`, which is not part of it any more, and tells what happens on the way. May be
-    /// called again with a later end.
-    pub fn run(&mut self, end: Timestamp, uses: &[Use]) -> Vec<Happening<K::Action>> {
-        let mut uses: Vec<Use> = uses.iter().copied().filter(|u| u.at >= self.now && u.at < end).collect();
-        uses.sort_by_key(|u| (u.at, u.subject));
-        let mut uses = uses.into_iter().peekable();
-        let mut happened = Vec::new();
+    /// Runs to `end`, which is no longer part of it, and returns what happens on the way. May be called
+    /// again with a later end.
+    pub fn run(&mut self, end: Timestamp, outside: &[ExternalChange<K::Subject>]) -> Vec<SimulatedEventOf<K>> {
+        let mut outside: Vec<_> = outside.iter().filter(|c| c.at >= self.now && c.at < end).collect();
+        outside.sort_by_key(|change| (change.at, change.subject));
+        let mut outside = outside.into_iter().peekable();
+        let mut events = Vec::new();
         loop {
             let planned = self.agenda.peek().map(|Reverse((t, _))| *t);
-            let announced = uses.peek().map(|u| u.at);
-            let Some(at) = [planned, announced].into_iter().flatten().min().filter(|t| *t < end) else { break };
+            let external = outside.peek().map(|change| change.at);
+            let Some(at) = [planned, external].into_iter().flatten().min().filter(|t| *t < end) else { break };
             self.now = self.now.max(at);
-            let mut touched = Vec::new();
-            while let Some(u) = uses.next_if(|u| u.at <= self.now) {
-                if let Some(subject) = self.subjects.get_mut(u.subject).and_then(Option::take) {
-                    self.subjects[u.subject] = Some(K::used(subject, u.at));
-                    touched.push(u.subject);
+            let mut dirty = Vec::new();
+            while let Some(change) = outside.next_if(|change| change.at <= self.now) {
+                if let Some(subject) = self.subjects.get_mut(change.subject).and_then(Option::take) {
+                    self.subjects[change.subject] = Some((change.change)(subject));
+                    dirty.push(change.subject);
                 }
             }
             while self.agenda.peek().is_some_and(|Reverse((t, _))| *t <= self.now) {
                 let Some(Reverse((t, i))) = self.agenda.pop() else { break };
                 if self.appointments[i] == Some(t) {
                     self.appointments[i] = None;
-                    touched.push(i);
+                    dirty.push(i);
                 }
             }
-            self.look(touched, &mut happened);
+            self.judge(dirty, &mut events);
         }
         self.now = self.now.max(end);
-        happened
+        events
     }
 
-    /// Judges some subjects now, again as long as that leads to an act.
-    fn look(&mut self, mut touched: Vec<usize>, happened: &mut Vec<Happening<K::Action>>) {
-        let now = time::after(self.now, JUST_AFTER);
-        for _ in 0..AT_ONCE {
-            touched.sort_unstable();
-            touched.dedup();
-            touched.retain(|i| self.subjects[*i].is_some());
-            if touched.is_empty() {
+    /// Judges some subjects now, again as long as that leads to an action.
+    fn judge(&mut self, mut dirty: Vec<usize>, events: &mut Vec<SimulatedEventOf<K>>) {
+        let now = time::saturating_add(self.now, JUST_AFTER);
+        for _ in 0..ROUNDS_AT_ONCE {
+            dirty.sort_unstable();
+            dirty.dedup();
+            dirty.retain(|i| self.subjects[*i].is_some());
+            if dirty.is_empty() {
                 return;
             }
-            let mut verdicts: Vec<_> = touched
+            let mut verdicts: Vec<VerdictOf<K>> = dirty
                 .iter()
                 .filter_map(|i| self.subjects[*i].as_ref())
-                .map(|s| K::judge(s, &self.world, now))
+                .map(|subject| K::Rule::judge(subject, &self.world, now))
                 .collect();
-            for (i, verdict) in touched.iter().zip(&mut verdicts) {
+            for (i, verdict) in dirty.iter().zip(&mut verdicts) {
                 self.queued.remove(i);
                 // What is seen now counts from the moment that is shown.
                 if let Some(subject) = &mut self.subjects[*i]
-                    && K::note(subject, verdict, self.now)
+                    && self.keeper.record_verdict(subject, verdict, self.now)
                 {
-                    *verdict = K::judge(subject, &self.world, now);
+                    *verdict = K::Rule::judge(subject, &self.world, now);
                 }
             }
-            let dues: Vec<_> = verdicts.iter().map(|v| v.next.at()).collect();
-            let groups = Groups {
-                of: touched.iter().map(|i| self.subjects[*i].as_ref().and_then(K::group)).collect(),
-                sizes: self.sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
+            let deadlines: Vec<_> = verdicts.iter().map(|v| v.next.deadline()).collect();
+            let group = |i: &usize| self.subjects[*i].as_ref().and_then(|s| self.keeper.membership(s).group);
+            let groups = PopulationGroups {
+                of: dirty.iter().map(group).collect(),
+                sizes: self.group_sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
             };
-            let opened = admit(&mut verdicts, &groups, self.crowd(), &self.bounds, &self.ledger, self.now);
-            if let Some(opened) = opened {
-                happened.push(Happening {
+            let opens =
+                enforce(&mut verdicts, &groups, self.population(), &self.limits, &self.ledger, self.now);
+            if let Some(open) = opens {
+                events.push(SimulatedEvent {
                     at: self.now,
                     subject: None,
                     action: None,
-                    rule: crate::admit::BREAKER_OPEN,
-                    because: opened.because.clone(),
+                    rule: EngineRule::BreakerOpen.into(),
+                    because: open.because.clone(),
                 });
-                self.ledger.open = Some(opened);
+                self.ledger.open = Some(open);
             }
             let mut again = Vec::new();
-            for ((i, verdict), due) in std::mem::take(&mut touched).into_iter().zip(verdicts).zip(dues) {
-                if let (Next::Wait { then, .. }, Some(due)) = (&verdict.next, due)
-                    && verdict.rule == PACED
-                    && then.guarded()
+            for ((i, verdict), deadline) in std::mem::take(&mut dirty).into_iter().zip(verdicts).zip(deadlines) {
+                if let (Next::Wait { then, .. }, Some(due)) = (&verdict.next, deadline)
+                    && verdict.rule.is_engine(EngineRule::Paced)
+                    && then.kind().destructive
                 {
                     self.queued.insert(i, due);
                 }
-                self.carry_out(i, verdict, happened, &mut again);
+                self.apply(i, verdict, events, &mut again);
             }
-            touched = again;
+            dirty = again;
         }
-        // Rules that undo each other are looked at again a little later, and not forgotten.
-        for i in touched {
-            let later = time::after(self.now, A_LITTLE);
-            self.appointments[i] = Some(later);
-            self.agenda.push(Reverse((later, i)));
+        // Rules that undo each other are judged again a little later, and not forgotten.
+        for i in dirty {
+            self.schedule(i, time::saturating_add(self.now, LATER));
         }
     }
 
-    fn crowd(&self) -> Crowd {
-        let within = self.bounds.breaker.map(|b| b.within);
-        let lately = |due: &&Timestamp| {
-            within.is_some_and(|within| time::between(**due, self.now) < within) && self.ledger.counts(**due, self.now)
+    fn schedule(&mut self, i: usize, at: Timestamp) {
+        if self.appointments[i] != Some(at) {
+            self.appointments[i] = Some(at);
+            self.agenda.push(Reverse((at, i)));
+        }
+    }
+
+    fn population(&self) -> Population {
+        let window = self.limits.breaker.map(|b| b.window);
+        let recent = |due: &&Timestamp| {
+            window.is_some_and(|window| time::duration_between(**due, self.now) < window)
+                && self.ledger.counts(**due, self.now)
         };
-        Crowd {
-            subjects: self.counted,
-            paced: self.paced,
-            queued: self.queued.values().filter(lately).count(),
-            leaves: K::LEAVES,
-        }
+        Population { queued: self.queued.values().filter(recent).count(), ..self.population }
     }
 
-    /// Does what a verdict says, and names whom to judge again at once.
-    fn carry_out(
+    /// Does what a verdict says, and adds the places to judge again at once.
+    fn apply(
         &mut self,
         i: usize,
-        verdict: Verdict<K::Action>,
-        happened: &mut Vec<Happening<K::Action>>,
+        verdict: VerdictOf<K>,
+        events: &mut Vec<SimulatedEventOf<K>>,
         again: &mut Vec<usize>,
     ) {
-        let Verdict { rule, next, because } = verdict;
-        let due = next.at().unwrap_or(self.now);
-        let action = match next {
-            Next::Rest | Next::Refuse { record: None } => return,
-            Next::Wait { until, .. } => {
-                let until = until.max(self.now);
-                if self.appointments[i] != Some(until) {
-                    self.appointments[i] = Some(until);
-                    self.agenda.push(Reverse((until, i)));
-                }
-                return;
-            }
-            Next::Act { action, .. } | Next::Refuse { record: Some(action) } => action,
-        };
+        if let Next::Wait { until, .. } = verdict.next {
+            self.schedule(i, until.max(self.now));
+        }
+        let Some(action) = verdict.next.pending_action().cloned() else { return };
         // Gone with another one at this very moment.
         let Some(subject) = self.subjects[i].take() else { return };
-        self.ledger.note(&action, due, K::group(&subject), &self.bounds, self.now);
-        self.tell_those_beside(i, &subject, &action, again);
-        let leaves = Leaves::of::<K>(&subject);
-        self.subjects[i] = K::after(subject, &action, &self.world, self.now);
+        let Verdict { rule, next, because } = verdict;
+        self.ledger.record(&next, self.keeper.membership(&subject).group, &self.limits, self.now);
+        self.affect_related(i, &subject, &action, again);
+        let counted = Counted::of(self.keeper, &subject);
+        self.subjects[i] = self.keeper.simulate_action(subject, &action, &self.world, self.now);
         if self.subjects[i].is_none() {
-            self.gone(i, leaves);
+            self.remove(i, counted);
         }
-        happened.push(Happening { at: self.now, subject: Some(i), action: Some(action), rule, because });
+        events.push(SimulatedEvent { at: self.now, subject: Some(i), action: Some(action), rule, because });
         again.push(i);
     }
 
-    fn tell_those_beside(&mut self, i: usize, acted: &K::Subject, action: &K::Action, again: &mut Vec<usize>) {
-        let Some(bond) = self.bond_of[i] else { return };
-        for place in self.bonds[bond].clone() {
+    fn affect_related(&mut self, i: usize, acted: &K::Subject, action: &K::Action, again: &mut Vec<usize>) {
+        let Some(relation) = self.relation_of[i] else { return };
+        for place in self.relations[relation].clone() {
             if place == i {
                 continue;
             }
             let Some(subject) = self.subjects[place].take() else { continue };
-            let leaves = Leaves::of::<K>(&subject);
-            self.subjects[place] = K::beside(subject, acted, action, self.now);
+            let counted = Counted::of(self.keeper, &subject);
+            self.subjects[place] = self.keeper.simulate_related_action(subject, acted, action, self.now);
             if self.subjects[place].is_none() {
-                self.gone(place, leaves);
+                self.remove(place, counted);
             } else {
                 again.push(place);
             }
         }
     }
 
-    fn gone(&mut self, i: usize, leaves: Leaves) {
-        self.counted -= usize::from(leaves.counted);
-        self.paced -= usize::from(leaves.paced);
-        if let Some(size) = leaves.group.and_then(|group| self.sizes.get_mut(&group)) {
-            *size -= usize::from(leaves.counted);
+    fn remove(&mut self, i: usize, counted: Counted) {
+        self.population.breaker_total -= usize::from(counted.breaker);
+        self.population.pace_total -= usize::from(counted.pace);
+        if let Some(size) = counted.group.and_then(|group| self.group_sizes.get_mut(&group)) {
+            *size -= usize::from(counted.breaker);
         }
         self.queued.remove(&i);
     }
 }
 
-/// Where one was counted that is gone.
-struct Leaves {
-    counted: bool,
-    paced: bool,
+/// How a subject was counted that may be gone in a moment.
+struct Counted {
+    breaker: bool,
+    pace: bool,
     group: Option<String>,
 }
 
-impl Leaves {
-    fn of<K: Keeper>(subject: &K::Subject) -> Self {
-        let group = K::group(subject).map(str::to_owned);
-        Self { counted: K::is_counted(subject), paced: K::is_paced(subject), group }
+impl Counted {
+    fn of<K: Keeper>(keeper: &K, subject: &K::Subject) -> Self {
+        let membership = keeper.membership(subject);
+        Self { breaker: membership.breaker, pace: membership.pace, group: membership.group.map(str::to_owned) }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::admit::{BREAKER_OPEN, Breaker, Pace};
-    use crate::keeper::Name;
-    use crate::{Finding, rules::RuleTable};
-
-    const HOUR: SignedDuration = SignedDuration::from_hours(1);
-
-    /// A candle burns for an hour after it was last trimmed, and is then taken away.
-    #[derive(Debug, Clone, PartialEq)]
-    struct Candle(Timestamp);
-
-    #[derive(Debug, Clone, PartialEq)]
-    struct Take;
-
-    impl Action for Take {
-        fn name(&self) -> &'static str {
-            "take"
-        }
-        fn guarded(&self) -> bool {
-            true
-        }
-    }
-
-    #[derive(Debug)]
-    struct Candles;
-
-    static RULES: RuleTable<Candle, (), Take> = crate::rules![
-        /// Burnt for an hour.
-        BurntDown => burnt_down,
-    ];
-
-    fn burnt_down(candle: &Candle, (): &(), now: Timestamp) -> Option<Finding<Take>> {
-        let due = time::after(candle.0, HOUR);
-        Some(if now > due { Finding::act(Take, due, "burnt") } else { Finding::wait(due, Take, "burns") })
-    }
-
-    impl Keeper for Candles {
-        const NAME: &'static str = "candles";
-        type Subject = Candle;
-        type World = ();
-        type Action = Take;
-        fn rules() -> &'static RuleTable<Candle, (), Take> {
-            &RULES
-        }
-        fn name(_: &Candle) -> Name<'_> {
-            Name { kind: "Candle", namespace: None, name: "candle", uid: "" }
-        }
-        fn facts(candle: &Candle, _: Timestamp) -> Vec<(&'static str, String)> {
-            vec![("lit", time::show(candle.0))]
-        }
-        fn steps(_: &Candle, action: &Take, (): &(), _: Timestamp) -> Vec<String> {
-            vec![action.name().to_owned()]
-        }
-        fn after(_: Candle, _: &Take, (): &(), _: Timestamp) -> Option<Candle> {
-            None
-        }
-        fn used(_: Candle, at: Timestamp) -> Candle {
-            Candle(at)
-        }
-    }
-
-    fn at(minutes: i64) -> Timestamp {
-        Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
-    }
-
-    fn simulate(lit: &[i64], bounds: Bounds, uses: &[Use]) -> Vec<(i64, Option<usize>, &'static str)> {
-        let candles = lit.iter().map(|m| Candle(at(*m))).collect();
-        let mut simulation = Simulation::<Candles>::new((), candles, bounds, Ledger::default(), at(0));
-        let happened = simulation.run(at(600), uses);
-        happened.into_iter().map(|h| (h.at.as_second() / 60, h.subject, h.rule)).collect()
-    }
-
-    #[test]
-    fn each_falls_due_at_its_deadline_in_order() {
-        let happened = simulate(&[20, 0], Bounds::default(), &[]);
-
-        assert_eq!(happened, [(60, Some(1), "BurntDown"), (80, Some(0), "BurntDown")]);
-    }
-
-    #[test]
-    fn what_is_overdue_at_the_start_happens_at_the_start() {
-        assert_eq!(simulate(&[-500], Bounds::default(), &[]), [(0, Some(0), "BurntDown")]);
-    }
-
-    #[test]
-    fn use_puts_off_the_deadline() {
-        let uses = [Use { at: at(59), subject: 0 }, Use { at: at(30), subject: 0 }];
-
-        assert_eq!(simulate(&[0], Bounds::default(), &uses), [(119, Some(0), "BurntDown")]);
-    }
-
-    #[test]
-    fn what_is_over_its_pace_waits_its_turn() {
-        let pace = Pace { at_least: 1, share: 0.0, per: HOUR };
-        let bounds = Bounds { pace: [("take".to_owned(), pace)].into(), breaker: None };
-
-        let times: Vec<i64> = simulate(&[0, 0, 0], bounds, &[]).into_iter().map(|(at, ..)| at).collect();
-
-        assert_eq!(times, [60, 120, 180]);
-    }
-
-    #[test]
-    fn a_breaker_opens_once_and_ends_it() {
-        let breaker = Breaker { at_least: 2, ..Breaker::default() };
-        let bounds = Bounds { breaker: Some(breaker), ..Bounds::default() };
-
-        let happened = simulate(&[0, 0, 0, 30], bounds, &[]);
-
-        assert_eq!(happened, [(60, None, BREAKER_OPEN)]);
-    }
-
-    #[test]
-    fn many_uses_leave_one_appointment() {
-        let uses: Vec<Use> = (0..5_000).map(|i| Use { at: at(0) + SignedDuration::from_secs(i), subject: 0 }).collect();
-        let mut simulation =
-            Simulation::<Candles>::new((), vec![Candle(at(0))], Bounds::default(), Ledger::default(), at(0));
-
-        simulation.run(at(84), &uses);
-
-        let valid = simulation.agenda.iter().filter(|Reverse((t, i))| simulation.appointments[*i] == Some(*t)).count();
-        assert_eq!(valid, 1);
-    }
-}
+mod tests;

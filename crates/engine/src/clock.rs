@@ -52,7 +52,7 @@ impl Clock {
         let began = Instant::now();
         let now = move || {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
-            time::after(start, passed.mul_f64(speed))
+            time::saturating_add(start, passed.mul_f64(speed))
         };
         Self { now: Arc::new(now), speed, turned: None }
     }
@@ -77,7 +77,7 @@ impl Clock {
         let Some(at) = at else { return std::future::pending().await };
         let mut turned = self.turned.clone();
         loop {
-            let left = time::between(self.now(), at);
+            let left = time::duration_between(self.now(), at);
             if left.is_negative() {
                 return;
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use caretaker_core::admit::Crowd;
+use caretaker_core::limits::Population;
 use caretaker_core::{Keeper, Timestamp, Verdict};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -137,9 +137,9 @@ pub trait Index<K: Keep>: Default + Debug + Send + 'static {
     fn subjects(self) -> Vec<K::Subject>;
 
     /// Those among whom shares are counted.
-    fn crowd(&self) -> Crowd;
+    fn population(&self) -> Population;
 
-    /// How many are in a smaller crowd.
+    /// How many are in a smaller population.
     fn group_size(&self, _group: &str) -> usize {
         0
     }

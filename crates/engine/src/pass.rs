@@ -4,7 +4,7 @@
 //! knows it reads from the cluster, so that any process can make the next pass.
 
 use caretaker_core::Timestamp;
-use caretaker_core::admit::{Bounds, Ledger, Opened};
+use caretaker_core::limits::{Limits, Ledger, OpenBreaker};
 use futures::StreamExt;
 use kube::Client;
 
@@ -17,14 +17,14 @@ pub struct Pass<K: Keep> {
     /// What subjects are judged in.
     pub world: K::World,
     /// What holds acts back.
-    pub bounds: Bounds,
+    pub limits: Limits,
     /// How many sites at a time; zero is as good as one.
     pub concurrency: usize,
 }
 
 impl<K: Keep> Default for Pass<K> {
     fn default() -> Self {
-        Self { world: K::World::default(), bounds: Bounds::default(), concurrency: 1 }
+        Self { world: K::World::default(), limits: Limits::default(), concurrency: 1 }
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Passed<K: Keep> {
     /// Its acts, in the order in which they ended.
     pub done: Vec<Ended<K>>,
     /// Why the breaker opened, if it did.
-    pub opened: Option<Opened>,
+    pub opened: Option<OpenBreaker>,
 }
 
 impl<K: Keep> Pass<K> {
@@ -47,7 +47,7 @@ impl<K: Keep> Pass<K> {
         ours: impl Fn(&K::Subject) -> bool,
     ) -> Result<Passed<K>, Unlisted> {
         let mut rounds = Rounds::<K>::of(observe::<K>(client).await?);
-        let Round { mut due, opened, .. } = rounds.round(&self.world, &self.bounds, ledger, true, now);
+        let Round { mut due, opened, .. } = rounds.round(&self.world, &self.limits, ledger, true, now);
         for batch in &mut due {
             batch.due.retain(|due| ours(&due.subject));
         }

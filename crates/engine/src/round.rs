@@ -1,7 +1,7 @@
 //! From what is seen to what is due: plain data, no clock and no wire.
 //!
 //! A round judges the homes in which something has changed or a deadline has passed, and holds what
-//! is due against the bounds. What may be done is handed out site by site. While something is done at
+//! is due against the limits. What may be done is handed out site by site. While something is done at
 //! a site, or was begun there a moment ago, whatever belongs to it waits, and is judged when that is
 //! over. What was tried and failed is left alone for a while, longer each time.
 
@@ -10,7 +10,7 @@ mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::admit::{BREAKER_OPEN, Bounds, Groups, Ledger, Opened, PACED, admit};
+use caretaker_core::limits::{BREAKER_OPEN, Limits, PopulationGroups, Ledger, OpenBreaker, PACED, enforce};
 use caretaker_core::deadlines::Deadlines;
 use caretaker_core::{Action as _, Next, Timestamp, Verdict};
 
@@ -36,7 +36,7 @@ pub struct Round<K: Keep> {
     /// What is to be told.
     pub refused: Vec<Refusal>,
     /// Why the breaker opens, if it does.
-    pub opened: Option<Opened>,
+    pub opened: Option<OpenBreaker>,
 }
 
 /// How many subjects of a home rest, wait, are due, are refused.
@@ -131,7 +131,7 @@ impl<K: Keep> Rounds<K> {
     /// When the next round is due by itself.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
-        earlier(self.deadlines.first(), self.sites.next())
+        earlier(self.deadlines.earliest(), self.sites.next())
     }
 
     /// How many subjects there are by what comes next for them.
@@ -144,21 +144,21 @@ impl<K: Keep> Rounds<K> {
     pub fn round(
         &mut self,
         world: &K::World,
-        bounds: &Bounds,
+        limits: &Limits,
         ledger: &mut Ledger,
         anew: bool,
         now: Timestamp,
     ) -> Round<K> {
         let mut homes = std::mem::take(&mut self.dirty);
         homes.extend(self.seen.take_touched());
-        homes.extend(self.deadlines.over(now));
+        homes.extend(self.deadlines.pop_expired(now));
         homes.extend(self.sites.rested(now));
-        let mut judging = Judging { world, bounds, now, due: Vec::new(), again: Vec::new(), refused: Vec::new() };
+        let mut judging = Judging { world, limits, now, due: Vec::new(), again: Vec::new(), refused: Vec::new() };
         for home in &homes {
             self.judge(home, &mut judging);
         }
         // While the breaker is open nothing that it guards has a turn to wait for.
-        let has_a_turn = |due: &Due<K>| match (due.action.guarded(), bounds.pace.contains_key(due.action.name())) {
+        let has_a_turn = |due: &Due<K>| match (due.action.guarded(), limits.pace.contains_key(due.action.name())) {
             (true, _) => ledger.open.is_none(),
             (false, paced) => paced,
         };
@@ -168,7 +168,7 @@ impl<K: Keep> Rounds<K> {
             }
         }
         let Judging { due, again, refused, .. } = judging;
-        let (verdicts, opened) = self.admit(&due, bounds, ledger, now);
+        let (verdicts, opened) = self.enforce(&due, limits, ledger, now);
         if opened.is_some() {
             ledger.open.clone_from(&opened);
         }
@@ -187,8 +187,8 @@ impl<K: Keep> Rounds<K> {
                 _ if verdict.rule == BREAKER_OPEN => self.hold(&due, None, "refuse"),
                 _ => {
                     if let Some(batch) = self.room(&due, &mut batches) {
-                        let at = due.verdict.next.at().unwrap_or(now);
-                        ledger.note(&due.action, at, K::group(&due.subject), bounds, now);
+                        let at = due.verdict.next.deadline().unwrap_or(now);
+                        ledger.record(&due.action, at, K::group(&due.subject), limits, now);
                         batch.push(due);
                     }
                 }
@@ -197,20 +197,20 @@ impl<K: Keep> Rounds<K> {
         Round { due: batches.all, refused, opened }
     }
 
-    /// Holds what is due against the bounds.
-    fn admit(
+    /// Holds what is due against the limits.
+    fn enforce(
         &self,
         due: &[Due<K>],
-        bounds: &Bounds,
+        limits: &Limits,
         ledger: &Ledger,
         now: Timestamp,
-    ) -> (Vec<Verdict<K::Action>>, Option<Opened>) {
-        let mut groups = Groups { of: due.iter().map(|d| K::group(&d.subject)).collect(), ..Groups::default() };
+    ) -> (Vec<Verdict<K::Action>>, Option<OpenBreaker>) {
+        let mut groups = PopulationGroups { of: due.iter().map(|d| K::group(&d.subject)).collect(), ..PopulationGroups::default() };
         for group in groups.of.iter().copied().flatten() {
             groups.sizes.entry(group).or_insert_with(|| self.seen.group_size(group));
         }
         let mut verdicts: Vec<_> = due.iter().map(|d| d.verdict.clone()).collect();
-        let opened = admit(&mut verdicts, &groups, self.seen.crowd(), bounds, ledger, now);
+        let opened = enforce(&mut verdicts, &groups, self.seen.population(), limits, ledger, now);
         (verdicts, opened)
     }
 
@@ -229,13 +229,13 @@ impl<K: Keep> Rounds<K> {
                 *count += u32::from(next == verdict.next.name());
             }
             match &verdict.next {
-                Next::Rest => {}
+                Next::Nothing => {}
                 Next::Wait { until, .. } => deadline = earlier(deadline, Some(*until)),
-                Next::Refuse { record: None } => complaints.push(refusal::<K>(&subject, verdict)),
-                Next::Act { .. } | Next::Refuse { record: Some(_) } => {
-                    let Some(action) = verdict.next.to_do().cloned() else { continue };
+                Next::Refuse { bookkeeping: None } => complaints.push(refusal::<K>(&subject, verdict)),
+                Next::Act { .. } | Next::Refuse { bookkeeping: Some(_) } => {
+                    let Some(action) = verdict.next.pending_action().cloned() else { continue };
                     let due = Due { subject, verdict, action };
-                    match memory.weigh(&due, &mut before, judging.bounds, judging.now) {
+                    match memory.weigh(&due, &mut before, judging.limits, judging.now) {
                         Weighed::Anew => judging.due.push(due),
                         Weighed::Again => judging.again.push(due),
                         Weighed::Later(until) => deadline = earlier(deadline, Some(until)),
@@ -267,7 +267,7 @@ impl<K: Keep> Rounds<K> {
     /// Something that is due is held back, until then or until somebody has looked.
     fn hold(&mut self, due: &Due<K>, until: Option<Timestamp>, next: &str) {
         let home = K::home(&due.subject);
-        let known = self.deadlines.of(&home);
+        let known = self.deadlines.get(&home);
         self.deadlines.set(&home, earlier(known, until));
         let mut counts = self.standing.get(&home).copied().unwrap_or_default();
         for (count, name) in counts.iter_mut().zip(NEXTS) {
@@ -314,7 +314,7 @@ impl<K: Keep> Rounds<K> {
 
 struct Judging<'a, K: Keep> {
     world: &'a K::World,
-    bounds: &'a Bounds,
+    limits: &'a Limits,
     now: Timestamp,
     due: Vec<Due<K>>,
     again: Vec<Due<K>>,

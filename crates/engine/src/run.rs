@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::Timestamp;
-use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::limits::{Limits, Ledger};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered, select_all};
@@ -36,7 +36,7 @@ pub struct Settings<K: Keep> {
     /// What subjects are judged in.
     pub world: K::World,
     /// What holds acts back.
-    pub bounds: Bounds,
+    pub limits: Limits,
     /// At how many sites at a time it acts.
     pub concurrency: usize,
 }

@@ -1,7 +1,7 @@
 //! What was done, refused, or would have been done: to the journal, as an Event, and counted.
 
 use caretaker_core::Action as _;
-use caretaker_core::admit::{BREAKER_OPEN, Opened};
+use caretaker_core::limits::{BREAKER_OPEN, OpenBreaker};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::events::Report;
@@ -57,7 +57,7 @@ pub(crate) fn refused<K: Keep>(engine: &Engine, refusal: &Refusal) {
 }
 
 /// The breaker has opened: nothing that it guards is done until a person has looked.
-pub(crate) fn opened<K: Keep>(engine: &Engine, opened: &Opened) {
+pub(crate) fn opened<K: Keep>(engine: &Engine, opened: &OpenBreaker) {
     let remedy = if engine.dry_run {
         "in a dry run there is nothing to close".to_owned()
     } else {

@@ -6,7 +6,7 @@ mod toy;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caretaker_core::admit::{Bounds, Breaker, Ledger};
+use caretaker_core::limits::{Limits, Breaker, Ledger};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
 use caretaker_engine::health::Health;
@@ -99,9 +99,9 @@ async fn a_backup_does_what_is_certain_and_leaves_the_rest_to_the_leader() {
     until("the other one to lead", LIMIT, leads).await.unwrap();
     let (lead, _campaigns, _) = candidate(&client, "this");
     let engine = engine(&client, cluster.admin_config().await.unwrap(), lead.clone());
-    let breaker = Some(Breaker { at_least: 10, ..Breaker::default() });
+    let breaker = Some(Breaker { min_count: 10, ..Breaker::default() });
     let settings =
-        Settings { world: World::default(), bounds: Bounds { breaker, ..Bounds::default() }, concurrency: 1 };
+        Settings { world: World::default(), limits: Limits { breaker, ..Limits::default() }, concurrency: 1 };
     let (stop, stopped) = oneshot::channel::<()>();
     let working = tokio::spawn(run::<Keeper, ()>(settings, Arc::new(engine), (), async {
         let _ = stopped.await;
@@ -110,7 +110,7 @@ async fn a_backup_does_what_is_certain_and_leaves_the_rest_to_the_leader() {
     becomes(&boxes, &["ball", "kite"]).await;
     assert!(other.held() && !lead.held(), "it was done without the lead");
     let kept = State::new(client.clone(), "toys", "test").read::<Ledger>().await.unwrap();
-    assert_eq!(kept.value.guarded.iter().map(|made| made.count).sum::<usize>(), 1, "what is begun is counted");
+    assert_eq!(kept.value.recent_destructive.iter().map(|made| made.count).sum::<usize>(), 1, "what is begun is counted");
 
     // From here on it leads.
     drop(other_stops);

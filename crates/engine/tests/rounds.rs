@@ -2,7 +2,7 @@
 
 mod toy;
 
-use caretaker_core::admit::{Bounds, Breaker, Ledger};
+use caretaker_core::limits::{Limits, Breaker, Ledger};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::keep::Ended;
 use caretaker_engine::round::{Batch, Round, Rounds};
@@ -13,16 +13,16 @@ type All = Toys<{ usize::MAX }, 0>;
 type Pairs = Toys<2, 0>;
 type Rested = Toys<{ usize::MAX }, 10>;
 
-/// Rounds over boxes, with their bounds and their ledger.
+/// Rounds over boxes, with their limits and their ledger.
 struct Script<const TOGETHER: usize, const REST: u64> {
     rounds: Rounds<Toys<TOGETHER, REST>>,
-    bounds: Bounds,
+    limits: Limits,
     ledger: Ledger,
 }
 
 impl<const TOGETHER: usize, const REST: u64> Script<TOGETHER, REST> {
     fn new(_: Toys<TOGETHER, REST>) -> Self {
-        Self { rounds: Rounds::default(), bounds: Bounds::default(), ledger: Ledger::default() }
+        Self { rounds: Rounds::default(), limits: Limits::default(), ledger: Ledger::default() }
     }
 
     fn tell(&mut self, case: &str, toys: &[(&str, &str)]) {
@@ -30,7 +30,7 @@ impl<const TOGETHER: usize, const REST: u64> Script<TOGETHER, REST> {
     }
 
     fn round(&mut self, now: Timestamp) -> Round<Toys<TOGETHER, REST>> {
-        self.rounds.round(&World::default(), &self.bounds, &mut self.ledger, false, now)
+        self.rounds.round(&World::default(), &self.limits, &mut self.ledger, false, now)
     }
 
     /// What may be done: the box, and its toys.
@@ -60,9 +60,9 @@ fn one(case: &str, toys: &[&str]) -> (String, Vec<String>) {
     (case.to_owned(), toys.iter().map(|toy| (*toy).to_owned()).collect())
 }
 
-fn breaker() -> Bounds {
-    let breaker = Breaker { at_least: 3, share: 0.5, within: SignedDuration::from_mins(10) };
-    Bounds { breaker: Some(breaker), ..Bounds::default() }
+fn breaker() -> Limits {
+    let breaker = Breaker { min_count: 3, min_fraction: 0.5, window: SignedDuration::from_mins(10) };
+    Limits { breaker: Some(breaker), ..Limits::default() }
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn what_was_not_begun_leaves_no_rest() {
 #[test]
 fn half_of_one_group_opens_the_breaker_however_many_there_are_elsewhere() {
     let mut script = Script::new(Toys::<{ usize::MAX }, 0>);
-    script.bounds = breaker();
+    script.limits = breaker();
     let resting: Vec<String> = (0..90).map(|i| format!("toy-{i}")).collect();
     let resting: Vec<(&str, &str)> = resting.iter().map(|toy| (toy.as_str(), "stays")).collect();
     script.tell("box-large", &resting);
     script.tell("box-small", &[("ball", "1"), ("bear", "1"), ("kite", "20"), ("doll", "stays")]);
     assert_eq!(script.due(at(5)), [one("box-small", &["ball", "bear"])], "fewer than the breaker looks at");
-    let groups: Vec<_> = script.ledger.guarded.iter().map(|made| (made.group.as_deref(), made.count)).collect();
+    let groups: Vec<_> = script.ledger.recent_destructive.iter().map(|made| (made.group.as_deref(), made.count)).collect();
     assert_eq!(groups, [(Some("box-small"), 2)]);
     script.tell("box-small-too", &[("ball", "1")]);
     assert_eq!(script.round(at(5)).opened, None, "another group");
@@ -201,7 +201,7 @@ fn a_round_looks_only_at_what_was_touched() {
 #[test]
 fn what_an_open_breaker_holds_back_is_not_looked_at_for_each_that_joins_it() {
     let mut script = Script::new(Toys::<{ usize::MAX }, 0>);
-    script.bounds = breaker();
+    script.limits = breaker();
     script.tell("box", &[("ball", "1"), ("bear", "1"), ("kite", "1")]);
     assert!(script.round(at(5)).opened.is_some());
     let before = script.looks();
@@ -211,8 +211,8 @@ fn what_an_open_breaker_holds_back_is_not_looked_at_for_each_that_joins_it() {
     assert_eq!(script.looks(), before + 1);
 
     script.ledger.open = None;
-    script.bounds = Bounds::default();
-    let round = script.rounds.round(&World::default(), &script.bounds, &mut script.ledger, true, at(7));
+    script.limits = Limits::default();
+    let round = script.rounds.round(&World::default(), &script.limits, &mut script.ledger, true, at(7));
     assert_eq!(names(&round.due), [one("box", &["ball", "bear", "doll", "kite"])], "nothing was lost");
 }
 
@@ -233,7 +233,7 @@ fn in_the_world_of_a_backup_only_what_is_certain_is_due() {
     script.tell("box", &[("ball", "1"), ("bear", "!")]);
     let world = World { backs_up: true };
 
-    let round: Round<Pairs> = script.rounds.round(&world, &script.bounds, &mut script.ledger, true, at(5));
+    let round: Round<Pairs> = script.rounds.round(&world, &script.limits, &mut script.ledger, true, at(5));
     assert_eq!(names(&round.due), [one("box", &["bear"])]);
 
     // It leads from now on.

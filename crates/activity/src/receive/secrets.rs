@@ -99,7 +99,7 @@ impl Secrets {
 
     /// Whether somebody may send events: with a certificate that was checked, or with the token.
     #[must_use]
-    pub fn admit(&self, certified: bool, token: Option<&[u8]>) -> bool {
+    pub fn enforce(&self, certified: bool, token: Option<&[u8]>) -> bool {
         let now = self.look();
         if now.token.is_none() && !now.by_certificate {
             return true;

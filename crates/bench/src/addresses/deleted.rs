@@ -63,10 +63,10 @@ impl Scene<'_> {
         let waiting: BTreeSet<String> = self.goers.iter().map(|one| one.ip.clone()).collect();
         let watch = tokio::spawn(follow(pools(&self.client), pool.clone(), waiting, gone.clone()));
         let before = self.cluster.audit()?.of("caretaker").len();
-        let last = time::after(Timestamp::now(), SignedDuration::from_secs(AHEAD));
+        let last = time::saturating_add(Timestamp::now(), SignedDuration::from_secs(AHEAD));
         let began = Timestamp::now();
         let deadlines = all(self.goers, async |one| self.delete(one, last).await).await?;
-        let deleting = time::between(began, Timestamp::now());
+        let deleting = time::duration_between(began, Timestamp::now());
         let gone = until("all addresses to be back", LIMIT, async || {
             let gone = gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
             Ok(if gone.len() == GOERS { Ok(gone) } else { Err(format!("{}\n{}", gone.len(), self.operator.log())) })
@@ -74,14 +74,14 @@ impl Scene<'_> {
         .await?;
         watch.abort();
         let lags =
-            self.goers.iter().zip(&deadlines).filter_map(|(one, at)| Some(time::between(*at, *gone.get(&one.ip)?)));
+            self.goers.iter().zip(&deadlines).filter_map(|(one, at)| Some(time::duration_between(*at, *gone.get(&one.ip)?)));
         let mut lags: Vec<SignedDuration> = lags.collect();
         lags.sort_unstable();
         let (middle, worst) = (lags[GOERS / 2], *lags.last().context("some")?);
         let ended = self.endpoints_gone().await?;
-        let after = time::between(*gone.values().max().context("some")?, ended);
+        let after = time::duration_between(*gone.values().max().context("some")?, ended);
         let writes = self.writes(before, &pool)?;
-        let apart = writes.windows(2).map(|pair| time::between(pair[0], pair[1])).min();
+        let apart = writes.windows(2).map(|pair| time::duration_between(pair[0], pair[1])).min();
         let seldom = apart.is_none_or(|apart| apart >= WANTED);
         let apart = apart.map_or_else(String::new, |apart| format!(", at least {:.2} s apart", apart.as_secs_f64()));
         Ok(Row {
@@ -110,7 +110,7 @@ impl Scene<'_> {
         let grace = u32::try_from(last.as_second() - Timestamp::now().as_second())?;
         let pod = pods.delete(&one.name, &DeleteParams::default().grace_period(grace)).await?;
         let pod = pod.left().context("a pod that is going")?;
-        Ok(time::after(pod.metadata.deletion_timestamp.context("a deadline")?.0, Policy::DELAY))
+        Ok(time::saturating_add(pod.metadata.deletion_timestamp.context("a deadline")?.0, Policy::DELAY))
     }
 
     /// Waits until no endpoint of theirs is left, and says when that was.

@@ -12,7 +12,7 @@ use caretaker_addresses::Addresses;
 use caretaker_addresses::api::{ENDPOINT, POOL};
 use caretaker_addresses::observe::{Manifest, Observation};
 use caretaker_addresses::subject::World;
-use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::limits::{Limits, Ledger};
 use caretaker_core::{Keeper as _, Timestamp};
 use caretaker_engine::keep::Index as _;
 use caretaker_engine::round::Rounds;
@@ -108,7 +108,7 @@ pub(crate) fn alone(scene: &str) -> Result<()> {
     computed.sort_unstable();
     let began = Instant::now();
     let mut rounds = Rounds::<Addresses>::of(seen);
-    let round = rounds.round(&world, &Bounds::default(), &mut Ledger::default(), true, now());
+    let round = rounds.round(&world, &Limits::default(), &mut Ledger::default(), true, now());
     let round_micros = micros(began.elapsed());
     drop(round);
     let (after, after_peak) = memory("self")?;

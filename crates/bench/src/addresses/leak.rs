@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use caretaker_addresses::Addresses;
 use caretaker_addresses::subject::Subject;
 use caretaker_core::Timestamp;
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_engine::pass::Pass;
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::operator::cpu;

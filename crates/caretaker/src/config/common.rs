@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use caretaker_core::admit::{Bounds, Breaker, Pace};
+use caretaker_core::limits::{Limits, Breaker, Pace};
 use caretaker_core::{SignedDuration, duration};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
@@ -49,34 +49,34 @@ impl Common<'_> {
             if !paced.contains(&action.as_str()) {
                 return Err(format!("{key}.pace.{action}: no such action{}", suggest(action, paced)));
             }
-            if pace.at_least == 0 {
+            if pace.limit == 0 {
                 return Err(format!("{key}.pace.{action}.atLeast is 0: write at least 1"));
             }
-            share(&format!("{key}.pace.{action}.share"), pace.share)?;
-            if pace.per.is_zero() {
+            share(&format!("{key}.pace.{action}.share"), pace.fraction)?;
+            if pace.window.is_zero() {
                 return Err(format!("{key}.pace.{action}.per is zero: write a time such as 1h, or pace: none"));
             }
         }
-        let breaker = self.breaker.0.as_ref().and_then(|breaker| breaker.share);
-        breaker.map_or(Ok(()), |value| share(&format!("{key}.breaker.share"), value))
+        let breaker = self.breaker.0.as_ref().and_then(|breaker| breaker.min_fraction);
+        breaker.map_or(Ok(()), |value| share(&format!("{key}.breaker.min_fraction"), value))
     }
 
     /// What admitting looks at; `built_in` holds for actions of which the settings say nothing, and
     /// `usual` for what they do not say of the breaker.
     #[must_use]
-    pub fn bounds(&self, built_in: &[(&str, Pace)], usual: Breaker) -> Bounds {
+    pub fn limits(&self, built_in: &[(&str, Pace)], usual: Breaker) -> Limits {
         let pace = self.pace.0.as_ref().map(|configured| {
             let configured = configured
                 .iter()
-                .map(|(action, p)| (action.clone(), Pace { at_least: p.at_least, share: p.share, per: p.per }));
+                .map(|(action, p)| (action.clone(), Pace { limit: p.limit, fraction: p.fraction, window: p.window }));
             built_in.iter().map(|(action, pace)| ((*action).to_owned(), *pace)).chain(configured).collect()
         });
         let breaker = self.breaker.0.map(|b| Breaker {
-            at_least: b.at_least.unwrap_or(usual.at_least),
-            share: b.share.unwrap_or(usual.share),
-            within: b.within.unwrap_or(usual.within),
+            min_count: b.min_count.unwrap_or(usual.min_count),
+            min_fraction: b.min_fraction.unwrap_or(usual.min_fraction),
+            window: b.window.unwrap_or(usual.window),
         });
-        Bounds { pace: pace.unwrap_or_default(), breaker }
+        Limits { pace: pace.unwrap_or_default(), breaker }
     }
 }
 

@@ -8,7 +8,7 @@ use caretaker_addresses::Addresses;
 use caretaker_addresses::act::Action;
 use caretaker_addresses::api::{ENDPOINT, IP, POOL};
 use caretaker_addresses::subject::{Subject, World};
-use caretaker_core::admit::{Breaker, Pace};
+use caretaker_core::limits::{Breaker, Pace};
 use caretaker_core::{Keeper as _, Timestamp};
 
 use super::{Console, Kind, Needless, Stroke};
@@ -30,7 +30,7 @@ impl Console for Addresses {
     const PACED: &'static [&'static str] = &["release"];
     const PACES: &'static [(&'static str, Pace)] = &[];
     // A namespace with a few dozen pods may go at any time; a hundred addresses at once are looked at.
-    const BREAKER: Breaker = Breaker { at_least: 100, ..Breaker::USUAL };
+    const BREAKER: Breaker = Breaker { min_count: 100, ..Breaker::DEFAULT };
     const LEGEND: &'static str = "█ held  × released";
     const SUMMARY: &'static [(&'static str, &'static str)] = &[("release", "released")];
 

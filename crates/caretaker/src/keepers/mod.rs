@@ -17,8 +17,8 @@ use std::marker::PhantomData;
 
 use anyhow::{Context, Result, anyhow, bail};
 use caretaker_core::Timestamp;
-use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace};
-use caretaker_core::setting::Broken;
+use caretaker_core::limits::{Limits, Breaker, Ledger, Pace};
+use caretaker_core::parsed::Broken;
 use caretaker_engine::keep::{self, Index as _, Keep, Unlisted};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
@@ -83,7 +83,7 @@ pub trait Console: Keep {
     /// The pace of actions of which the settings say nothing.
     const PACES: &'static [(&'static str, Pace)];
     /// What the breaker is where the settings say nothing of it.
-    const BREAKER: Breaker = Breaker::USUAL;
+    const BREAKER: Breaker = Breaker::DEFAULT;
     /// What the characters of a lane mean.
     const LEGEND: &'static str;
     /// What became of subjects, by action, in the order of a summary.
@@ -167,8 +167,8 @@ pub(crate) fn wants<K: Keep>(kind: &str) -> bool {
 }
 
 /// What holds a keeper back.
-pub(crate) fn bounds<K: Console>(config: &Config) -> Bounds {
-    K::common(config).bounds(K::PACES, K::BREAKER)
+pub(crate) fn limits<K: Console>(config: &Config) -> Limits {
+    K::common(config).limits(K::PACES, K::BREAKER)
 }
 
 /// What the operator recorded under a key of its state.
@@ -302,7 +302,7 @@ fn unlisted(keeper: &str, error: &Unlisted) -> anyhow::Error {
 
 fn stage<K: Console>(seen: K::Index, config: &Config, kept_by_operator: &Settings) -> Result<Stage<K>> {
     let ledger: Ledger = kept(kept_by_operator, K::NAME)?;
-    Ok(Stage::new(seen.subjects(), K::ground(config, kept_by_operator)?, bounds::<K>(config), ledger))
+    Ok(Stage::new(seen.subjects(), K::ground(config, kept_by_operator)?, limits::<K>(config), ledger))
 }
 
 /// The keeper of a name.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use caretaker_activity::canary::Gaps;
 use caretaker_addresses::api::POOL;
-use caretaker_core::admit::Pace;
+use caretaker_core::limits::Pace;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::Action;
@@ -20,7 +20,7 @@ use crate::scene::{Settings, missing};
 
 /// Ten deletions an hour, or a tenth of all in a large cluster: enough to keep up with what people
 /// abandon, and little enough to be stopped in time.
-const DELETIONS: Pace = Pace { at_least: 10, share: 0.10, per: SignedDuration::from_hours(1) };
+const DELETIONS: Pace = Pace { limit: 10, fraction: 0.10, window: SignedDuration::from_hours(1) };
 
 const AWAKE: char = '█';
 const ASLEEP: char = '░';
@@ -84,13 +84,13 @@ impl Console for Namespaces {
         // same.
         for subject in subjects {
             for row in &subject.workloads {
-                if let Some(broken) = row.broken() {
+                if let Some(broken) = row.invalid() {
                     notes.push(format!("{} {}/{}: {broken}", row.kind, subject.home(), row.name));
                 }
             }
         }
         notes.extend(ground.gaps.open().map(|gap| {
-            format!("activity may be missed since {}, so that no silence counts: {}", time::show(gap.from), gap.because)
+            format!("activity may be missed since {}, so that no silence counts: {}", time::format(gap.from), gap.because)
         }));
         notes
     }

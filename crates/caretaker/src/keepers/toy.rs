@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::admit::{Crowd, Pace};
+use caretaker_core::limits::{Population, Pace};
 use caretaker_core::keeper::Name;
 use caretaker_core::rules::RuleTable;
-use caretaker_core::{Action, Finding, Keeper, SignedDuration, time};
+use caretaker_core::{Action, RuleMatch, Keeper, SignedDuration, time};
 use caretaker_engine::access::Need;
 use caretaker_engine::api::Resource;
 use caretaker_engine::events::Report;
@@ -47,13 +47,13 @@ static RULES: RuleTable<Toy, (), PutAway> = caretaker_core::rules![
     Burnt => burnt,
 ];
 
-fn dark(toy: &Toy, (): &(), _: Timestamp) -> Option<Finding<PutAway>> {
-    toy.since.is_none().then(|| Finding::rest("not lit"))
+fn dark(toy: &Toy, (): &(), _: Timestamp) -> Option<RuleMatch<PutAway>> {
+    toy.since.is_none().then(|| RuleMatch::nothing("not lit"))
 }
 
-fn burnt(toy: &Toy, (): &(), now: Timestamp) -> Option<Finding<PutAway>> {
-    let due = time::after(toy.since?, SignedDuration::from_hours(1));
-    Some(if now > due { Finding::act(PutAway, due, "lit") } else { Finding::wait(due, PutAway, "lit") })
+fn burnt(toy: &Toy, (): &(), now: Timestamp) -> Option<RuleMatch<PutAway>> {
+    let due = time::saturating_add(toy.since?, SignedDuration::from_hours(1));
+    Some(if now > due { RuleMatch::act(PutAway, due, "lit") } else { RuleMatch::wait(due, PutAway, "lit") })
 }
 
 impl Keeper for Toys {
@@ -153,8 +153,8 @@ impl Index<Toys> for Chest {
     fn subjects(self) -> Vec<Toy> {
         self.0.into_values().collect()
     }
-    fn crowd(&self) -> Crowd {
-        Crowd::default()
+    fn population(&self) -> Population {
+        Population::default()
     }
 }
 

@@ -7,9 +7,9 @@ use anyhow::Result;
 use caretaker_activity::event;
 use caretaker_activity::filter::{Reason, is_session};
 use caretaker_activity::fold::{Fold, Heard};
-use caretaker_core::admit::Ledger;
-use caretaker_core::simulate::{Happening, Use};
-use caretaker_core::{Action as _, Setting, SignedDuration, Timestamp, time};
+use caretaker_core::limits::Ledger;
+use caretaker_core::simulate::{SimulatedEvent, Use};
+use caretaker_core::{Action as _, Parsed, SignedDuration, Timestamp, time};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::{Action, after_all};
 use caretaker_namespaces::api::Activity;
@@ -86,10 +86,10 @@ fn note_session(
     who: &Waiting,
     most: SignedDuration,
 ) {
-    let (mut at, end) = (since, end.min(time::after(since, most)));
+    let (mut at, end) = (since, end.min(time::saturating_add(since, most)));
     while at < end {
         note(uses, home, at, who);
-        at = time::after(at, OPEN);
+        at = time::saturating_add(at, OPEN);
     }
     note(uses, home, end, who);
 }
@@ -128,18 +128,18 @@ pub(super) fn rewind(subjects: &mut [Subject], ledger: &mut Ledger, world: &Worl
         let Some(mut woken) = after_all(before, &awake, world, start) else { continue };
         woken.home_asleep = false;
         (woken.home_hand_until, woken.home_woken) = (None, None);
-        (woken.sessions, woken.hand_wake_until) = (Setting::Unset, Setting::Unset);
-        (woken.announced_at, woken.delete_at, woken.asleep_since) = (Setting::Unset, Setting::Unset, Setting::Unset);
-        let labelled = woken.labelled && woken.activity.broken().is_none();
+        (woken.sessions, woken.hand_wake_until) = (Parsed::Missing, Parsed::Missing);
+        (woken.announced_at, woken.delete_at, woken.asleep_since) = (Parsed::Missing, Parsed::Missing, Parsed::Missing);
+        let labelled = woken.labelled && woken.activity.invalid().is_none();
         if unused && labelled && home.0 == Kind::Namespace {
-            woken.activity = Setting::Is(Activity::noted(start, Activity::FIRST_SEEN));
+            woken.activity = Parsed::Valid(Activity::noted(start, Activity::FIRST_SEEN));
         }
         *subject = woken;
     }
 }
 
 /// Who would not have found what they used, because it was deleted.
-pub(super) fn who_lost(happened: &[Happening<Action>], subjects: &[Subject], users: &Users) -> String {
+pub(super) fn who_lost(happened: &[SimulatedEvent<Action>], subjects: &[Subject], users: &Users) -> String {
     let mut text = String::new();
     for h in happened.iter().filter(|h| h.action == Some(Action::Delete)) {
         let Some(place) = h.subject else { continue };
@@ -153,8 +153,8 @@ pub(super) fn who_lost(happened: &[Happening<Action>], subjects: &[Subject], use
 
 /// What the log does not tell of counts as silence.
 pub(super) fn outside((first, last): (Timestamp, Timestamp), start: Timestamp, end: Timestamp) -> Option<String> {
-    let (first, last) = (time::show(first), time::show(last));
-    let outside = start.as_second() < time::parse(&first)?.as_second() || end > time::after(time::parse(&last)?, OPEN);
+    let (first, last) = (time::format(first), time::format(last));
+    let outside = start.as_second() < time::parse(&first)?.as_second() || end > time::saturating_add(time::parse(&last)?, OPEN);
     outside.then(|| {
         format!("the audit logs tell of {first} to {last}; what is shown of any other time takes it for silence")
     })

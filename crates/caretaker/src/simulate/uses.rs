@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use caretaker_activity::canary::Gaps;
-use caretaker_core::simulate::{Happening, Use};
+use caretaker_core::simulate::{SimulatedEvent, Use};
 use caretaker_core::{Keeper as _, Timestamp, time};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::Action;
@@ -78,9 +78,9 @@ impl Told {
     }
 
     /// Whose use woke it.
-    fn waiting(&self, happening: &Happening<Action>) -> Option<&Waiting> {
-        let woken = matches!(happening.action, Some(Action::Wake { restart: None }));
-        self.users.get(&(happening.subject.filter(|_| woken)?, happening.at))
+    fn waiting(&self, event: &SimulatedEvent<Action>) -> Option<&Waiting> {
+        let woken = matches!(event.action, Some(Action::Wake { restart: None }));
+        self.users.get(&(event.subject.filter(|_| woken)?, event.at))
     }
 
     /// Who would have waited, and who would have lost something.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caretaker_core::admit::Bounds;
+use caretaker_core::limits::Limits;
 use caretaker_core::{Action as _, SignedDuration, Timestamp, time};
 
 use crate::keep::{Due, Keep, Refusal};
@@ -62,7 +62,7 @@ impl<K: Keep> Memory<K> {
 
     /// What becomes of something that is due, after what was done `before`. What is not asked for any
     /// more is forgotten: it may be asked for anew another day.
-    pub(super) fn weigh(&mut self, due: &Due<K>, before: &mut Self, bounds: &Bounds, now: Timestamp) -> Weighed {
+    pub(super) fn weigh(&mut self, due: &Due<K>, before: &mut Self, limits: &Limits, now: Timestamp) -> Weighed {
         if before.is_empty() {
             return Weighed::Anew;
         }
@@ -76,9 +76,9 @@ impl<K: Keep> Memory<K> {
         let Some(tried) = before.tries.remove(&called) else { return Weighed::Anew };
         let weighed = if !tried.is(due) {
             Weighed::Anew
-        } else if tried.not_before > now && tried.not_before <= time::after(now, LONGEST) {
+        } else if tried.not_before > now && tried.not_before <= time::saturating_add(now, LONGEST) {
             Weighed::Later(tried.not_before)
-        } else if tried.is_admitted(bounds, now) {
+        } else if tried.is_admitted(limits, now) {
             Weighed::Again
         } else {
             Weighed::Anew
@@ -127,11 +127,11 @@ impl<K: Keep> Try<K> {
         same && self.uid == K::name(&due.subject).uid
     }
 
-    /// Whether its admission still counts against the bounds.
-    fn is_admitted(&self, bounds: &Bounds, now: Timestamp) -> bool {
-        let pace = bounds.pace.get(self.action.name()).map(|pace| pace.per);
-        let breaker = bounds.breaker.filter(|_| self.action.guarded()).map(|breaker| breaker.within);
-        let since = time::between(self.admitted, now);
+    /// Whether its admission still counts against the limits.
+    fn is_admitted(&self, limits: &Limits, now: Timestamp) -> bool {
+        let pace = limits.pace.get(self.action.name()).map(|pace| pace.window);
+        let breaker = limits.breaker.filter(|_| self.action.guarded()).map(|breaker| breaker.window);
+        let since = time::duration_between(self.admitted, now);
         !self.done && pace.into_iter().chain(breaker).all(|span| since < span)
     }
 
@@ -143,11 +143,11 @@ impl<K: Keep> Try<K> {
         let pause = if done && count == 0 { SignedDuration::ZERO } else { pause };
         let admitted = before.map_or(now, |tried| tried.admitted);
         let (uid, rule, action) = (K::name(&due.subject).uid.to_owned(), due.verdict.rule, due.action.clone());
-        Self { uid, rule, action, admitted, count: count + 1, not_before: time::after(now, pause), done }
+        Self { uid, rule, action, admitted, count: count + 1, not_before: time::saturating_add(now, pause), done }
     }
 
     /// It went well, and that is long ago.
     fn is_over(&self, now: Timestamp) -> bool {
-        self.done && time::between(self.not_before, now) > LONGEST
+        self.done && time::duration_between(self.not_before, now) > LONGEST
     }
 }

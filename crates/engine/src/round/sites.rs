@@ -61,7 +61,7 @@ impl<K: Keep> Sites<K> {
         let rest = SignedDuration::try_from(K::REST).unwrap_or(SignedDuration::MAX);
         // What an act writes it writes at its end.
         if !rest.is_zero() && self.busy.get(site).is_some_and(|busy| busy.begun) {
-            self.resting.set(site, Some(time::after(now, rest)));
+            self.resting.set(site, Some(time::saturating_add(now, rest)));
             return BTreeSet::new();
         }
         self.free(site)
@@ -71,14 +71,14 @@ impl<K: Keep> Sites<K> {
     pub(super) fn rested(&mut self, now: Timestamp) -> BTreeSet<K::Home> {
         let rest = SignedDuration::try_from(K::REST).unwrap_or(SignedDuration::MAX);
         // A clock that was set back must not make it last longer.
-        let set_back = self.resting.first().is_some_and(|first| first > time::after(now, rest));
-        let rested = self.resting.over(if set_back { Timestamp::MAX } else { now });
+        let set_back = self.resting.earliest().is_some_and(|first| first > time::saturating_add(now, rest));
+        let rested = self.resting.pop_expired(if set_back { Timestamp::MAX } else { now });
         rested.iter().flat_map(|site| self.free(site)).collect()
     }
 
     /// When one of them has.
     pub(super) fn next(&self) -> Option<Timestamp> {
-        self.resting.first()
+        self.resting.earliest()
     }
 
     fn free(&mut self, site: &K::Site) -> BTreeSet<K::Home> {

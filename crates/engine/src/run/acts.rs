@@ -78,7 +78,7 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
         let Some(world) = self.world(now) else { return self.rounds.put_back(&batch, now) };
         for due in &batch.due {
             if let Next::Act { due: at, .. } = &due.verdict.next {
-                engine.metrics.lag(time::between(*at, now).as_secs_f64());
+                engine.metrics.lag(time::duration_between(*at, now).as_secs_f64());
             }
         }
         let Batch { site, due } = batch;

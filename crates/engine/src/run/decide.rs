@@ -1,6 +1,6 @@
 //! When a round is made, in which world, and where what it admits is written down.
 
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use tokio::time::Instant;
 
 use super::{STATE, STATE_PAUSE, Work, soon};
@@ -62,9 +62,9 @@ impl<K: Keep, B: Beside<K>> Work<K, B> {
         let now = self.engine.clock.now();
         let world = self.world(now)?;
         let mut kept = self.ledger.take()?;
-        let (bounds, anew) = (&self.settings.bounds, std::mem::take(&mut self.anew));
+        let (limits, anew) = (&self.settings.limits, std::mem::take(&mut self.anew));
         let before = kept.value.clone();
-        let round = self.rounds.round(&world, bounds, &mut kept.value, anew, now);
+        let round = self.rounds.round(&world, limits, &mut kept.value, anew, now);
         for refusal in round.refused.iter().filter(|_| self.led) {
             tell::refused::<K>(&self.engine, refusal);
         }

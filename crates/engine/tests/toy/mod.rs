@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use caretaker_core::admit::Crowd;
+use caretaker_core::limits::Population;
 use caretaker_core::keeper::Name;
 use caretaker_core::rules::RuleTable;
-use caretaker_core::{Finding, Keeper, SignedDuration, Timestamp, Verdict, rules};
+use caretaker_core::{RuleMatch, Keeper, SignedDuration, Timestamp, Verdict, rules};
 use caretaker_engine::access::Need;
 use caretaker_engine::api::Resource;
 use caretaker_engine::events::Report;
@@ -70,27 +70,27 @@ static RULES: RuleTable<Toy, World, TakeOut> = rules![
     Stays => stays,
 ];
 
-fn glued(toy: &Toy, _: &World, _: Timestamp) -> Option<Finding<TakeOut>> {
-    (toy.says == "?").then(|| Finding::refuse(None, "it is glued"))
+fn glued(toy: &Toy, _: &World, _: Timestamp) -> Option<RuleMatch<TakeOut>> {
+    (toy.says == "?").then(|| RuleMatch::refuse(None, "it is glued"))
 }
 
-fn certain(toy: &Toy, _: &World, _: Timestamp) -> Option<Finding<TakeOut>> {
-    (toy.says == "!").then(|| Finding::act(TakeOut, at(0), "it is certain"))
+fn certain(toy: &Toy, _: &World, _: Timestamp) -> Option<RuleMatch<TakeOut>> {
+    (toy.says == "!").then(|| RuleMatch::act(TakeOut, at(0), "it is certain"))
 }
 
-fn in_time(toy: &Toy, world: &World, now: Timestamp) -> Option<Finding<TakeOut>> {
+fn in_time(toy: &Toy, world: &World, now: Timestamp) -> Option<RuleMatch<TakeOut>> {
     let due = at(toy.says.parse().ok()?);
     Some(if world.backs_up {
-        Finding::rest("the leader does")
+        RuleMatch::nothing("the leader does")
     } else if now > due {
-        Finding::act(TakeOut, due, "its time is over")
+        RuleMatch::act(TakeOut, due, "its time is over")
     } else {
-        Finding::wait(due, TakeOut, "its time is to come")
+        RuleMatch::wait(due, TakeOut, "its time is to come")
     })
 }
 
-fn stays(_: &Toy, _: &World, _: Timestamp) -> Option<Finding<TakeOut>> {
-    Some(Finding::rest("it stays"))
+fn stays(_: &Toy, _: &World, _: Timestamp) -> Option<RuleMatch<TakeOut>> {
+    Some(RuleMatch::nothing("it stays"))
 }
 
 impl<const TOGETHER: usize, const REST: u64> Keeper for Toys<TOGETHER, REST> {
@@ -217,9 +217,9 @@ impl<const TOGETHER: usize, const REST: u64> Index<Toys<TOGETHER, REST>> for She
         homes.iter().flat_map(|home| Index::<Toys<TOGETHER, REST>>::at_home(&self, home)).collect()
     }
 
-    fn crowd(&self) -> Crowd {
+    fn population(&self) -> Population {
         let subjects = self.cases.values().map(|case| case.data.len()).sum();
-        Crowd { subjects, paced: subjects, queued: 0, leaves: false }
+        Population { breaker_total, pace_total: breaker_total, queued: 0, removes: false }
     }
 
     fn group_size(&self, group: &str) -> usize {

@@ -7,7 +7,7 @@
 
 mod endpoint;
 
-use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, rules::RuleTable, time};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, rules, rules::RuleTable, time};
 
 use crate::act::Action;
 use crate::api::Identity;
@@ -36,7 +36,7 @@ pub const SIGHTED: [&str; 9] = [
 /// Rules under which something is only suspected at first.
 pub const SUSPECTED: [&str; 4] = ["OtherPod", "NewPodStarts", "NewPodElsewhere", "NotAmongItsOwn"];
 
-type Found = Option<Finding<Action>>;
+type Found = Option<RuleMatch<Action>>;
 
 /// The rules, in order.
 pub static RULES: RuleTable<Subject, World, Action> = rules![
@@ -107,17 +107,17 @@ fn pool(subject: &Subject) -> Option<&Pool> {
 fn unreadable_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pool = pool(subject)?;
     if let Some(why) = &pool.broken {
-        return Some(Finding::refuse(None, format!("nothing in it is released: {why}")));
+        return Some(RuleMatch::refuse(None, format!("nothing in it is released: {why}")));
     }
     let odd = pool.odd.first()?;
     let more = if pool.odd.len() > 1 { format!(", and {} more", pool.odd.len() - 1) } else { String::new() };
-    Some(Finding::refuse(None, format!("{odd}{more}")))
+    Some(RuleMatch::refuse(None, format!("{odd}{more}")))
 }
 
 fn pool_leaves(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pool = pool(subject)?;
     let left = pool.records;
-    pool.leaves.then(|| Finding::refuse(None, format!("it is being deleted, and {left} addresses of it are held")))
+    pool.leaves.then(|| RuleMatch::refuse(None, format!("it is being deleted, and {left} addresses of it are held")))
 }
 
 fn count_drifts(subject: &Subject, _: &World, now: Timestamp) -> Found {
@@ -126,18 +126,18 @@ fn count_drifts(subject: &Subject, _: &World, now: Timestamp) -> Found {
     let count = pool.count.unwrap_or(0);
     (usize::try_from(count) != Ok(pool.records)).then(|| {
         let because = format!("status.allocatedIPCount is {count}, and there are {} records", pool.records);
-        Finding::act(Action::Recount, now, because)
+        RuleMatch::act(Action::Recount, now, because)
     })
 }
 
 fn pool_fine(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pool = pool(subject)?;
-    Some(Finding::rest(format!("{} of {} addresses are held", pool.records, pool.size)))
+    Some(RuleMatch::nothing(format!("{} of {} addresses are held", pool.records, pool.size)))
 }
 
 fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let address = address(subject)?;
-    address.broken.as_ref().map(|why| Finding::refuse(None, why.clone()))
+    address.broken.as_ref().map(|why| RuleMatch::refuse(None, why.clone()))
 }
 
 fn outside_its_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -147,7 +147,7 @@ fn outside_its_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
             "it is not among the addresses of {}; set spec.ips right, or take the record out by hand",
             address.pool
         );
-        Finding::refuse(None, because)
+        RuleMatch::refuse(None, because)
     })
 }
 
@@ -163,13 +163,13 @@ fn another_pod(address: &Address) -> Option<&Pod> {
 
 fn host_network(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pod = same_pod(address(subject)?)?;
-    pod.host_network.then(|| Finding::rest("its pod uses the network of its node"))
+    pod.host_network.then(|| RuleMatch::nothing("its pod uses the network of its node"))
 }
 
 fn machine_lives(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let holder = &address(subject)?.holder;
     let lives = holder.kept_by == Some(Keeps::Machine);
-    lives.then(|| Finding::rest(format!("the virtual machine {} lives", holder.key)))
+    lives.then(|| RuleMatch::nothing(format!("the virtual machine {} lives", holder.key)))
 }
 
 fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -181,7 +181,7 @@ fn set_wants_it(subject: &Subject, _: &World, _: Timestamp) -> Found {
     };
     gone.then(|| {
         let last = first.saturating_add(*replicas) - 1;
-        Finding::rest(format!(
+        RuleMatch::nothing(format!(
             "StatefulSet {name} wants the ordinals {first} to {last}, {} among them",
             address.holder.key
         ))
@@ -195,7 +195,7 @@ fn endpoint_goes_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
         None => true,
     };
     (going && address.holder.is_promised(address.ip)).then(|| {
-        Finding::rest(format!("SpiderEndpoint {} still promises it to a pod of that name", address.holder.key))
+        RuleMatch::nothing(format!("SpiderEndpoint {} still promises it to a pod of that name", address.holder.key))
     })
 }
 
@@ -207,9 +207,9 @@ fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
     if holder.pod.is_some() || holder.absent || settled || !world.leads {
         return None;
     }
-    let until = time::after(since(address, "PodNotSeenYet", now), SETTLE);
+    let until = time::saturating_add(since(address, "PodNotSeenYet", now), SETTLE);
     (now <= until).then(|| {
-        Finding::wait(until, Action::Release, format!("there is a record of {}, but no pod was seen", holder.key))
+        RuleMatch::wait(until, Action::Release, format!("there is a record of {}, but no pod was seen", holder.key))
     })
 }
 
@@ -217,7 +217,7 @@ fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     address.holder.pod.is_none().then(|| {
         let because = format!("there is no pod {}", address.holder.key);
-        Finding::act(Action::Release, since(address, "PodGone", now), because)
+        RuleMatch::act(Action::Release, since(address, "PodGone", now), because)
     })
 }
 
@@ -234,7 +234,7 @@ fn other_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
     (!address.holder.is_stateful()).then(|| {
         let because =
             format!("pod {} is another one now: {}, the record is of {}", address.holder.key, pod.uid, address.uid);
-        Finding::act(Action::Release, since(address, "OtherPod", now), because)
+        RuleMatch::act(Action::Release, since(address, "OtherPod", now), because)
     })
 }
 
@@ -244,14 +244,14 @@ fn new_pod_starts(subject: &Subject, world: &World, now: Timestamp) -> Found {
     if pod.ips.is_empty() {
         let because = format!("pod {} was made anew and has no addresses yet", address.holder.key);
         if address.holder.is_promised(address.ip) {
-            return Some(Finding::rest(because));
+            return Some(RuleMatch::nothing(because));
         }
         // Spiderpool gives back what an endpoint says, and nothing else: without one the pod would wait for
         // a free address while this one is held for it.
         return suspect(address, "NewPodStarts", world, now, &format!("{because}; no endpoint promises it this one"));
     }
     let uses = address.holder.uses(pod, address.ip);
-    uses.then(|| Finding::rest(format!("pod {} was made anew and has it again", address.holder.key)))
+    uses.then(|| RuleMatch::nothing(format!("pod {} was made anew and has it again", address.holder.key)))
 }
 
 fn new_pod_elsewhere(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -262,7 +262,7 @@ fn new_pod_elsewhere(subject: &Subject, world: &World, now: Timestamp) -> Found 
         || address.holder.pod.as_deref().is_some_and(|pod| address.holder.endpoint_is_of(pod));
     let because = format!("pod {} was made anew and has other addresses", address.holder.key);
     if settled {
-        return Some(Finding::act(Action::Release, since(address, "NewPodElsewhere", now), because));
+        return Some(RuleMatch::act(Action::Release, since(address, "NewPodElsewhere", now), because));
     }
     suspect(address, "NewPodElsewhere", world, now, &because)
 }
@@ -271,9 +271,9 @@ fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
     let over = pod.over_at(&world.policy)?;
-    let going = pod.deletion.filter(|_| traces(address, world)).map(|at| time::after(at, world.policy.delay));
+    let going = pod.deletion.filter(|_| traces(address, world)).map(|at| time::saturating_add(at, world.policy.delay));
     let until = going.map_or(over, |going| going.min(over));
-    let finished = pod.finished.map(time::show).unwrap_or_default();
+    let finished = pod.finished.map(time::format).unwrap_or_default();
     let phase = pod.phase.name();
     let because = format!("pod {} is {phase} since {finished}, its grace period is {}s", address.holder.key, pod.grace);
     Some(at(until, world, now, because))
@@ -283,12 +283,12 @@ fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
     let deletion = pod.deletion?;
-    let because = format!("pod {} is Terminating, it was to end at {}", address.holder.key, time::show(deletion));
+    let because = format!("pod {} is Terminating, it was to end at {}", address.holder.key, time::format(deletion));
     if !traces(address, world) {
         let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
-        return Some(Finding::rest(format!("{because}; the settings leave such pods alone (its node is {node})")));
+        return Some(RuleMatch::nothing(format!("{because}; the settings leave such pods alone (its node is {node})")));
     }
-    Some(at(time::after(deletion, world.policy.delay), world, now, because))
+    Some(at(time::saturating_add(deletion, world.policy.delay), world, now, because))
 }
 
 /// Whether the settings have an address of a Terminating pod released.
@@ -304,21 +304,21 @@ fn traces(address: &Address, world: &World) -> bool {
 }
 
 /// At a deadline, which the leader sees to.
-fn at(until: Timestamp, world: &World, now: Timestamp, because: String) -> Finding<Action> {
+fn at(until: Timestamp, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
     if !world.leads {
-        return Finding::rest(format!("{because}; the leader sees to it"));
+        return RuleMatch::nothing(format!("{because}; the leader sees to it"));
     }
     if now > until {
-        Finding::act(Action::Release, until, because)
+        RuleMatch::act(Action::Release, until, because)
     } else {
-        Finding::wait(until, Action::Release, because)
+        RuleMatch::wait(until, Action::Release, because)
     }
 }
 
 fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    address.holder.uses(pod, address.ip).then(|| Finding::rest(uses(&address.holder.key, pod.phase)))
+    address.holder.uses(pod, address.ip).then(|| RuleMatch::nothing(uses(&address.holder.key, pod.phase)))
 }
 
 fn uses(holder: &str, phase: Phase) -> String {
@@ -334,7 +334,7 @@ fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pod = same_pod(address)?;
     let none = pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.tells_of_none_like(pod, address.ip);
     none.then(|| {
-        Finding::rest(format!(
+        RuleMatch::nothing(format!(
             "pod {} is {} and may not have told its addresses yet",
             address.holder.key,
             pod.phase.name()
@@ -353,20 +353,20 @@ fn not_among_its_own(subject: &Subject, world: &World, now: Timestamp) -> Found 
 /// Two sightings, a grace period apart, and then the live read that comes before every act.
 fn suspect(address: &Address, rule: &'static str, world: &World, now: Timestamp, because: &str) -> Found {
     if !world.leads {
-        return Some(Finding::rest(format!("{because}; the leader sees to it")));
+        return Some(RuleMatch::nothing(format!("{because}; the leader sees to it")));
     }
     if address.pool_leaves {
-        return Some(Finding::refuse(None, format!("{because}; but its pool is being deleted, so it is left alone")));
+        return Some(RuleMatch::refuse(None, format!("{because}; but its pool is being deleted, so it is left alone")));
     }
     let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
     let apart = (SignedDuration::from_secs(grace.into()) + world.policy.delay).max(APART);
     let since = since(address, rule, now);
-    let until = time::after(since, apart);
-    let because = format!("{because}; suspected since {}, for {}", time::show(since), duration::format(apart));
+    let until = time::saturating_add(since, apart);
+    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
     Some(if now > until {
-        Finding::act(Action::Release, until, because)
+        RuleMatch::act(Action::Release, until, because)
     } else {
-        Finding::wait(until, Action::Release, because)
+        RuleMatch::wait(until, Action::Release, because)
     })
 }
 

@@ -138,6 +138,6 @@ impl Subject {
     /// Everything that is known of it, for people.
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        report::facts(self, |at| format!("{} ({})", time::show(at), time::ago(at, now)))
+        report::facts(self, |at| format!("{} ({})", time::format(at), time::ago(at, now)))
     }
 }

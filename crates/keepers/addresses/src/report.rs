@@ -54,7 +54,7 @@ pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
                 line.held += 1;
                 let place = match &verdict.next {
                     Next::Wait { .. } if is_suspicion(verdict.rule) => &mut line.suspected,
-                    Next::Rest => &mut line.in_use,
+                    Next::Nothing => &mut line.in_use,
                     Next::Act { .. } | Next::Wait { .. } => &mut line.leaked,
                     Next::Refuse { .. } => &mut line.refused,
                 };

@@ -352,7 +352,7 @@ impl Pod {
     #[must_use]
     pub fn over_at(&self, policy: &Policy) -> Option<Timestamp> {
         let grace = SignedDuration::from_secs(self.grace.into());
-        let over = time::after(time::after(self.finished?, grace), policy.delay);
+        let over = time::saturating_add(time::saturating_add(self.finished?, grace), policy.delay);
         Some(over)
     }
 }

@@ -4,7 +4,7 @@
 mod objects;
 mod real;
 
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_testkit::faults::{Fault, Faults, Life, for_every_call, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::api::ListParams;

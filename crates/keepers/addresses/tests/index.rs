@@ -164,7 +164,7 @@ proptest! {
             if unheard.is_empty() {
                 let fresh = seen(&cluster.values().cloned().collect::<Vec<_>>());
                 prop_assert_eq!(&after, &subjects(&fresh));
-                prop_assert_eq!(index.crowd(), fresh.crowd());
+                prop_assert_eq!(index.population(), fresh.population());
             }
         }
         for kind in KINDS {
@@ -228,7 +228,7 @@ fn what_is_gone_leaves_nothing_behind() {
     index.remove("Pod", &manifest(&pods[0]));
     index.remove("SpiderEndpoint", &manifest(&endpoint("shop/web", &uid(1), &[])));
 
-    assert_eq!((index.homes(), index.crowd().subjects), (Vec::new(), 0));
+    assert_eq!((index.homes(), index.population().subjects), (Vec::new(), 0));
     assert!(format!("{index:?}").contains("people: {}"), "{index:?}");
 }
 

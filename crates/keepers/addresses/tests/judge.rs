@@ -29,7 +29,7 @@ fn record() -> Value {
 fn verdict(objects: &[Value], world: &World) -> (&'static str, &'static str, Option<i64>) {
     let index = seen(&[&[record()], objects].concat());
     let verdict = Addresses::judge(&subject(&index, &address("pool", IP)), world, now());
-    let at = verdict.next.at().map(|at| (at - now()).get_seconds());
+    let at = verdict.next.deadline().map(|at| (at - now()).get_seconds());
     (verdict.rule, verdict.next.name(), at)
 }
 
@@ -235,7 +235,7 @@ fn an_address_outside_its_pool_is_told_and_left_alone() {
 
     let verdict = judge(&seen(&[record]), &address("pool", "10.1.0.1"), now());
 
-    assert_eq!((verdict.rule, verdict.next), ("OutsideItsPool", Next::Refuse { record: None }));
+    assert_eq!((verdict.rule, verdict.next), ("OutsideItsPool", Next::Refuse { bookkeeping: None }));
 }
 
 #[rstest]
@@ -268,7 +268,7 @@ fn of_a_pool_being_deleted_only_what_surely_leaked_goes() {
     let judge = |objects: &[Value]| judge(&seen(objects), &address("pool", IP), now());
 
     assert_eq!(judge(&[leaving()]).next.name(), "act");
-    assert_eq!(judge(&[leaving(), running(&["10.0.0.9"])]).next, Next::Refuse { record: None });
+    assert_eq!(judge(&[leaving(), running(&["10.0.0.9"])]).next, Next::Refuse { bookkeeping: None });
 }
 
 #[rstest]
@@ -313,8 +313,8 @@ fn what_is_seen_once_is_suspected_and_what_is_seen_again_is_released() {
     let mut index = seen(&[record(), running(&["10.0.0.9"])]);
     let home = address("pool", IP);
 
-    assert_eq!(look(&mut index, &home, at(0)).next.at(), Some(at(35)));
-    assert_eq!(look(&mut index, &home, at(20)).next.at(), Some(at(35)), "the first sighting counts");
+    assert_eq!(look(&mut index, &home, at(0)).next.deadline(), Some(at(35)));
+    assert_eq!(look(&mut index, &home, at(20)).next.deadline(), Some(at(35)), "the first sighting counts");
     assert_eq!(look(&mut index, &home, at(35)).next.name(), "wait");
     assert_eq!(look(&mut index, &home, at(36)).next.name(), "act");
 }
@@ -329,7 +329,7 @@ fn a_suspicion_that_was_cleared_begins_anew() {
     assert_eq!(look(&mut index, &home, at(20)).rule, "InUse");
     add(&mut index, &[running(&["10.0.0.9"]).with("/metadata/resourceVersion", json!("3"))]);
 
-    assert_eq!(look(&mut index, &home, at(36)).next.at(), Some(at(71)));
+    assert_eq!(look(&mut index, &home, at(36)).next.deadline(), Some(at(71)));
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn a_pod_that_was_never_seen_may_only_be_late() {
     let home = address("pool", IP);
 
     let first = look(&mut index, &home, at(0));
-    assert_eq!((first.rule, first.next.at()), ("PodNotSeenYet", Some(now() + SETTLE)));
+    assert_eq!((first.rule, first.next.deadline()), ("PodNotSeenYet", Some(now() + SETTLE)));
     let gone = look(&mut index, &home, at(6));
     assert_eq!(gone.rule, "PodGone");
     assert_eq!(look(&mut index, &home, at(9)), gone, "it stays so, and is due since then");

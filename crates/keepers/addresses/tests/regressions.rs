@@ -15,7 +15,7 @@ use caretaker_addresses::api::{POOL, SOURCES, resource};
 use caretaker_addresses::observe::Manifest;
 use caretaker_addresses::subject::{Subject, World};
 use caretaker_core::SignedDuration;
-use caretaker_core::admit::{Bounds, Breaker, Ledger};
+use caretaker_core::limits::{Limits, Breaker, Ledger};
 use caretaker_engine::keep::Due;
 use caretaker_engine::round::Rounds;
 use caretaker_engine::watch::News;
@@ -332,9 +332,9 @@ async fn pools_before_pods_whereabouts_207() {
     assert_eq!(corner.held().await.len(), 2 * SOURCES.len(), "one at each list of either pass");
 }
 
-fn default_breaker() -> Bounds {
-    let breaker = Breaker { at_least: 100, share: 0.5, within: SignedDuration::from_mins(10) };
-    Bounds { breaker: Some(breaker), ..Bounds::default() }
+fn default_breaker() -> Limits {
+    let breaker = Breaker { min_count: 100, min_fraction: 0.5, window: SignedDuration::from_mins(10) };
+    Limits { breaker: Some(breaker), ..Limits::default() }
 }
 
 #[test]
@@ -343,17 +343,17 @@ fn bulk_release_calico_5044() {
     let records: Vec<(&str, &str, &str)> = ips.iter().map(|ip| (ip.as_str(), "shop/nobody", "1")).collect();
     let pool = objects::pool("pool", &records).with("/spec/ips", json!(["10.0.0.1-10.0.19.250"]));
     let mut rounds = Rounds::<Addresses>::of(seen(&[pool]));
-    let (bounds, mut ledger) = (default_breaker(), Ledger::default());
+    let (limits, mut ledger) = (default_breaker(), Ledger::default());
 
-    let round = rounds.round(&World::default(), &bounds, &mut ledger, true, later());
+    let round = rounds.round(&World::default(), &limits, &mut ledger, true, later());
 
     let opened = round.opened.expect("half of a pool at once is no leak");
     assert!(opened.because.starts_with("5000 of 5000"), "{}", opened.because);
     assert!(round.due.is_empty());
-    let again = rounds.round(&World::default(), &bounds, &mut ledger, true, later() + seconds(3600));
+    let again = rounds.round(&World::default(), &limits, &mut ledger, true, later() + seconds(3600));
     assert!(again.due.is_empty(), "until a person has looked");
-    ledger.close(later() + seconds(3600));
-    let closed = rounds.round(&World::default(), &bounds, &mut ledger, true, later() + seconds(3600));
+    ledger.reset_breaker(later() + seconds(3600));
+    let closed = rounds.round(&World::default(), &limits, &mut ledger, true, later() + seconds(3600));
     assert_eq!(closed.due.iter().map(|batch| batch.due.len()).collect::<Vec<_>>(), [5000], "in one write");
 }
 
@@ -375,7 +375,7 @@ async fn bulk_release_calico_5044_when_no_pod_is_listed() {
     corner.pool_named("no-pod-listed", &records).await;
 
     let mut bounded = Corner::again("no-pod-listed").await;
-    bounded.pass.bounds = default_breaker();
+    bounded.pass.limits = default_breaker();
     let made = bounded.pass.make(&client, &mut Ledger::default(), later(), |s| corner.is_ours(s)).await.unwrap();
     assert!(faults.stale_served() > 0);
     assert!(made.opened.is_some());

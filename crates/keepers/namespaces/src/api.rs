@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use caretaker_core::duration;
-use caretaker_core::setting::{Broken, Setting};
+use caretaker_core::parsed::{Broken, Parsed};
 use caretaker_core::{SignedDuration, Timestamp, time};
 use serde_json::{Map, Value, json};
 
@@ -170,18 +170,18 @@ impl fmt::Display for Place {
     }
 }
 
-fn broken<T>(place: Place, text: &str, why: impl fmt::Display, remedy: &str) -> Setting<T> {
+fn broken<T>(place: Place, text: &str, why: impl fmt::Display, remedy: &str) -> Parsed<T> {
     let (text, why, remedy) = (text.to_owned(), why.to_string(), remedy.to_owned());
-    Setting::Broken(Box::new(Broken { field: place.to_string(), text, why, remedy }))
+    Parsed::Invalid(Box::new(Broken { field: place.to_string(), text, why, remedy }))
 }
 
 /// A duration; zero means that it is not set.
 #[must_use]
-pub fn read_duration(place: Place, text: Option<&str>) -> Setting<SignedDuration> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_duration(place: Place, text: Option<&str>) -> Parsed<SignedDuration> {
+    let Some(text) = text else { return Parsed::Missing };
     match duration::parse(text) {
-        Ok(d) if d.is_zero() => Setting::Unset,
-        Ok(d) => Setting::Is(d),
+        Ok(d) if d.is_zero() => Parsed::Missing,
+        Ok(d) => Parsed::Valid(d),
         Err(why) => broken(
             place,
             text,
@@ -193,20 +193,20 @@ pub fn read_duration(place: Place, text: Option<&str>) -> Setting<SignedDuration
 
 /// A time.
 #[must_use]
-pub fn read_time(place: Place, text: Option<&str>) -> Setting<Timestamp> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_time(place: Place, text: Option<&str>) -> Parsed<Timestamp> {
+    let Some(text) = text else { return Parsed::Missing };
     time::parse(text).map_or_else(
         || broken(place, text, "not a time", "write one such as 2026-01-31T12:00:00Z, or remove it"),
-        Setting::Is,
+        Parsed::Valid,
     )
 }
 
 /// A count of replicas.
 #[must_use]
-pub fn read_count(place: Place, text: Option<&str>) -> Setting<i32> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_count(place: Place, text: Option<&str>) -> Parsed<i32> {
+    let Some(text) = text else { return Parsed::Missing };
     match text.trim().parse::<i32>() {
-        Ok(count) if count >= 0 => Setting::Is(count),
+        Ok(count) if count >= 0 => Parsed::Valid(count),
         _ => broken(
             place,
             text,
@@ -218,17 +218,17 @@ pub fn read_count(place: Place, text: Option<&str>) -> Setting<i32> {
 
 /// `true` or `false`.
 #[must_use]
-pub fn read_bool(place: Place, text: Option<&str>) -> Setting<bool> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_bool(place: Place, text: Option<&str>) -> Parsed<bool> {
+    let Some(text) = text else { return Parsed::Missing };
     text.trim()
         .parse()
-        .map_or_else(|_| broken(place, text, "neither true nor false", "write one of them, or remove it"), Setting::Is)
+        .map_or_else(|_| broken(place, text, "neither true nor false", "write one of them, or remove it"), Parsed::Valid)
 }
 
 /// The state; a missing label is `normal`.
 #[must_use]
-pub fn read_state(text: Option<&str>) -> Setting<State> {
-    let Some(text) = text.filter(|t| !t.is_empty()) else { return Setting::Is(State::Normal) };
+pub fn read_state(text: Option<&str>) -> Parsed<State> {
+    let Some(text) = text.filter(|t| !t.is_empty()) else { return Parsed::Valid(State::Normal) };
     [State::Normal, State::Sleeping, State::Sleep, State::Deleting].into_iter().find(|s| s.name() == text).map_or_else(
         || {
             broken(
@@ -238,14 +238,14 @@ pub fn read_state(text: Option<&str>) -> Setting<State> {
                 "write normal, sleeping, sleep or deleting, or remove it",
             )
         },
-        Setting::Is,
+        Parsed::Valid,
     )
 }
 
 /// The activity, in either dialect, names in any case.
 #[must_use]
-pub fn read_activity(text: Option<&str>) -> Setting<Activity> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_activity(text: Option<&str>) -> Parsed<Activity> {
+    let Some(text) = text else { return Parsed::Missing };
     let wrong = |why: String| {
         let remedy = r#"write {"LastActivityTime":"2026-01-31T12:00:00Z","ActionBy":"…","UserInfo":{"name":"…","uid":""}}, or remove it and the clock starts anew"#;
         broken(Place::Annotation(ACTIVITY), text, why, remedy)
@@ -272,19 +272,19 @@ pub fn read_activity(text: Option<&str>) -> Setting<Activity> {
         _ => String::new(),
     };
     let (user, uid) = (info(&["Impersonate", "RancherName", "Name"]), info(&["uid"]));
-    Setting::Is(Activity { at, by: plain(&by), user, uid })
+    Parsed::Valid(Activity { at, by: plain(&by), user, uid })
 }
 
 /// The sessions that are open, by name.
 #[must_use]
-pub fn read_sessions(text: Option<&str>) -> Setting<BTreeMap<String, Timestamp>> {
-    let Some(text) = text else { return Setting::Unset };
+pub fn read_sessions(text: Option<&str>) -> Parsed<BTreeMap<String, Timestamp>> {
+    let Some(text) = text else { return Parsed::Missing };
     let parsed = serde_json::from_str::<BTreeMap<String, String>>(text).ok().and_then(|all| {
         all.into_iter().map(|(id, since)| Some((id, time::parse(&since)?))).collect::<Option<BTreeMap<_, _>>>()
     });
     match parsed {
-        Some(sessions) if sessions.is_empty() => Setting::Unset,
-        Some(sessions) => Setting::Is(sessions),
+        Some(sessions) if sessions.is_empty() => Parsed::Missing,
+        Some(sessions) => Parsed::Valid(sessions),
         None => broken(
             Place::Annotation(SESSIONS),
             text,

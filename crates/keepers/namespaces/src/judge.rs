@@ -7,8 +7,8 @@ mod clock;
 mod hand;
 
 use caretaker_core::rules::RuleTable;
-use caretaker_core::setting::Broken;
-use caretaker_core::{Finding, SignedDuration, Timestamp, duration, rules, time};
+use caretaker_core::parsed::Broken;
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, rules, time};
 
 use crate::act::{Action, Note, Sleep};
 use crate::api::State;
@@ -17,7 +17,7 @@ use crate::workload::Workload;
 
 pub use clock::Clock;
 
-type Found = Option<Finding<Action>>;
+type Found = Option<RuleMatch<Action>>;
 
 /// Clocks of different machines differ; what is this little ahead of ours is not from the future.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -95,22 +95,22 @@ pub static RULES: RuleTable<Subject, World, Action> = rules![
 ];
 
 fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    ns.inactive.as_ref().map(|phase| Finding::rest(format!("its phase is {phase}")))
+    ns.inactive.as_ref().map(|phase| RuleMatch::nothing(format!("its phase is {phase}")))
 }
 
 fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let asleep = if asleep_in_part(ns) { "; it is asleep, and only a person will wake it" } else { "" };
     if let Some(pattern) = world.policy.protects(ns.home()) {
-        return Some(Finding::rest(format!("namespace {} is protected by the pattern {pattern}{asleep}", ns.home())));
+        return Some(RuleMatch::nothing(format!("namespace {} is protected by the pattern {pattern}{asleep}", ns.home())));
     }
-    ns.serves.as_ref().map(|what| Finding::rest(format!("the control plane depends on it: {what}{asleep}")))
+    ns.serves.as_ref().map(|what| RuleMatch::nothing(format!("the control plane depends on it: {what}{asleep}")))
 }
 
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = "its label exclude asks for it to be left alone".to_owned();
     ns.excluded.then(|| {
         if asleep_in_part(ns) || ns.asleep_since.is_set() || ns.slept_by_hand || lying(ns).next().is_some() {
-            Finding::act(Action::Wake { restart: Some("Excluded") }, now, because)
+            RuleMatch::act(Action::Wake { restart: Some("Excluded") }, now, because)
         } else {
             left_as_it_is(ns, now, because)
         }
@@ -124,7 +124,7 @@ fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let fallback = fallback(ns, world).is_some();
     (!managed && !sleeps && !announced && !fallback && lying(ns).next().is_none()).then(|| {
-        Finding::rest(if ns.labelled {
+        RuleMatch::nothing(if ns.labelled {
             "its labels say zero"
         } else {
             "it carries neither sleep-after nor delete-after"
@@ -143,14 +143,14 @@ fn broken_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 fn unknown_state(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    refuse(ns.state.broken().into_iter())
+    refuse(ns.state.invalid().into_iter())
 }
 
 fn broken_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let ahead = |what: &str, t: Timestamp| {
-        let far = t > time::after(now, SKEW);
+        let far = t > time::saturating_add(now, SKEW);
         far.then(|| {
-            Finding::refuse(
+            RuleMatch::refuse(
                 None,
                 format!("annotation {what} lies in the future, {}; set the right time, or remove it", ago(t, now)),
             )
@@ -163,20 +163,20 @@ fn broken_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
 
 fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
     let all: Vec<String> = broken.map(ToString::to_string).collect();
-    (!all.is_empty()).then(|| Finding::refuse(None, all.join("; ")))
+    (!all.is_empty()).then(|| RuleMatch::refuse(None, all.join("; ")))
 }
 
 fn state_lost(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let since = ns.asleep_since.value().filter(|_| ns.state() == State::Normal)?;
-    let because = format!("asleep since {}, but its label state says normal", time::show(since));
-    Some(Finding::act(Action::Wake { restart: Some("StateLost") }, now, because))
+    let because = format!("asleep since {}, but its label state says normal", time::format(since));
+    Some(RuleMatch::act(Action::Wake { restart: Some("StateLost") }, now, because))
 }
 
 fn left_down(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let rows: Vec<String> = lying(ns).map(|w| format!("{}/{}", w.kind, w.name)).collect();
     (!rows.is_empty()).then(|| {
         let because = format!("it is awake, but this still lies: {}", rows.join(", "));
-        Finding::act(Action::Wake { restart: None }, now, because)
+        RuleMatch::act(Action::Wake { restart: None }, now, because)
     })
 }
 
@@ -189,7 +189,7 @@ fn lying(ns: &Subject) -> impl Iterator<Item = &Workload> {
 fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (asleep_in_part(ns) && ns.sleep_after().is_none()).then(|| {
         let action = Action::Wake { restart: Some("LabelRemoved") };
-        Finding::act(action, now, format!("its state is {} and it carries no sleep-after any more", ns.state()))
+        RuleMatch::act(action, now, format!("its state is {} and it carries no sleep-after any more", ns.state()))
     })
 }
 
@@ -203,17 +203,17 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
         let who = if activity.user.is_empty() { String::new() } else { format!(" by {}", activity.user) };
         let what = if activity.by.is_empty() { String::new() } else { format!(" ({}{who})", activity.by) };
         let because = format!("used {}{what}, {since}", ago(activity.at, now));
-        Finding::act(Action::Wake { restart: None }, activity.at, because)
+        RuleMatch::act(Action::Wake { restart: None }, activity.at, because)
     };
     match ns.asleep_since.value() {
         Some(since) if ns.is_asleep() => {
-            (activity.at > since).then(|| used(format!("after it fell asleep at {}", time::show(since))))
+            (activity.at > since).then(|| used(format!("after it fell asleep at {}", time::format(since))))
         }
         // Nobody noted when its sleep began. Were it still idle long enough to be put to sleep, it
         // could be asleep rightly.
         _ if asleep_in_part(ns) => {
             let allowed = ns.sleep_after()?;
-            (time::after(activity.at, allowed) >= now)
+            (time::saturating_add(activity.at, allowed) >= now)
                 .then(|| used(format!("less than its sleep-after of {} ago", duration::format(allowed))))
         }
         _ => None,
@@ -226,27 +226,27 @@ fn fallback_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
 }
 
 /// Nothing more, except that what was announced is called off.
-fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> Finding<Action> {
+fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> RuleMatch<Action> {
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
-    if announced { Finding::act(Action::Label(Note::Withdraw), now, because) } else { Finding::rest(because) }
+    if announced { RuleMatch::act(Action::Label(Note::Withdraw), now, because) } else { RuleMatch::nothing(because) }
 }
 
 fn fallback_label(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let fallback = fallback(ns, world)?;
-    let because = format!("it carries no label, and the fallback is {}", duration::go(fallback.sleep_after));
-    Some(Finding::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because))
+    let because = format!("it carries no label, and the fallback is {}", duration::format_go(fallback.sleep_after));
+    Some(RuleMatch::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because))
 }
 
 fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let labelled = ns.sleep_after().is_some() || ns.delete_after.is_set();
     (labelled && !ns.activity.is_set() && !ns.is_asleep()).then(|| {
-        Finding::act(Action::Label(Note::FirstSeen), now, "it has a label and no activity-status: its clock starts now")
+        RuleMatch::act(Action::Label(Note::FirstSeen), now, "it has a label and no activity-status: its clock starts now")
     })
 }
 
 fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep() && !ns.asleep_since.is_set()).then(|| {
-        Finding::act(
+        RuleMatch::act(
             Action::Label(Note::AsleepSince),
             now,
             "it is asleep and nobody noted since when: it counts from now",
@@ -274,7 +274,7 @@ fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
 fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     // A clock that was started anew this very second has not run out again, however short its period.
-    let started = clock.asleep_from().is_some_and(|since| now <= time::after(since, MOMENT));
+    let started = clock.asleep_from().is_some_and(|since| now <= time::saturating_add(since, MOMENT));
     let due = ns.is_asleep() && (clock.deletion_is_due() || (clock.announcement_is_due() && !started));
     let awake: Vec<String> = if due {
         let rows = ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
@@ -284,7 +284,7 @@ fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
     };
     (!awake.is_empty()).then(|| {
         let because = format!("its deletion is near, but this runs again or is excluded: {}", awake.join(", "));
-        Finding::refuse(Some(Action::Label(Note::Restart)), because)
+        RuleMatch::refuse(Some(Action::Label(Note::Restart)), because)
     })
 }
 
@@ -301,10 +301,10 @@ fn holds_excluded(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let because = format!("its deletion is near, but this is excluded: {}", held.join(", "));
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
     match clock.sleep() {
-        _ if announced => Some(Finding::refuse(Some(Action::Label(Note::Withdraw)), because)),
+        _ if announced => Some(RuleMatch::refuse(Some(Action::Label(Note::Withdraw)), because)),
         Some(due) if now > due => None,
-        Some(due) => Some(Finding::wait(due, Action::Sleep(Sleep::Idle), because)),
-        None => Some(Finding::refuse(None, because)),
+        Some(due) => Some(RuleMatch::wait(due, Action::Sleep(Sleep::Idle), because)),
+        None => Some(RuleMatch::refuse(None, because)),
     }
 }
 
@@ -319,25 +319,25 @@ fn asleep_too_long(ns: &Subject, world: &World, now: Timestamp) -> Found {
 fn delete(clock: &Clock<'_>) -> Found {
     clock
         .deletion_is_due()
-        .then(|| Finding::act(Action::Delete, clock.announced_deletion().unwrap_or(clock.now), clock.why_deleted()))
+        .then(|| RuleMatch::act(Action::Delete, clock.announced_deletion().unwrap_or(clock.now), clock.why_deleted()))
 }
 
 fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.state() == State::Deleting).then(|| {
-        Finding::act(Action::Label(Note::Withdraw), now, "its state is deleting, but its deletion is not due any more")
+        RuleMatch::act(Action::Label(Note::Withdraw), now, "its state is deleting, but its deletion is not due any more")
     })
 }
 
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.state() == State::Sleeping).then(|| {
-        Finding::act(Action::Sleep(Sleep::Unfinished), now, "it was being put to sleep when that was cut short")
+        RuleMatch::act(Action::Sleep(Sleep::Unfinished), now, "it was being put to sleep when that was cut short")
     })
 }
 
 fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     let due = clock.sleep().filter(|due| now > *due)?;
-    Some(Finding::act(Action::Sleep(Sleep::Idle), due, clock.why_idle()))
+    Some(RuleMatch::act(Action::Sleep(Sleep::Idle), due, clock.why_idle()))
 }
 
 fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found {
@@ -345,10 +345,10 @@ fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found 
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     (announced && !clock.deletion_is_near()).then(|| {
         let because = match clock.deletion() {
-            Some(at) => format!("its deletion was announced and is now not before {}", time::show(at)),
+            Some(at) => format!("its deletion was announced and is now not before {}", time::format(at)),
             None => "its deletion was announced and nothing leads to it any more".to_owned(),
         };
-        Finding::act(Action::Label(Note::Withdraw), now, because)
+        RuleMatch::act(Action::Label(Note::Withdraw), now, because)
     })
 }
 
@@ -356,16 +356,16 @@ fn deletion_near(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     if clock.announcement_is_due() {
         let due = clock.announcement().unwrap_or(now);
-        let at = clock.deletion_if_announced(now).map(time::show).unwrap_or_default();
-        return Some(Finding::act(Action::Announce, due, format!("{}: to be deleted after {at}", clock.why_idle())));
+        let at = clock.deletion_if_announced(now).map(time::format).unwrap_or_default();
+        return Some(RuleMatch::act(Action::Announce, due, format!("{}: to be deleted after {at}", clock.why_idle())));
     }
     (clock.deletion_is_near() && clock.date_moved()).then(|| {
         let at = clock
             .announced()
             .and_then(|announced| clock.deletion_if_announced(announced))
-            .map(time::show)
+            .map(time::format)
             .unwrap_or_default();
-        Finding::act(Action::Announce, now, format!("its deletion was announced for another date than {at}"))
+        RuleMatch::act(Action::Announce, now, format!("its deletion was announced for another date than {at}"))
     })
 }
 
@@ -376,8 +376,8 @@ fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let next_sleep = clock.sleep().filter(|sleep| *sleep < at);
     let because = format!("{}; its deletion was announced {}", clock.why_idle(), ago(announced, now));
     Some(match next_sleep {
-        Some(sleep) => Finding::wait(sleep, Action::Sleep(Sleep::Idle), because),
-        None => Finding::wait(at, Action::Delete, because),
+        Some(sleep) => RuleMatch::wait(sleep, Action::Sleep(Sleep::Idle), because),
+        None => RuleMatch::wait(at, Action::Delete, because),
     })
 }
 
@@ -387,19 +387,19 @@ fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
         return None;
     }
     let (until, then) = clock.next()?;
-    Some(Finding::wait(until, then, clock.why_idle()))
+    Some(RuleMatch::wait(until, then, clock.why_idle()))
 }
 
 fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let clock = Clock::new(ns, world, now);
     let since = clock.asleep_from().filter(|_| ns.is_asleep())?;
-    let because = format!("asleep since {}, {}", time::show(since), ago(since, now));
+    let because = format!("asleep since {}, {}", time::format(since), ago(since, now));
     Some(match clock.next() {
-        Some((until, then)) => Finding::wait(until, then, because),
-        None => Finding::rest(because),
+        Some((until, then)) => RuleMatch::wait(until, then, because),
+        None => RuleMatch::nothing(because),
     })
 }
 
 fn at_rest(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    Some(Finding::rest(if ns.home_asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+    Some(RuleMatch::nothing(if ns.home_asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
 }

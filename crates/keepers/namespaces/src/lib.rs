@@ -40,7 +40,7 @@ mod works;
 
 use caretaker_core::keeper::{Keeper, Name};
 use caretaker_core::rules::RuleTable;
-use caretaker_core::{Setting, Timestamp};
+use caretaker_core::{Parsed, Timestamp};
 
 use act::Action;
 use api::Activity;
@@ -88,7 +88,7 @@ impl Keeper for Namespaces {
         let known = subject.activity.get().map(|a| a.at);
         if known.is_none_or(|known| at > known) {
             let by = "Use".to_owned();
-            subject.activity = Setting::Is(Activity { at, by, user: String::new(), uid: String::new() });
+            subject.activity = Parsed::Valid(Activity { at, by, user: String::new(), uid: String::new() });
         }
         subject
     }

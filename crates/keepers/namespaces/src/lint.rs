@@ -1,8 +1,8 @@
 //! What is wrong with the labels and annotations of an object, before anything reads them in
 //! earnest.
 
-use caretaker_core::setting::Broken;
-use caretaker_core::{Setting, Timestamp, time};
+use caretaker_core::parsed::Broken;
+use caretaker_core::{Parsed, Timestamp, time};
 
 use crate::api::{self, Place};
 use crate::judge::SKEW;
@@ -108,21 +108,21 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
         }
         found.extend(fault(api::read_state(meta.label(api::STATE))));
         let activity = api::read_activity(meta.annotation(api::ACTIVITY));
-        if let Some(ahead) = activity.get().filter(|a| a.at > time::after(now, SKEW)) {
+        if let Some(ahead) = activity.get().filter(|a| a.at > time::saturating_add(now, SKEW)) {
             found.push(Broken {
                 field: Place::Annotation(api::ACTIVITY).to_string(),
                 text: meta.annotation(api::ACTIVITY).unwrap_or_default().to_owned(),
-                why: format!("{} lies in the future", time::show(ahead.at)),
+                why: format!("{} lies in the future", time::format(ahead.at)),
                 remedy: "set the time of the last use, or remove it and the clock starts anew".to_owned(),
             });
         }
         found.extend(fault(activity));
         found.extend(fault(api::read_sessions(meta.annotation(api::SESSIONS))));
         let since = api::read_time(Place::Annotation(api::ASLEEP_SINCE), meta.annotation(api::ASLEEP_SINCE));
-        if let Some(ahead) = since.value().filter(|t| *t > time::after(now, SKEW)) {
+        if let Some(ahead) = since.value().filter(|t| *t > time::saturating_add(now, SKEW)) {
             found.push(Broken {
                 field: Place::Annotation(api::ASLEEP_SINCE).to_string(),
-                text: time::show(ahead),
+                text: time::format(ahead),
                 why: "it lies in the future".to_owned(),
                 remedy: "remove it, and it counts from first sight".to_owned(),
             });
@@ -144,9 +144,9 @@ fn values(kind: &str, object: &Manifest, now: Timestamp) -> Vec<Broken> {
     found
 }
 
-fn fault<T>(setting: Setting<T>) -> Option<Broken> {
+fn fault<T>(setting: Parsed<T>) -> Option<Broken> {
     match setting {
-        Setting::Broken(broken) => Some(*broken),
-        Setting::Unset | Setting::Is(_) => None,
+        Parsed::Invalid(broken) => Some(*broken),
+        Parsed::Missing | Parsed::Valid(_) => None,
     }
 }

@@ -47,7 +47,7 @@ pub fn weigh(
     let sleeps = ns.state() != State::Normal;
     // What says when it was used must not say something old when it is labelled one day.
     let ours = ns.labelled || policy.fallback.is_some() || sleeps || ns.activity.is_set();
-    if !ours || ns.inactive.is_some() || ns.activity.broken().is_some() || policy.protects(&ns.name).is_some() {
+    if !ours || ns.inactive.is_some() || ns.activity.invalid().is_some() || policy.protects(&ns.name).is_some() {
         return Recording::Nothing;
     }
     let said = ns.activity.get().map(|a| a.at);
@@ -59,7 +59,7 @@ pub fn weigh(
     // A note of our own, such as the first sight, is no use that another replica wrote down.
     let theirs = ns.activity.get().filter(|a| a.at <= now && a.user != Activity::US).map(|a| a.at);
     let last = written.into_iter().chain(theirs).max();
-    let next = last.map_or(now, |last| time::after(last, every));
+    let next = last.map_or(now, |last| time::saturating_add(last, every));
     let wakes = used.as_ref().is_some_and(|used| wakes(ns, used.at, said, now));
     if next > now && !wakes {
         return Recording::At(next);
@@ -83,7 +83,7 @@ fn wakes(ns: &Subject, used: Timestamp, said: Option<Timestamp>, now: Timestamp)
     }
     match (ns.asleep_since.value(), ns.sleep_after()) {
         (Some(since), _) if ns.is_asleep() => used > since && said.is_none_or(|said| said <= since),
-        (_, Some(after)) => said.is_none_or(|said| time::after(said, after) < now),
+        (_, Some(after)) => said.is_none_or(|said| time::saturating_add(said, after) < now),
         (_, None) => false,
     }
 }
@@ -96,21 +96,21 @@ fn news(ns: &Subject, mut used: Activity, said: Option<Timestamp>) -> Option<Act
     }
     if let Some((since, after)) = ns.asleep_since.value().filter(|_| ns.is_asleep()).zip(ns.sleep_after())
         && used.at <= since
-        && time::after(used.at, after) >= since
+        && time::saturating_add(used.at, after) >= since
     {
-        used.at = time::after(since, MOMENT);
+        used.at = time::saturating_add(since, MOMENT);
     }
     Some(used)
 }
 
 /// The annotation of open sessions as it should be, if that is not how it is.
 fn sessions(ns: &Subject, policy: &Policy, note: &Note, now: Timestamp) -> Option<Value> {
-    if ns.sessions.broken().is_some() {
+    if ns.sessions.invalid().is_some() {
         return None;
     }
     let known = ns.sessions.get().cloned().unwrap_or_default();
     let mut open: BTreeMap<String, Timestamp> = known.clone();
-    open.retain(|id, since| !note.ended.contains(id) && time::after(*since, policy.session) > now);
+    open.retain(|id, since| !note.ended.contains(id) && time::saturating_add(*since, policy.session) > now);
     for (id, since) in &note.begun {
         if open.len() < MOST_SESSIONS {
             open.insert(id.clone(), *since);

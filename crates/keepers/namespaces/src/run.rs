@@ -168,7 +168,7 @@ impl Beside<Namespaces> for Uses {
         }
         // Silence counts once a request of our own came back that was made after it was over.
         let proven = wires.hearing.borrow().as_ref().and_then(|hearing| hearing.proven);
-        if proven > due.verdict.next.at() {
+        if proven > due.verdict.next.deadline() {
             return Stands::Yes;
         }
         wires.doubt.notify_one();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-use caretaker_core::setting::{Broken, Setting};
+use caretaker_core::parsed::{Broken, Parsed};
 pub use caretaker_core::time::ago;
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use wildmatch::WildMatch;
@@ -64,25 +64,25 @@ pub struct Subject {
     /// Its owner wants it left alone.
     pub excluded: bool,
     /// The label `sleep-after`.
-    pub sleep_after: Setting<SignedDuration>,
+    pub sleep_after: Parsed<SignedDuration>,
     /// The label `delete-after`.
-    pub delete_after: Setting<SignedDuration>,
+    pub delete_after: Parsed<SignedDuration>,
     /// The label `state`.
-    pub state: Setting<State>,
+    pub state: Parsed<State>,
     /// The annotation `activity-status`.
-    pub activity: Setting<Activity>,
+    pub activity: Parsed<Activity>,
     /// Who is in it, as an exec or a port-forward: since when, by the audit's name for each.
-    pub sessions: Setting<BTreeMap<String, Timestamp>>,
+    pub sessions: Parsed<BTreeMap<String, Timestamp>>,
     /// Since when it is asleep.
-    pub asleep_since: Setting<Timestamp>,
+    pub asleep_since: Parsed<Timestamp>,
     /// When its deletion was announced.
-    pub announced_at: Setting<Timestamp>,
+    pub announced_at: Parsed<Timestamp>,
     /// For when its deletion was announced.
-    pub delete_at: Setting<Timestamp>,
+    pub delete_at: Parsed<Timestamp>,
     /// Until when a person put it to sleep.
-    pub hand_sleep_until: Setting<Timestamp>,
+    pub hand_sleep_until: Parsed<Timestamp>,
     /// Until when a person keeps it awake.
-    pub hand_wake_until: Setting<Timestamp>,
+    pub hand_wake_until: Parsed<Timestamp>,
     /// Whether its sleep was ordered by a person.
     pub slept_by_hand: bool,
     /// Until when a person put the namespace around it to sleep.
@@ -140,26 +140,26 @@ impl Subject {
 
     /// What can be said to be wrong with its own labels.
     pub fn broken_labels(&self) -> impl Iterator<Item = &Broken> {
-        [self.sleep_after.broken(), self.delete_after.broken()].into_iter().flatten()
+        [self.sleep_after.invalid(), self.delete_after.invalid()].into_iter().flatten()
     }
 
     /// What can be said to be wrong with its own annotations, as far as the words go.
     pub fn broken_annotations(&self) -> impl Iterator<Item = &Broken> {
-        let by_hand = [self.hand_sleep_until.broken(), self.hand_wake_until.broken()];
-        let use_and_sleep = [self.activity.broken(), self.sessions.broken(), self.asleep_since.broken()];
+        let by_hand = [self.hand_sleep_until.invalid(), self.hand_wake_until.invalid()];
+        let use_and_sleep = [self.activity.invalid(), self.sessions.invalid(), self.asleep_since.invalid()];
         use_and_sleep.into_iter().chain(by_hand).flatten()
     }
 
     /// The same of its announcement, which hinders a deletion and not a wake.
     pub fn broken_announcement(&self) -> impl Iterator<Item = &Broken> {
-        [self.announced_at.broken(), self.delete_at.broken()].into_iter().flatten()
+        [self.announced_at.invalid(), self.delete_at.invalid()].into_iter().flatten()
     }
 
     /// Everything that judging looks at, for people.
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut facts = vec![("state", said(&self.state, ToString::to_string))];
-        let moment = |t: &Timestamp| format!("{} ({})", time::show(*t), ago(*t, now));
+        let moment = |t: &Timestamp| format!("{} ({})", time::format(*t), ago(*t, now));
         facts.push(("sleep-after", said(&self.sleep_after, |d| duration::format(*d))));
         facts.push(("delete-after", said(&self.delete_after, |d| duration::format(*d))));
         facts.push((
@@ -212,11 +212,11 @@ impl Subject {
     }
 }
 
-fn said<T>(setting: &Setting<T>, show: impl Fn(&T) -> String) -> String {
+fn said<T>(setting: &Parsed<T>, show: impl Fn(&T) -> String) -> String {
     match setting {
-        Setting::Unset => "not set".to_owned(),
-        Setting::Is(value) => show(value),
-        Setting::Broken(broken) => format!("{} ({})", caretaker_core::setting::quoted(&broken.text), broken.why),
+        Parsed::Missing => "not set".to_owned(),
+        Parsed::Valid(value) => show(value),
+        Parsed::Invalid(broken) => format!("{} ({})", caretaker_core::parsed::quoted(&broken.text), broken.why),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use caretaker_core::setting::{Broken, Setting};
+use caretaker_core::parsed::{Broken, Parsed};
 
 /// A kind of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +81,7 @@ pub enum Form {
         /// The count it has.
         replicas: i32,
         /// The count it had.
-        record: Setting<i32>,
+        record: Parsed<i32>,
         /// It was laid down by us, and not by kubefree.
         ours: bool,
     },
@@ -97,7 +97,7 @@ pub enum Form {
         /// It is off.
         suspended: bool,
         /// Whether it was off.
-        record: Setting<bool>,
+        record: Parsed<bool>,
     },
     /// By KEDA's pause.
     Paused {
@@ -161,9 +161,9 @@ impl Workload {
             return None;
         }
         Some(match &self.form {
-            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Setting::Is(*replicas), ours: true },
+            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Parsed::Valid(*replicas), ours: true },
             Form::Placed { kubefree, .. } => Form::Placed { parked: true, kubefree: *kubefree },
-            Form::Switched { .. } => Form::Switched { suspended: true, record: Setting::Is(false) },
+            Form::Switched { .. } => Form::Switched { suspended: true, record: Parsed::Valid(false) },
             Form::Paused { .. } => Form::Paused { paused: Some("0".to_owned()), record: true },
         })
     }
@@ -181,14 +181,14 @@ impl Workload {
             Form::Scaled { replicas, record, .. } => {
                 let count = record.value()?;
                 let replicas = if *replicas > 0 { *replicas } else { count };
-                Some(Form::Scaled { replicas, record: Setting::Unset, ours: false })
+                Some(Form::Scaled { replicas, record: Parsed::Missing, ours: false })
             }
             Form::Placed { parked, kubefree } => {
                 (*parked || *kubefree != Term::Absent).then_some(Form::Placed { parked: false, kubefree: Term::Absent })
             }
             Form::Switched { suspended, record } => {
                 let was = record.value()?;
-                Some(Form::Switched { suspended: *suspended && was, record: Setting::Unset })
+                Some(Form::Switched { suspended: *suspended && was, record: Parsed::Missing })
             }
             Form::Paused { paused, record } => record.then(|| {
                 // Somebody else's pause, set while asleep, is the newer wish.
@@ -201,8 +201,8 @@ impl Workload {
     #[must_use]
     pub fn broken(&self) -> Option<&Broken> {
         match &self.form {
-            Form::Scaled { record, .. } => record.broken(),
-            Form::Switched { record, .. } => record.broken(),
+            Form::Scaled { record, .. } => record.invalid(),
+            Form::Switched { record, .. } => record.invalid(),
             Form::Placed { .. } | Form::Paused { .. } => None,
         }
     }
@@ -227,9 +227,9 @@ impl fmt::Display for Form {
             Self::Scaled { replicas, record, .. } => {
                 write!(f, "{replicas} {}", if *replicas == 1 { "replica" } else { "replicas" })?;
                 match record {
-                    Setting::Unset => Ok(()),
-                    Setting::Is(was) => write!(f, ", recorded {was}"),
-                    Setting::Broken(broken) => write!(f, ", {broken}"),
+                    Parsed::Missing => Ok(()),
+                    Parsed::Valid(was) => write!(f, ", recorded {was}"),
+                    Parsed::Invalid(broken) => write!(f, ", {broken}"),
                 }
             }
             Self::Placed { parked: false, kubefree: Term::Absent | Term::Beside } => f.write_str("on its nodes"),
@@ -238,9 +238,9 @@ impl fmt::Display for Form {
             Self::Switched { suspended, record } => {
                 f.write_str(if *suspended { "suspended" } else { "scheduled" })?;
                 match record {
-                    Setting::Unset => Ok(()),
-                    Setting::Is(was) => write!(f, ", recorded {}", if *was { "suspended" } else { "scheduled" }),
-                    Setting::Broken(broken) => write!(f, ", {broken}"),
+                    Parsed::Missing => Ok(()),
+                    Parsed::Valid(was) => write!(f, ", recorded {}", if *was { "suspended" } else { "scheduled" }),
+                    Parsed::Invalid(broken) => write!(f, ", {broken}"),
                 }
             }
             Self::Paused { paused: None, .. } => f.write_str("scaling"),

@@ -7,7 +7,7 @@ use caretaker_engine::keep::Index as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use caretaker_core::admit::{Bounds, Ledger};
+use caretaker_core::limits::{Limits, Ledger};
 use caretaker_core::simulate::{Simulation, Use};
 use caretaker_core::{Action as _, SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
@@ -84,11 +84,11 @@ type Story = Vec<(Timestamp, String, String)>;
 
 fn simulate(subjects: Vec<Subject>, uses: &[Use]) -> (Vec<Story>, Vec<Option<Subject>>) {
     let mut stories = vec![Story::new(); subjects.len()];
-    let bounds = Bounds::default();
-    let mut simulation = Simulation::<Namespaces>::new(world(), subjects, bounds, Ledger::default(), start());
-    for happening in simulation.run(minutes(HOURS * 60), uses) {
-        let (Some(i), Some(action)) = (happening.subject, happening.action) else { continue };
-        stories[i].push((happening.at, happening.rule.to_owned(), action.name().to_owned()));
+    let limits = Limits::default();
+    let mut simulation = Simulation::<Namespaces>::new(world(), subjects, limits, Ledger::default(), start());
+    for event in simulation.run(minutes(HOURS * 60), uses) {
+        let (Some(i), Some(action)) = (event.subject, event.action) else { continue };
+        stories[i].push((event.at, event.rule.to_owned(), action.name().to_owned()));
     }
     (stories, simulation.subjects)
 }

@@ -28,7 +28,7 @@ async fn subject(home: &Home, kind: Kind, name: &str) -> Subject {
 /// Carries out what was judged on a subject as it was seen, which may be a while ago.
 async fn act(home: &Home, subject: &Subject, now: Timestamp) -> Result<(), Undone> {
     let verdict = RULES.judge(subject, &World::default(), now);
-    let action = *verdict.next.to_do().unwrap_or_else(|| panic!("nothing to do: {verdict:?}"));
+    let action = *verdict.next.pending_action().unwrap_or_else(|| panic!("nothing to do: {verdict:?}"));
     let judged = Judged { subject, rule: Some(verdict.rule), action: &action };
     carry_out(Hand { client: &home.client, manager: MANAGER }, judged, &World::default(), now).await.0
 }

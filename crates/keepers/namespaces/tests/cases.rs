@@ -250,7 +250,7 @@ async fn an_invalid_value_is_reported_and_nothing_is_written(
     let verdict = RULES.judge(subject, &World::default(), hours(99));
     let outcomes = home.pass(hours(99)).await;
 
-    assert_eq!((verdict.rule, &verdict.next), (rule, &Next::Refuse { record: None }), "{verdict:?}");
+    assert_eq!((verdict.rule, &verdict.next), (rule, &Next::Refuse { bookkeeping: None }), "{verdict:?}");
     assert!(verdict.because.contains(what), "{}", verdict.because);
     assert_eq!(outcomes.len(), 0);
     assert!(!is_written_by_us(&home.namespace().await.unwrap()));

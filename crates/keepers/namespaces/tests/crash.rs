@@ -3,7 +3,7 @@
 
 mod furnished;
 
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::pass::Pass;
 use caretaker_namespaces::Namespaces;

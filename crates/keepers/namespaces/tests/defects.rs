@@ -2,7 +2,7 @@
 
 mod table;
 
-use caretaker_core::Setting;
+use caretaker_core::Parsed;
 use caretaker_namespaces::act::{self, Step, after_all};
 use caretaker_namespaces::api::State;
 use caretaker_namespaces::subject::Subject;
@@ -97,7 +97,7 @@ fn the_controller_was_down_for_three_periods_sleeps_and_deletes_in_the_next_pass
 
     let slept = acted(ns);
 
-    assert_eq!(slept.asleep_since, Setting::Is(now()));
+    assert_eq!(slept.asleep_since, Parsed::Valid(now()));
     assert_eq!(verdict(&slept), "Asleep: wait announce @+54m");
 }
 

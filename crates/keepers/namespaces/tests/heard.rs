@@ -10,7 +10,7 @@ use std::time::Duration;
 use caretaker_activity::ear::Ear;
 use caretaker_activity::filter::{Filter, Lists};
 use caretaker_activity::fold::Fold;
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::pass::Pass;

@@ -127,7 +127,7 @@ proptest! {
         }
 
         let fresh = afresh(&objects);
-        prop_assert_eq!(kept.crowd(), fresh.crowd());
+        prop_assert_eq!(kept.population(), fresh.population());
         let by_home: Vec<Subject> = kept.homes().iter().flat_map(|home| kept.at_home(home)).collect();
         let expected = fresh.subjects();
         prop_assert_eq!(sorted(by_home), sorted(expected.clone()));

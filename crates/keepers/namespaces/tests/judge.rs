@@ -2,7 +2,7 @@
 
 mod table;
 
-use caretaker_core::Setting;
+use caretaker_core::Parsed;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{Form, Term, WorkloadKind};
@@ -128,7 +128,7 @@ fn half_done_states_are_judged_like_any_other(#[case] ns: Subject, #[case] expec
 #[case::a_little_is_not_told(awake().delete_after("10h").idle("9h10m").announced("10m", future("45m")), "DeletionAnnounced: wait delete @+50m")]
 #[case::a_promised_date_is_kept(awake().delete_after("10h").idle("11h").announced("2h", future("1d")), "DeletionAnnounced: wait delete @+1d")]
 #[case::an_announcement_from_the_future_is_none(
-    awake().delete_after("10h").idle("11h").change(|s| s.announced_at = Setting::Is(future("1d"))),
+    awake().delete_after("10h").idle("11h").change(|s| s.announced_at = Parsed::Valid(future("1d"))),
     "DeletionNear: act announce @-2h"
 )]
 fn announcements(#[case] ns: Subject, #[case] expected: &str) {
@@ -250,7 +250,7 @@ fn what_is_excluded_is_left_alone(#[case] ns: Subject, #[case] expected: &str) {
 )]
 #[case::a_cron_job_resumed(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::CronJob, Form::Switched { suspended: false, record: Setting::Is(false) }))
+        .with(workload(WorkloadKind::CronJob, Form::Switched { suspended: false, record: Parsed::Valid(false) }))
 )]
 fn what_runs_again_is_not_deleted_and_its_clock_restarts(#[case] ns: Subject) {
     let verdict = judge(&ns, &world());

@@ -2,7 +2,7 @@
 
 mod table;
 
-use caretaker_core::{Setting, Timestamp};
+use caretaker_core::{Parsed, Timestamp};
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
@@ -63,7 +63,7 @@ fn the_fallback(#[case] ns: Subject, #[case] delete_claims: bool, #[case] expect
 /// Asleep by a person's order.
 fn by_hand_asleep() -> Subject {
     asleep("1h").change(|s| {
-        s.asleep_since = Setting::Unset;
+        s.asleep_since = Parsed::Missing;
         s.slept_by_hand = true;
     })
 }
@@ -113,9 +113,9 @@ fn time_asleep_by_hand_leads_to_no_deletion() {
     let ordered = awake().sleep_after("24h").idle("1h").by_hand_until(future("30d")).with(scaled(2, None));
     let action = *judge(&ordered, &world()).next.action().unwrap();
     let asleep = caretaker_namespaces::act::after_all(ordered, &action, &world(), past("29d")).unwrap();
-    assert_eq!((asleep.state(), &asleep.asleep_since), (State::Sleep, &Setting::Unset));
+    assert_eq!((asleep.state(), &asleep.asleep_since), (State::Sleep, &Parsed::Missing));
 
-    let taken_away = asleep.idle("30d").change(|s| s.hand_sleep_until = Setting::Unset);
+    let taken_away = asleep.idle("30d").change(|s| s.hand_sleep_until = Parsed::Missing);
 
     assert_eq!(verdict(&taken_away), "HandSleepOver: act wake @+0s", "it wakes, and its clock starts anew");
 }
@@ -130,7 +130,7 @@ fn a_sleeper_taken_over_by_hand_loses_what_led_to_its_deletion() {
 
     assert_eq!(
         (&held.asleep_since, &held.announced_at, &held.delete_at),
-        (&Setting::Unset, &Setting::Unset, &Setting::Unset)
+        (&Parsed::Missing, &Parsed::Missing, &Parsed::Missing)
     );
     assert_eq!(verdict(&held), "HandSleep: wait wake @+9d");
 }
@@ -171,7 +171,7 @@ fn what_still_lies_in_a_namespace_that_is_awake(#[case] ns: Subject, #[case] exp
 }
 
 fn by_kubefree(replicas: i32, record: i32) -> Workload {
-    workload(WorkloadKind::Deployment, Form::Scaled { replicas, record: Setting::Is(record), ours: false })
+    workload(WorkloadKind::Deployment, Form::Scaled { replicas, record: Parsed::Valid(record), ours: false })
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn being_kept_awake_ends_by_itself_and_leaves_no_trace_after_the_next_sleep() {
 
     let asleep = caretaker_namespaces::act::after_all(over, &action, &world(), now()).unwrap();
 
-    assert_eq!(asleep.hand_wake_until, Setting::Unset);
+    assert_eq!(asleep.hand_wake_until, Parsed::Missing);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_wake_that_nobodys_use_caused_starts_the_clock_anew() {
     let woken = caretaker_namespaces::act::after_all(over, &action, &world(), now()).unwrap();
 
     assert_eq!(verdict(&woken), "CountingDown: wait sleep @+1h");
-    assert_eq!((woken.workloads, woken.hand_sleep_until), (vec![scaled(3, None)], Setting::Unset));
+    assert_eq!((woken.workloads, woken.hand_sleep_until), (vec![scaled(3, None)], Parsed::Missing));
 }
 
 #[rstest]

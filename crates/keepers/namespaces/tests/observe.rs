@@ -1,6 +1,6 @@
 //! From API objects to subjects.
 
-use caretaker_core::Setting;
+use caretaker_core::Parsed;
 use caretaker_engine::keep::Index as _;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::observe::{Manifest, Observation};
@@ -96,7 +96,7 @@ fn a_replica_set_that_a_deployment_owns_is_no_row() {
 )]
 #[case::no_zone_is_utc_and_the_rest_is_ignored(r#"{"LastActivityTime":"2021-05-24T12:47:59","Other":[1]}"#, "", "")]
 fn both_dialects_of_activity_are_read(#[case] text: &str, #[case] by: &str, #[case] user: &str) {
-    let Setting::Is(activity) = api::read_activity(Some(text)) else { panic!("{text}") };
+    let Parsed::Valid(activity) = api::read_activity(Some(text)) else { panic!("{text}") };
 
     assert_eq!(
         (activity.at.to_string().as_str(), activity.by.as_str(), activity.user.as_str()),
@@ -106,7 +106,7 @@ fn both_dialects_of_activity_are_read(#[case] text: &str, #[case] by: &str, #[ca
 
 #[test]
 fn what_is_written_is_the_designs_dialect_and_can_be_read() {
-    let Setting::Is(activity) =
+    let Parsed::Valid(activity) =
         api::read_activity(Some(r#"{"LastActivityTime":"2021-05-24T12:47:59Z","Action":"list","Resource":"pods"}"#))
     else {
         panic!()
@@ -119,7 +119,7 @@ fn what_is_written_is_the_designs_dialect_and_can_be_read() {
         (&fields["LastActivityTime"], &fields["ActionBy"]),
         (&"2021-05-24T12:47:59Z".into(), &"list pods".into())
     );
-    assert_eq!(api::read_activity(Some(&written)), Setting::Is(activity));
+    assert_eq!(api::read_activity(Some(&written)), Parsed::Valid(activity));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn labels_without_quotes_are_understood() {
 
     let subject = &observe(&[("Namespace", object)])[0];
 
-    assert_eq!((&subject.sleep_after, subject.state()), (&Setting::Unset, State::Normal));
+    assert_eq!((&subject.sleep_after, subject.state()), (&Parsed::Missing, State::Normal));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn names_in_an_activity_cannot_move_a_cursor() {
     let long = "x".repeat(3_000);
     let text = json!({"LastActivityTime": "2021-05-24T12:47:59Z", "ActionBy": "a\u{1b}[2J\nNamespace prod", "UserInfo": {"name": long}});
 
-    let Setting::Is(activity) = api::read_activity(Some(&text.to_string())) else { panic!() };
+    let Parsed::Valid(activity) = api::read_activity(Some(&text.to_string())) else { panic!() };
 
     assert_eq!((activity.by.as_str(), activity.user.len()), ("a[2JNamespace prod", 80));
 }

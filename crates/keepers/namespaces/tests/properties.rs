@@ -2,10 +2,10 @@
 
 mod table;
 
-use caretaker_core::admit::{Bounds, Breaker, Groups, Ledger, Pace, admit};
+use caretaker_core::limits::{Limits, Breaker, PopulationGroups, Ledger, Pace, enforce};
 use caretaker_core::keeper::crowd;
-use caretaker_core::simulate::{Happening, Simulation, Use};
-use caretaker_core::{Action as _, Next, Setting, SignedDuration, Timestamp, time};
+use caretaker_core::simulate::{SimulatedEvent, Simulation, Use};
+use caretaker_core::{Action as _, Next, Parsed, SignedDuration, Timestamp, time};
 use caretaker_engine::keep::Index as _;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::{Action, Note, Sleep, after, after_all, steps};
@@ -97,7 +97,7 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
             subject.sleep_after = sleep.into();
             subject.delete_after = delete.into();
-            subject.activity = Setting::Unset;
+            subject.activity = Parsed::Missing;
             if let Some(at) = used {
                 subject = subject.used_at(at);
             }
@@ -142,17 +142,17 @@ fn any_uses() -> impl Strategy<Value = Vec<Use>> {
 }
 
 /// Two deletions an hour, and a breaker that four at once open.
-fn bounds() -> Bounds {
-    let pace = Pace { at_least: 2, share: 0.0, per: SignedDuration::from_hours(1) };
-    let breaker = Breaker { at_least: 4, ..Breaker::default() };
-    Bounds { pace: [("delete".to_owned(), pace)].into(), breaker: Some(breaker) }
+fn limits() -> Limits {
+    let pace = Pace { limit: 2, fraction: 0.0, window: SignedDuration::from_hours(1) };
+    let breaker = Breaker { min_count: 4, ..Breaker::default() };
+    Limits { pace: [("delete".to_owned(), pace)].into(), breaker: Some(breaker) }
 }
 
-fn run(subject: &Subject, world: &World, uses: &[Use], stops: &[i64]) -> Vec<Happening<Action>> {
+fn run(subject: &Subject, world: &World, uses: &[Use], stops: &[i64]) -> Vec<SimulatedEvent<Action>> {
     let mut simulation = Simulation::<Namespaces>::new(
         world.clone(),
         vec![subject.clone()],
-        Bounds::default(),
+        Limits::default(),
         Ledger::default(),
         now(),
     );
@@ -178,24 +178,24 @@ impl Witness {
         }
     }
 
-    fn sees(&mut self, happening: &Happening<Action>) {
-        match happening.action {
-            Some(Action::Label(Note::FirstSeen)) => self.used = Some(happening.at),
+    fn sees(&mut self, event: &SimulatedEvent<Action>) {
+        match event.action {
+            Some(Action::Label(Note::FirstSeen)) => self.used = Some(event.at),
             Some(Action::Label(Note::Fallback(after))) => {
-                (self.sleep_after, self.used) = (Some(after), Some(happening.at));
+                (self.sleep_after, self.used) = (Some(after), Some(event.at));
             }
             Some(Action::Label(Note::Restart)) => {
-                (self.used, self.asleep, self.announced) = (Some(happening.at), Some(happening.at), None);
+                (self.used, self.asleep, self.announced) = (Some(event.at), Some(event.at), None);
             }
             Some(Action::Label(Note::Withdraw)) => self.announced = None,
             // A date that moves is announced again, and the notice counts from the first time; what was
             // announced before the last use was about another silence.
             Some(Action::Announce) => {
                 let first = self.announced.filter(|at| self.used.is_none_or(|used| *at >= used));
-                self.announced = Some(first.unwrap_or(happening.at));
+                self.announced = Some(first.unwrap_or(event.at));
             }
             Some(Action::Sleep(Sleep::Idle | Sleep::Unfinished) | Action::Label(Note::AsleepSince)) => {
-                self.asleep = Some(happening.at);
+                self.asleep = Some(event.at);
             }
             // A sleep by hand leads nowhere.
             Some(Action::Sleep(Sleep::ByHand) | Action::Label(Note::ByHand)) => {
@@ -204,7 +204,7 @@ impl Witness {
             Some(Action::Wake { restart }) => {
                 (self.asleep, self.announced) = (None, None);
                 if restart.is_some() {
-                    self.used = Some(happening.at);
+                    self.used = Some(event.at);
                 }
             }
             Some(Action::Delete | Action::Label(Note::HandOver)) | None => {}
@@ -225,20 +225,20 @@ proptest! {
     fn never_deletes_before_the_period(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let mut witness = Witness::new(&subject);
         let delete = subject.delete_after.value();
-        for happening in run(&subject, &world, &uses, &[]) {
-            let known = uses.iter().map(|u| u.at).filter(|at| *at <= happening.at).max();
+        for event in run(&subject, &world, &uses, &[]) {
+            let known = uses.iter().map(|u| u.at).filter(|at| *at <= event.at).max();
             witness.used = witness.used.max(known);
-            witness.sees(&happening);
-            if happening.action != Some(Action::Delete) {
+            witness.sees(&event);
+            if event.action != Some(Action::Delete) {
                 continue;
             }
             let sleep = witness.sleep_after.filter(|_| subject.kind != Kind::Service);
             // Without any record of use, silence is vouched for only by the record of the sleep.
             let session = subject.sessions.get().and_then(|all| all.values().max().copied());
-            let session = session.map(|since| time::after(since, world.policy.session).min(happening.at));
-            let bounds = [world.last_gap, subject.created, session];
-            let since = |t: Timestamp| bounds.into_iter().flatten().fold(t, Timestamp::max);
-            let lasts = |t: Timestamp| time::between(since(t), happening.at);
+            let session = session.map(|since| time::saturating_add(since, world.policy.session).min(event.at));
+            let limits = [world.last_gap, subject.created, session];
+            let since = |t: Timestamp| limits.into_iter().flatten().fold(t, Timestamp::max);
+            let lasts = |t: Timestamp| time::duration_between(since(t), event.at);
             let silent = witness.used.or(witness.asleep).map(lasts);
             let slept = witness.asleep.map(lasts);
             match (sleep, delete) {
@@ -257,14 +257,14 @@ proptest! {
     #[test]
     fn never_deletes_without_an_announcement(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let mut witness = Witness::new(&subject);
-        for happening in run(&subject, &world, &uses, &[]) {
-            let known = uses.iter().map(|u| u.at).filter(|at| *at <= happening.at).max();
+        for event in run(&subject, &world, &uses, &[]) {
+            let known = uses.iter().map(|u| u.at).filter(|at| *at <= event.at).max();
             witness.used = witness.used.max(known);
-            witness.sees(&happening);
-            if happening.action == Some(Action::Delete) && world.policy.announce > 0.0 {
+            witness.sees(&event);
+            if event.action == Some(Action::Delete) && world.policy.announce > 0.0 {
                 let period = subject.delete_after.value().or(witness.sleep_after).expect("a label leads here");
                 let of_this_silence = witness.announced.filter(|at| witness.used.is_none_or(|used| *at >= used));
-                let notice = of_this_silence.map(|at| time::between(at, happening.at));
+                let notice = of_this_silence.map(|at| time::duration_between(at, event.at));
                 prop_assert!(notice >= Some(period.mul_f64(world.policy.announce)), "{notice:?} of {period:?}");
             }
         }
@@ -293,9 +293,9 @@ proptest! {
         // Awake, there is no record yet.
         let clean = |w: Workload| {
             let form = match w.form {
-                Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Setting::Unset, ours: false },
+                Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Parsed::Missing, ours: false },
                 Form::Placed { .. } => Form::Placed { parked: false, kubefree: Term::Absent },
-                Form::Switched { suspended, .. } => Form::Switched { suspended, record: Setting::Unset },
+                Form::Switched { suspended, .. } => Form::Switched { suspended, record: Parsed::Missing },
                 Form::Paused { paused, .. } => Form::Paused { paused, record: false },
             };
             Workload { form, own_sleep: false, ..w }
@@ -345,7 +345,7 @@ proptest! {
         let mut subject = subject;
         for _ in 0..6 {
             let verdict = RULES.judge(&subject, &world, now());
-            let (Next::Act { action, .. } | Next::Refuse { record: Some(action) }) = verdict.next else { return Ok(()) };
+            let (Next::Act { action, .. } | Next::Refuse { bookkeeping: Some(action) }) = verdict.next else { return Ok(()) };
             let Some(next) = after_all(subject, &action, &world, now()) else { return Ok(()) };
             subject = next;
         }
@@ -367,7 +367,7 @@ proptest! {
         stops in prop::collection::btree_set(1..HORIZON * 60, 0..5),
     ) {
         let run = |stops: &[i64]| {
-            let mut simulation = Simulation::<Namespaces>::new(world.clone(), subjects.clone(), bounds(), Ledger::default(), now());
+            let mut simulation = Simulation::<Namespaces>::new(world.clone(), subjects.clone(), limits(), Ledger::default(), now());
             let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
             ends.flat_map(|end| simulation.run(end, &uses)).collect::<Vec<_>>()
         };
@@ -377,7 +377,7 @@ proptest! {
 
         let deletions: Vec<Timestamp> = happened.iter().filter(|h| h.action == Some(Action::Delete)).map(|h| h.at).collect();
         for window in deletions.windows(3) {
-            prop_assert!(time::between(window[0], window[2]) >= SignedDuration::from_hours(1), "three within an hour: {window:?}");
+            prop_assert!(time::duration_between(window[0], window[2]) >= SignedDuration::from_hours(1), "three within an hour: {window:?}");
         }
         let opened = happened.iter().position(|h| h.subject.is_none());
         let after = happened.iter().skip(opened.unwrap_or(happened.len()));
@@ -388,15 +388,15 @@ proptest! {
     fn what_is_planned_is_what_is_simulated(subjects in prop::collection::vec(any_subject(), 1..8), world in any_world()) {
         let just_after = now() + SignedDuration::from_nanos(1);
         let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &world, just_after)).collect();
-        admit(&mut verdicts, &Groups::default(), crowd::<Namespaces>(&subjects), &bounds(), &Ledger::default(), now());
+        enforce(&mut verdicts, &PopulationGroups::default(), crowd::<Namespaces>(&subjects), &limits(), &Ledger::default(), now());
         let planned: Vec<(usize, &str)> = verdicts
             .iter()
             .enumerate()
-            .filter(|(_, v)| matches!(v.next, Next::Act { .. } | Next::Refuse { record: Some(_) }))
+            .filter(|(_, v)| matches!(v.next, Next::Act { .. } | Next::Refuse { bookkeeping: Some(_) }))
             .map(|(i, v)| (i, v.rule))
             .collect();
 
-        let mut simulation = Simulation::<Namespaces>::new(world, subjects.clone(), bounds(), Ledger::default(), now());
+        let mut simulation = Simulation::<Namespaces>::new(world, subjects.clone(), limits(), Ledger::default(), now());
         let happened = simulation.run(now() + SignedDuration::from_nanos(1), &[]);
 
         // The first thing that happens to each; what goes with its namespace does not act itself.

@@ -5,7 +5,7 @@ mod table;
 use std::collections::BTreeMap;
 
 use caretaker_activity::fold::{Note, Use};
-use caretaker_core::{Setting, Timestamp};
+use caretaker_core::{Parsed, Timestamp};
 use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::record::{Recording, weigh};
 use caretaker_namespaces::subject::{Policy, Subject};
@@ -28,7 +28,7 @@ fn short(recording: &Recording) -> String {
     match recording {
         Recording::Nothing => "nothing".to_owned(),
         Recording::At(at) => {
-            format!("in {}", caretaker_core::duration::format(caretaker_core::time::between(now(), *at)))
+            format!("in {}", caretaker_core::duration::format(caretaker_core::time::duration_between(now(), *at)))
         }
         Recording::Now(patch) => format!("now {}", written(patch)["LastActivityTime"].as_str().unwrap_or("no use")),
     }
@@ -49,7 +49,7 @@ fn sleepy() -> Subject {
 #[case::a_second_one_within_the_minute(sleepy(), used(now()), Some("20s"), "in 40s")]
 #[case::another_replica_wrote_a_moment_ago(sleepy().idle("15s"), used(now()), None, "in 45s")]
 #[case::we_noted_its_first_sight_a_moment_ago(
-    sleepy().change(|s| s.activity = Setting::Is(Activity::noted(past("15s"), Activity::FIRST_SEEN))),
+    sleepy().change(|s| s.activity = Parsed::Valid(Activity::noted(past("15s"), Activity::FIRST_SEEN))),
     used(now()),
     None,
     "now 2026-01-10T00:00:00Z"
@@ -77,7 +77,7 @@ fn awake_once_a_minute(#[case] ns: Subject, #[case] note: Note, #[case] before: 
 #[case::too_long_before_it_fell_asleep(asleep("5m").sleep_after("1h"), past("66m"), None, "now 2026-01-09T22:54:00Z")]
 #[case::too_long_before_and_just_written(asleep("5m").sleep_after("1h"), past("66m"), Some("10s"), "in 50s")]
 #[case::just_after_something_old_was_written(asleep("5m").sleep_after("1h").idle("66m"), now(), Some("10s"), "now 2026-01-10T00:00:00Z")]
-#[case::by_hand_it_wakes_nobody(asleep("5m").sleep_after("1h").change(|s| (s.slept_by_hand, s.asleep_since) = (true, Setting::Unset)), now(), Some("10s"), "in 50s")]
+#[case::by_hand_it_wakes_nobody(asleep("5m").sleep_after("1h").change(|s| (s.slept_by_hand, s.asleep_since) = (true, Parsed::Missing)), now(), Some("10s"), "in 50s")]
 #[case::on_its_way_and_the_word_is_out(sleepy().in_state(State::Sleeping), now(), Some("10s"), "in 50s")]
 fn asleep_at_once(#[case] ns: Subject, #[case] at: Timestamp, #[case] before: Option<&str>, #[case] expected: &str) {
     assert_eq!(short(&weighed(&ns, &used(at), before)), expected);
@@ -138,7 +138,7 @@ fn what_is_written_can_be_read() {
     let Recording::Now(patch) = weighed(&sleepy(), &begins, None) else { panic!("not now") };
     let text = |key: &str| patch["metadata"]["annotations"][key].as_str();
 
-    assert_eq!(api::read_sessions(text(api::SESSIONS)), Setting::Is([("x2".to_owned(), now())].into()));
+    assert_eq!(api::read_sessions(text(api::SESSIONS)), Parsed::Valid([("x2".to_owned(), now())].into()));
     let activity = api::read_activity(text(api::ACTIVITY));
     assert_eq!(activity.get().map(|a| (a.at, a.user.as_str(), a.uid.as_str())), Some((now(), "bob", "u1")));
 }

@@ -1,6 +1,6 @@
 //! What is due, round by round: scripts of what a watch tells, and no wire.
 
-use caretaker_core::admit::{Bounds, Breaker, Ledger, Pace};
+use caretaker_core::limits::{Limits, Breaker, Ledger, Pace};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::keep::Ended;
 use caretaker_engine::round::{Batch, Round, Rounds};
@@ -33,16 +33,16 @@ fn manifest(object: &Value) -> Manifest {
     serde_json::from_value(object.clone()).unwrap()
 }
 
-/// Rounds over namespaces, with their bounds and their ledger.
+/// Rounds over namespaces, with their limits and their ledger.
 struct Script {
     rounds: Rounds<Namespaces>,
-    bounds: Bounds,
+    limits: Limits,
     ledger: Ledger,
 }
 
 impl Script {
-    fn of(names: &[&str], bounds: Bounds) -> Self {
-        let mut script = Self { rounds: Rounds::default(), bounds, ledger: Ledger::default() };
+    fn of(names: &[&str], limits: Limits) -> Self {
+        let mut script = Self { rounds: Rounds::default(), limits, ledger: Ledger::default() };
         for name in names {
             script.tell(&namespace(name, 1, at(0)));
         }
@@ -54,7 +54,7 @@ impl Script {
     }
 
     fn round(&mut self, now: Timestamp) -> Round<Namespaces> {
-        self.rounds.round(&World::default(), &self.bounds, &mut self.ledger, false, now)
+        self.rounds.round(&World::default(), &self.limits, &mut self.ledger, false, now)
     }
 
     /// What was taken up has gone well, or has not.
@@ -78,14 +78,14 @@ fn names(due: &[Batch<Namespaces>]) -> Vec<String> {
     due.iter().flat_map(|batch| &batch.due).map(|d| d.subject.name.clone()).collect()
 }
 
-fn one_an_hour() -> Bounds {
-    let pace = Pace { at_least: 1, share: 0.0, per: SignedDuration::from_hours(1) };
-    Bounds { pace: [("sleep".to_owned(), pace)].into(), breaker: None }
+fn one_an_hour() -> Limits {
+    let pace = Pace { limit: 1, fraction: 0.0, window: SignedDuration::from_hours(1) };
+    Limits { pace: [("sleep".to_owned(), pace)].into(), breaker: None }
 }
 
 #[test]
 fn nothing_is_judged_before_something_changes_or_a_deadline_passes() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
 
     assert_eq!(script.due(at(1)), Vec::<String>::new());
     assert_eq!(script.rounds.next(), Some(at(60)));
@@ -96,7 +96,7 @@ fn nothing_is_judged_before_something_changes_or_a_deadline_passes() {
 
 #[test]
 fn what_failed_is_tried_again_after_a_pause_that_grows() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
     let mut now = at(61);
     let mut pauses = Vec::new();
     for _ in 0..11 {
@@ -113,7 +113,7 @@ fn what_failed_is_tried_again_after_a_pause_that_grows() {
 
 #[test]
 fn use_does_not_wait_for_the_pause_of_a_sleep_that_failed() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
     let round = script.round(at(61));
     script.failed(&round.due[0], at(61));
     let mut used = namespace("a", 2, at(61));
@@ -157,7 +157,7 @@ fn what_failed_long_ago_has_no_free_pass() {
 
 #[test]
 fn what_went_well_and_is_asked_for_again_waits_too() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
     let mut now = at(61);
     let mut times = Vec::new();
     for _ in 0..60 {
@@ -173,8 +173,8 @@ fn what_went_well_and_is_asked_for_again_waits_too() {
 
 #[test]
 fn an_open_breaker_holds_back_what_is_tried_again() {
-    let breaker = Breaker { at_least: 3, share: 0.5, within: SignedDuration::from_mins(10) };
-    let mut script = Script::of(&["a", "b"], Bounds { breaker: Some(breaker), ..Bounds::default() });
+    let breaker = Breaker { min_count: 3, min_fraction: 0.5, window: SignedDuration::from_mins(10) };
+    let mut script = Script::of(&["a", "b"], Limits { breaker: Some(breaker), ..Limits::default() });
     script.tell(&namespace("c", 1, at(1)));
     let first = script.round(at(60) + seconds(1));
     assert_eq!(names(&first.due), ["a", "b"]);
@@ -190,7 +190,7 @@ fn an_open_breaker_holds_back_what_is_tried_again() {
 
 #[test]
 fn what_was_taken_up_and_not_begun_is_due_again_after_the_lead_was_lost() {
-    let mut script = Script::of(&["a", "b"], Bounds::default());
+    let mut script = Script::of(&["a", "b"], Limits::default());
     let round = script.round(at(61));
     assert_eq!(round.due.len(), 2);
 
@@ -205,7 +205,7 @@ fn what_was_taken_up_and_not_begun_is_due_again_after_the_lead_was_lost() {
 
 #[test]
 fn a_dry_run_tells_an_act_once_and_again_when_it_is_due_again() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
     let round = script.round(at(61));
     script.rounds.rehearse(&round.due[0], at(61));
     assert_eq!(script.due(at(62)), Vec::<String>::new());
@@ -218,7 +218,7 @@ fn a_dry_run_tells_an_act_once_and_again_when_it_is_due_again() {
 
 #[test]
 fn a_refusal_is_told_once_and_again_in_other_words() {
-    let mut script = Script::of(&[], Bounds::default());
+    let mut script = Script::of(&[], Limits::default());
     let mut broken = namespace("a", 1, at(0));
     broken["metadata"]["labels"][api::SLEEP_AFTER] = json!("2days");
     script.tell(&broken);
@@ -235,7 +235,7 @@ fn a_refusal_is_told_once_and_again_in_other_words() {
 
 #[test]
 fn what_was_deleted_is_not_brought_back_by_what_the_watch_still_tells() {
-    let mut script = Script::of(&["a"], Bounds::default());
+    let mut script = Script::of(&["a"], Limits::default());
     let round = script.round(at(61));
     let gone = Sight::Gone(Box::new(round.due[0].due[0].subject.clone()));
     script.rounds.see(&[gone]);

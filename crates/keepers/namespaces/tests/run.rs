@@ -6,7 +6,7 @@ mod works;
 
 use std::time::Duration;
 
-use caretaker_core::admit::{Bounds, Breaker, Pace};
+use caretaker_core::limits::{Limits, Breaker, Pace};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_namespaces::api;
@@ -39,13 +39,13 @@ async fn cluster() -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Bounds that are never reached, and counted all the same.
-fn bounds() -> Bounds {
+/// Limits that are never reached, and counted all the same.
+fn limits() -> Limits {
     let pace =
-        |action: &str| (action.to_owned(), Pace { at_least: 1_000, share: 1.0, per: SignedDuration::from_hours(1) });
-    Bounds {
+        |action: &str| (action.to_owned(), Pace { limit: 1_000, fraction: 1.0, window: SignedDuration::from_hours(1) });
+    Limits {
         pace: [pace("sleep"), pace("wake"), pace("delete")].into(),
-        breaker: Some(Breaker { at_least: 1_000, ..Breaker::default() }),
+        breaker: Some(Breaker { min_count: 1_000, ..Breaker::default() }),
     }
 }
 
@@ -100,7 +100,7 @@ impl Story {
 fn start(client: &Client, now: Timestamp) -> Working {
     let (clock, hands) = Clock::by_hand(now);
     hands.turn(now);
-    Working::bounded(client, clock, SCAN, World::default(), bounds())
+    Working::bounded(client, clock, SCAN, World::default(), limits())
 }
 
 /// A keeper's life until the namespace is as expected.

@@ -2,7 +2,7 @@
 
 mod table;
 
-use caretaker_core::Setting;
+use caretaker_core::Parsed;
 use caretaker_namespaces::api::{self, Place};
 use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
 use rstest::rstest;
@@ -55,8 +55,8 @@ fn gets_up(#[case] before: Workload, #[case] expected: Option<Workload>) {
 fn a_record_that_cannot_be_read_is_named() {
     let row = unreadable();
 
-    let broken = row.broken().expect("it is broken").to_string();
+    let broken = row.invalid().expect("it is broken").to_string();
 
     assert!(broken.contains(api::LEGACY_REPLICAS) && broken.contains("\"three\""), "{broken}");
-    assert_ne!(row.form, Form::Scaled { replicas: 0, record: Setting::Unset, ours: true });
+    assert_ne!(row.form, Form::Scaled { replicas: 0, record: Parsed::Missing, ours: true });
 }

@@ -126,7 +126,7 @@ impl Read {
     /// The time to judge by. A deletion timestamp is by the clock of the API server; one of ours that is
     /// ahead of it must not take an address from a pod that still has its time. Dates are to the second.
     fn now(&self, ours: Timestamp) -> Timestamp {
-        self.date.map_or(ours, |date| ours.min(time::after(date, SignedDuration::from_secs(1))))
+        self.date.map_or(ours, |date| ours.min(time::saturating_add(date, SignedDuration::from_secs(1))))
     }
 }
 
@@ -254,7 +254,7 @@ pub fn confirm(index: &Observation, due: &Due<Addresses>, world: &World, now: Ti
         _ => {}
     }
     let verdict = Addresses::judge(&live, world, now);
-    if verdict.rule == due.verdict.rule && verdict.next.to_do() == Some(&due.action) {
+    if verdict.rule == due.verdict.rule && verdict.next.pending_action() == Some(&due.action) {
         Ok(())
     } else {
         Err(changed(format!("now it is {}: {}", verdict.rule, verdict.because)))

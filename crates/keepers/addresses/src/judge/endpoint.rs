@@ -2,7 +2,7 @@
 //! machine goes before them, because Spiderpool gives the next pod of that name what its endpoint says,
 //! whether there is a record or not.
 
-use caretaker_core::{Finding, SignedDuration, Timestamp, time};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
 
 use super::{Found, SETTLE};
 use crate::act::Action;
@@ -35,8 +35,8 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
         return None;
     }
     match &holder.kept_by {
-        Some(Keeps::Machine) => return Some(Finding::rest("its virtual machine lives")),
-        Some(Keeps::Set { name, .. }) => return Some(Finding::rest(format!("StatefulSet {name} wants its pod"))),
+        Some(Keeps::Machine) => return Some(RuleMatch::nothing("its virtual machine lives")),
+        Some(Keeps::Set { name, .. }) => return Some(RuleMatch::nothing(format!("StatefulSet {name} wants its pod"))),
         None => {}
     }
     let pod = holder.pod.as_ref()?;
@@ -46,19 +46,19 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     }
     let over = pod.deletion.is_some() || pod.phase.is_over();
     let told = pod.ips.is_empty() || endpoint.records > 0;
-    (!over && told).then(|| Finding::rest(format!("pod {} is {}", holder.key, pod.phase.name())))
+    (!over && told).then(|| RuleMatch::nothing(format!("pod {} is {}", holder.key, pod.phase.name())))
 }
 
 pub(super) fn records_not_known(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     (endpoint.unreadable && !promises(endpoint))
-        .then(|| Finding::rest("the records of a pool cannot be read; there may be some of its pod"))
+        .then(|| RuleMatch::nothing("the records of a pool cannot be read; there may be some of its pod"))
 }
 
 pub(super) fn records_go_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     (endpoint.records > 0 && !promises(endpoint))
-        .then(|| Finding::rest(format!("there are {} records of its pod", endpoint.records)))
+        .then(|| RuleMatch::nothing(format!("there are {} records of its pod", endpoint.records)))
 }
 
 pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -67,8 +67,8 @@ pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> 
     if endpoint.holder.pod.is_some() || endpoint.holder.absent || settled || !world.leads {
         return None;
     }
-    let until = time::after(since(endpoint, "EndpointNotSeenYet", now), SETTLE);
-    (now <= until).then(|| Finding::wait(until, Action::Remove, "no pod of its name was seen"))
+    let until = time::saturating_add(since(endpoint, "EndpointNotSeenYet", now), SETTLE);
+    (now <= until).then(|| RuleMatch::wait(until, Action::Remove, "no pod of its name was seen"))
 }
 
 pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
@@ -79,16 +79,16 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
         Some(_) if is_stale(endpoint) => format!("pod {} is another one now", endpoint.holder.key),
         Some(_) => return None,
     };
-    Some(Finding::act(Action::Remove, since(endpoint, "EndpointAbandoned", now), because))
+    Some(RuleMatch::act(Action::Remove, since(endpoint, "EndpointAbandoned", now), because))
 }
 
 pub(super) fn over(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let pod = endpoint.holder.pod.as_ref()?;
-    let going = pod.deletion.filter(|_| world.policy.terminating).map(|at| time::after(at, world.policy.delay));
+    let going = pod.deletion.filter(|_| world.policy.terminating).map(|at| time::saturating_add(at, world.policy.delay));
     let Some(until) = pod.over_at(&world.policy).into_iter().chain(going).min() else {
         let terminating = pod.deletion.is_some();
-        return terminating.then(|| Finding::rest("its pod is Terminating; the settings leave such pods alone"));
+        return terminating.then(|| RuleMatch::nothing("its pod is Terminating; the settings leave such pods alone"));
     };
     let because = if endpoint.records > 0 {
         format!("pod {} is over; its records follow", endpoint.holder.key)
@@ -96,12 +96,12 @@ pub(super) fn over(subject: &Subject, world: &World, now: Timestamp) -> Found {
         format!("pod {} is {} and has no record any more", endpoint.holder.key, pod.phase.name())
     };
     if !world.leads {
-        return Some(Finding::rest(format!("{because}; the leader sees to it")));
+        return Some(RuleMatch::nothing(format!("{because}; the leader sees to it")));
     }
     Some(if now > until {
-        Finding::act(Action::Remove, until, because)
+        RuleMatch::act(Action::Remove, until, because)
     } else {
-        Finding::wait(until, Action::Remove, because)
+        RuleMatch::wait(until, Action::Remove, because)
     })
 }
 
@@ -111,14 +111,14 @@ const APART: SignedDuration = SignedDuration::from_secs(30);
 pub(super) fn without_record(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let because = format!("pod {} runs, but no pool has a record of it", endpoint.holder.key);
-    let until = time::after(since(endpoint, "EndpointWithoutRecord", now), APART);
+    let until = time::saturating_add(since(endpoint, "EndpointWithoutRecord", now), APART);
     if !world.leads {
-        return Some(Finding::rest(because));
+        return Some(RuleMatch::nothing(because));
     }
     if now <= until {
-        return Some(Finding::wait(until, Action::Tell, because));
+        return Some(RuleMatch::wait(until, Action::Tell, because));
     }
-    Some(Finding::refuse(None, format!("{because}: its addresses can be given to somebody else; restart the pod")))
+    Some(RuleMatch::refuse(None, format!("{because}: its addresses can be given to somebody else; restart the pod")))
 }
 
 fn since(endpoint: &Endpoint, rule: &'static str, now: Timestamp) -> Timestamp {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caretaker_core::admit::Crowd;
+use caretaker_core::limits::Population;
 use caretaker_core::{Timestamp, Verdict};
 use caretaker_engine::keep::Index;
 use hashbrown::{HashMap, HashSet};
@@ -373,8 +373,8 @@ impl Index<Addresses> for Observation {
         homes.iter().filter_map(|home| self.subject(home)).collect()
     }
 
-    fn crowd(&self) -> Crowd {
-        Crowd { subjects: self.held, paced: self.held, queued: 0, leaves: true }
+    fn population(&self) -> Population {
+        Population { breaker_total: self.held, pace_total: self.held, queued: 0, removes: true }
     }
 
     fn group_size(&self, group: &str) -> usize {

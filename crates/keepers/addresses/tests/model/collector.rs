@@ -31,10 +31,10 @@ impl Model {
         self.batch = Batch::default();
         for home in self.index.homes() {
             let subject = objects::subject(&self.index, &home);
-            let now = time::after(self.now, self.ahead);
+            let now = time::saturating_add(self.now, self.ahead);
             let verdict = Addresses::judge(&subject, &World::default(), now);
             self.index.judged(&subject, &verdict, now);
-            if let Some(action) = verdict.next.to_do().copied() {
+            if let Some(action) = verdict.next.pending_action().copied() {
                 self.batch.due.push(Due { subject, verdict, action });
             }
         }
@@ -64,7 +64,7 @@ impl Model {
         let (addresses, endpoints): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|due| !matches!(caretaker_addresses::home(&due.subject), Home::Endpoint(_)));
         // By the earlier of the two clocks, as the API server tells its own.
-        let now = self.now.min(time::after(self.now, self.ahead));
+        let now = self.now.min(time::saturating_add(self.now, self.ahead));
         let sure = |index: &Observation, due: &Due<Addresses>| confirm(index, due, &World::default(), now).is_ok();
         let mut addresses: Vec<_> = addresses.into_iter().filter(|due| sure(&index, due)).collect();
         if version != self.pool_version {
@@ -91,7 +91,7 @@ impl Model {
         }
         for due in endpoints {
             let live = objects::seen(&self.objects());
-            if confirm(&live, &due, &World::default(), time::after(self.now, self.ahead)).is_ok() {
+            if confirm(&live, &due, &World::default(), time::saturating_add(self.now, self.ahead)).is_ok() {
                 let Home::Endpoint(key) = caretaker_addresses::home(&due.subject) else { continue };
                 self.remove_endpoint(&key);
             }

@@ -222,7 +222,7 @@ impl Model {
     pub fn delete(&mut self, key: &str) {
         let now = self.now;
         let Some(pod) = self.pods.get_mut(key).filter(|pod| pod.deletion.is_none()) else { return };
-        pod.deletion = Some(time::after(now, SignedDuration::from_secs(pod.grace)));
+        pod.deletion = Some(time::saturating_add(now, SignedDuration::from_secs(pod.grace)));
         self.tell_pod(key);
     }
 
@@ -287,7 +287,7 @@ impl Model {
 
     /// Time passes; whoever was to be gone by now is not alive any more.
     pub fn advance(&mut self, seconds: i64) {
-        self.now = time::after(self.now, SignedDuration::from_secs(seconds));
+        self.now = time::saturating_add(self.now, SignedDuration::from_secs(seconds));
         for pod in self.pods.values().filter(|pod| pod.deletion.is_some_and(|at| at <= self.now)) {
             self.live.remove(&pod.uid);
         }

@@ -5,7 +5,7 @@ use caretaker_addresses::act::Undone;
 use caretaker_addresses::api::SOURCES;
 use caretaker_addresses::observe::Manifest;
 use caretaker_core::Timestamp;
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_engine::keep::Keep as _;
 use caretaker_engine::round::{Round, Rounds};
 use caretaker_engine::watch::News;
@@ -36,7 +36,7 @@ impl Leader {
     /// One round over what is known: what is due in this corner, and how it went.
     pub async fn round(&mut self, corner: &Corner, now: Timestamp) -> Vec<Result<(), Undone>> {
         let world = corner.pass.world;
-        let Round { due, .. } = self.rounds.round(&world, &corner.pass.bounds, &mut self.ledger, true, now);
+        let Round { due, .. } = self.rounds.round(&world, &corner.pass.limits, &mut self.ledger, true, now);
         let mut outcomes = Vec::new();
         for mut batch in due {
             self.rounds.begin(&batch.site);

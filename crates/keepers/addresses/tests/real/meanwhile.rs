@@ -14,12 +14,12 @@ use kube::{Client, Config};
 use tower::util::MapResponseLayer;
 use tower::{BoxError, Layer, Service};
 
-type Happening = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Does = Arc<dyn Fn(&str, &str) -> Option<Happening> + Send + Sync>;
+type SimulatedEvent = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Does = Arc<dyn Fn(&str, &str) -> Option<SimulatedEvent> + Send + Sync>;
 
 /// After a call was answered, and before the answer is known, whatever `does` says for its method and
 /// path is done.
-pub fn client(config: Config, does: impl Fn(&str, &str) -> Option<Happening> + Send + Sync + 'static) -> Client {
+pub fn client(config: Config, does: impl Fn(&str, &str) -> Option<SimulatedEvent> + Send + Sync + 'static) -> Client {
     ClientBuilder::try_from(config).unwrap().with_layer(&Meanwhile(Arc::new(does))).with_layer(&late()).build()
 }
 
@@ -36,7 +36,7 @@ fn late<B>() -> MapResponseLayer<impl FnMut(Response<B>) -> Response<B> + Clone>
 }
 
 /// Something that happens.
-pub fn happens(what: impl Future<Output = ()> + Send + 'static) -> Option<Happening> {
+pub fn happens(what: impl Future<Output = ()> + Send + 'static) -> Option<SimulatedEvent> {
     Some(Box::pin(what))
 }
 
@@ -70,12 +70,12 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let happening = (self.does)(request.method().as_str(), request.uri().path());
+        let event = (self.does)(request.method().as_str(), request.uri().path());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            if let Some(happening) = happening {
-                happening.await;
+            if let Some(event) = event {
+                event.await;
             }
             Ok(answer)
         })

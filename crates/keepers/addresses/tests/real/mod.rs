@@ -13,7 +13,7 @@ use caretaker_addresses::Addresses;
 use caretaker_addresses::act::Undone;
 use caretaker_addresses::api::{self, ENDPOINT, POOL};
 use caretaker_addresses::subject::{Policy, Subject, World};
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::keep::{Due, Ended, Index as _, Keep as _, observe};
 use caretaker_engine::pass::Pass;
@@ -349,7 +349,7 @@ impl Corner {
     /// What one pass would do, before anything of it is done.
     pub async fn decide(&self, now: Timestamp) -> Vec<Due<Addresses>> {
         let mut rounds = Rounds::<Addresses>::of(observe::<Addresses>(&self.client).await.unwrap());
-        let round = rounds.round(&self.pass.world, &self.pass.bounds, &mut Ledger::default(), true, now);
+        let round = rounds.round(&self.pass.world, &self.pass.limits, &mut Ledger::default(), true, now);
         round.due.into_iter().flat_map(|batch| batch.due).filter(|due| self.is_ours(&due.subject)).collect()
     }
 

@@ -230,7 +230,7 @@ async fn confirm(client: &Client, judged: Judged<'_>, world: &World, now: Timest
     }
     let Some(rule) = rule else { return Ok(live) };
     let verdict = RULES.judge(&live, world, now);
-    if verdict.rule == rule && verdict.next.to_do() == Some(action) {
+    if verdict.rule == rule && verdict.next.pending_action() == Some(action) {
         Ok(live)
     } else {
         Err(Undone::Changed(format!("now it is {}: {}", verdict.rule, verdict.because)))

@@ -8,7 +8,7 @@ pub mod patch;
 
 use std::fmt;
 
-use caretaker_core::{Setting, SignedDuration, Timestamp, duration, time};
+use caretaker_core::{Parsed, SignedDuration, Timestamp, duration, time};
 
 use crate::api::{self, Activity, State};
 use crate::judge::Clock;
@@ -171,7 +171,7 @@ fn present(subject: &Subject, keys: &[&'static str]) -> Vec<&'static str> {
     keys.iter().copied().filter(|key| moment(subject, key).is_set()).collect()
 }
 
-fn moment<'a>(subject: &'a Subject, key: &str) -> &'a Setting<Timestamp> {
+fn moment<'a>(subject: &'a Subject, key: &str) -> &'a Parsed<Timestamp> {
     match key {
         api::ASLEEP_SINCE => &subject.asleep_since,
         api::ANNOUNCED_AT => &subject.announced_at,
@@ -224,15 +224,15 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
     match step {
         Step::Mark(mark) => {
             if let Some(state) = mark.state {
-                subject.state = Setting::Is(state);
+                subject.state = Parsed::Valid(state);
             }
             if let Some(sleep_after) = mark.sleep_after {
-                subject.sleep_after = Setting::Is(sleep_after);
+                subject.sleep_after = Parsed::Valid(sleep_after);
                 subject.by_fallback = true;
                 subject.labelled = true;
             }
             if let Some(activity) = &mark.activity {
-                subject.activity = Setting::Is(activity.clone());
+                subject.activity = Parsed::Valid(activity.clone());
             }
             if let Some(by_hand) = mark.by_hand {
                 subject.slept_by_hand = by_hand;
@@ -240,8 +240,8 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
             for (key, value) in mark
                 .set
                 .iter()
-                .map(|(k, t)| (*k, Setting::Is(*t)))
-                .chain(mark.clear.iter().map(|k| (*k, Setting::Unset)))
+                .map(|(k, t)| (*k, Parsed::Valid(*t)))
+                .chain(mark.clear.iter().map(|k| (*k, Parsed::Missing)))
             {
                 match key {
                     api::ASLEEP_SINCE => subject.asleep_since = value,
@@ -283,9 +283,9 @@ impl fmt::Display for Mark {
         let short = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
         let mut words = Vec::new();
         words.extend(self.state.map(|s| format!("state={s}")));
-        words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, fallback={0}", duration::go(d))));
-        words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::show(a.at), a.by)));
-        words.extend(self.set.iter().map(|(key, t)| format!("{}={}", short(key), time::show(*t))));
+        words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, fallback={0}", duration::format_go(d))));
+        words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
+        words.extend(self.set.iter().map(|(key, t)| format!("{}={}", short(key), time::format(*t))));
         words.extend(self.clear.iter().map(|key| format!("no {}", short(key))));
         words.extend(self.by_hand.map(|by_hand| if by_hand { "slept-by-hand" } else { "no slept-by-hand" }.to_owned()));
         write!(f, "write {}", words.join(", "))

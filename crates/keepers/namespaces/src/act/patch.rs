@@ -37,7 +37,7 @@ pub fn mark(mark: &Mark, seen: &Seen<'_>) -> Value {
     }
     if let Some(after) = mark.sleep_after {
         // As Go writes it: whoever goes back to kubefree can still read it.
-        let text = caretaker_core::duration::go(after);
+        let text = caretaker_core::duration::format_go(after);
         labels.insert(api::SLEEP_AFTER.to_owned(), json!(text));
         annotations.insert(api::FALLBACK.to_owned(), json!(text));
     }
@@ -102,18 +102,18 @@ mod tests {
     use super::*;
     use crate::api::{Activity, State};
     use crate::workload::Term;
-    use caretaker_core::Setting;
+    use caretaker_core::Parsed;
     use rstest::rstest;
 
     const SEEN: Seen<'_> = Seen { uid: "u", resource_version: "7" };
 
     #[rstest]
     #[case::down(
-        Form::Scaled { replicas: 0, record: Setting::Is(3), ours: true },
+        Form::Scaled { replicas: 0, record: Parsed::Valid(3), ours: true },
         json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/laid-down": "true"}}, "spec": {"replicas": 0}})
     )]
     #[case::up(
-        Form::Scaled { replicas: 3, record: Setting::Unset, ours: false },
+        Form::Scaled { replicas: 3, record: Parsed::Missing, ours: false },
         json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/laid-down": null}}, "spec": {"replicas": 3}})
     )]
     #[case::parked(
@@ -125,7 +125,7 @@ mod tests {
         json!({"metadata": {}, "spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": null}}}}})
     )]
     #[case::suspended(
-        Form::Switched { suspended: true, record: Setting::Is(false) },
+        Form::Switched { suspended: true, record: Parsed::Valid(false) },
         json!({"metadata": {"annotations": {"caretaker.dev/legacy-suspend": "false"}}, "spec": {"suspend": true}})
     )]
     #[case::paused(

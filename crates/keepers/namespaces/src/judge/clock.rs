@@ -71,7 +71,7 @@ impl<'a> Clock<'a> {
 
     /// Until when a session counts at the most.
     fn until(&self, since: Timestamp) -> Timestamp {
-        time::after(since, self.world.policy.session)
+        time::saturating_add(since, self.world.policy.session)
     }
 
     /// Neither a time before the last gap nor one before it was made says anything about it, nor one
@@ -79,8 +79,8 @@ impl<'a> Clock<'a> {
     fn not_before_gap(&self, t: Timestamp) -> Timestamp {
         let sessions = self.subject.sessions.get().into_iter().flat_map(BTreeMap::values);
         let in_use = sessions.map(|since| self.until(*since).min(self.now)).max();
-        let bounds = [self.world.last_gap, self.subject.created, self.subject.home_woken, in_use];
-        bounds.into_iter().flatten().fold(t, Timestamp::max)
+        let limits = [self.world.last_gap, self.subject.created, self.subject.home_woken, in_use];
+        limits.into_iter().flatten().fold(t, Timestamp::max)
     }
 
     /// When it is to be put to sleep; `None` if it never is, or is asleep.
@@ -91,7 +91,7 @@ impl<'a> Clock<'a> {
             Way::None | Way::Idle(_) => return None,
         };
         let held = self.subject.is_asleep() || (self.subject.home_asleep && self.subject.kind != Kind::Namespace);
-        if held { None } else { Some(time::after(self.idle_since()?, after)) }
+        if held { None } else { Some(time::saturating_add(self.idle_since()?, after)) }
     }
 
     /// When it is to be deleted, announcements aside. For one still awake: if it is put to sleep as
@@ -103,13 +103,13 @@ impl<'a> Clock<'a> {
         if self.must_be_asleep() && !self.subject.is_asleep() && self.sleep().is_none() {
             return None;
         }
-        let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::after(idle, sleep).max(self.now));
+        let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::saturating_add(idle, sleep).max(self.now));
         match self.way {
             Way::None => None,
-            Way::Idle(delete) => Some(time::after(idle, delete)),
-            Way::Asleep(sleep) => Some(time::after(asleep(sleep), sleep)),
+            Way::Idle(delete) => Some(time::saturating_add(idle, delete)),
+            Way::Asleep(sleep) => Some(time::saturating_add(asleep(sleep), sleep)),
             Way::Both { sleep, delete } => {
-                Some(time::after(idle, delete).max(time::after(asleep(sleep), delete - sleep)))
+                Some(time::saturating_add(idle, delete).max(time::saturating_add(asleep(sleep), delete - sleep)))
             }
         }
     }
@@ -145,10 +145,10 @@ impl<'a> Clock<'a> {
         const LONG: SignedDuration = SignedDuration::from_hours(7 * 24);
         let lead = self.lead()?;
         let at = self.subject.announced_at.value()?;
-        let date = self.subject.delete_at.value().unwrap_or(at).max(time::after(at, lead)).max(self.deletion()?);
-        let future = at > time::after(self.now, super::SKEW);
+        let date = self.subject.delete_at.value().unwrap_or(at).max(time::saturating_add(at, lead)).max(self.deletion()?);
+        let future = at > time::saturating_add(self.now, super::SKEW);
         let earlier = self.idle_since().is_none_or(|idle| at < idle);
-        let stale = self.now > time::after(date, self.period().max(LONG));
+        let stale = self.now > time::saturating_add(date, self.period().max(LONG));
         (!future && !earlier && !stale).then_some(at)
     }
 
@@ -163,7 +163,7 @@ impl<'a> Clock<'a> {
     /// the date that was given.
     #[must_use]
     pub fn deletion_if_announced(&self, announced: Timestamp) -> Option<Timestamp> {
-        let at = self.deletion()?.max(time::after(announced, self.lead()?));
+        let at = self.deletion()?.max(time::saturating_add(announced, self.lead()?));
         let promised = self.subject.delete_at.value().filter(|_| self.announced().is_some());
         Some(promised.map_or(at, |promised| promised.max(at)))
     }
@@ -177,7 +177,7 @@ impl<'a> Clock<'a> {
         };
         let told = self.subject.delete_at.value();
         let little = self.lead().unwrap_or_default() / 10;
-        told.is_none_or(|told| time::between(told, at) > little)
+        told.is_none_or(|told| time::duration_between(told, at) > little)
     }
 
     /// When it is deleted, announced as far as it has to be; `None` if it is not announced yet.
@@ -228,9 +228,9 @@ impl<'a> Clock<'a> {
         let limits: Vec<String> =
             limits.into_iter().filter_map(|(name, d)| Some(format!("{name} is {}", duration::format(d?)))).collect();
         if let Some(since) = self.in_use() {
-            return format!("in use: a session is open since {}; {}", time::show(since), limits.join(", "));
+            return format!("in use: a session is open since {}; {}", time::format(since), limits.join(", "));
         }
-        let (at, limits) = (time::show(idle), limits.join(", "));
+        let (at, limits) = (time::format(idle), limits.join(", "));
         if self.world.last_gap.is_some_and(|gap| gap >= idle) {
             return format!("silence counts from {at} on, as activity may have been missed before; {limits}");
         }
@@ -241,8 +241,8 @@ impl<'a> Clock<'a> {
     #[must_use]
     pub fn why_deleted(&self) -> String {
         let asleep =
-            self.asleep_from().map(|since| format!(", asleep since {}", time::show(since))).unwrap_or_default();
-        let announced = self.announced().map(|at| format!(", announced at {}", time::show(at))).unwrap_or_default();
+            self.asleep_from().map(|since| format!(", asleep since {}", time::format(since))).unwrap_or_default();
+        let announced = self.announced().map(|at| format!(", announced at {}", time::format(at))).unwrap_or_default();
         format!("{}{asleep}{announced}", self.why_idle())
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::admit::Crowd;
-use caretaker_core::{Setting, Timestamp};
+use caretaker_core::limits::Population;
+use caretaker_core::{Parsed, Timestamp};
 
 use caretaker_engine::keep::{Index, Refusal};
 
@@ -171,9 +171,9 @@ impl Observation {
         for ns in &mut subjects {
             if let Some(heard) = self.uses.get(home)
                 && ns.activity.get().is_none_or(|said| said.at < heard.at)
-                && ns.activity.broken().is_none()
+                && ns.activity.invalid().is_none()
             {
-                ns.activity = Setting::Is(heard.clone());
+                ns.activity = Parsed::Valid(heard.clone());
             }
             ns.claims = self.claims.get(home).map_or(0, BTreeSet::len);
             ns.kept = self.kept.get(home).into_iter().flatten().map(|name| format!("Service/{name}")).collect();
@@ -344,20 +344,20 @@ impl Index<Namespaces> for Observation {
         let complains = |subject: &&Subject| subject.kind == Kind::Namespace && subject.inactive.is_none();
         let rows = subjects.iter().filter(complains).flat_map(|subject| &subject.workloads);
         let refusal = |row: &Workload| {
-            let because = row.broken()?.to_string();
+            let because = row.invalid()?.to_string();
             let (kind, name, uid) = (row.kind.name(), row.name.clone(), row.uid.clone());
             Some(Refusal { kind, namespace: Some(home.clone()), name, uid, rule: BROKEN_RECORD, because, on: None })
         };
         rows.filter_map(refusal).collect()
     }
 
-    fn crowd(&self) -> Crowd {
+    fn population(&self) -> Population {
         let paced = self.namespaces.len();
-        Crowd {
-            subjects: paced + self.singles.values().map(BTreeMap::len).sum::<usize>(),
-            paced,
+        Population {
+            breaker_total: pace_total + self.singles.values().map(BTreeMap::len).sum::<usize>(),
+            pace_total,
             queued: 0,
-            leaves: false,
+            removes: false,
         }
     }
 }

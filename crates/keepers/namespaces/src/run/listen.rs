@@ -172,7 +172,7 @@ impl Listening {
                 Next::Send => self.send(&mut canary).await,
                 Next::Wait(until) => {
                     // What is not written yet is tried again soon.
-                    let again = if kept.value == saved { until } else { time::after(now, UNSAVED) };
+                    let again = if kept.value == saved { until } else { time::saturating_add(now, UNSAVED) };
                     self.wait(until.min(again), &mut canary, &mut kept).await;
                 }
             }
@@ -249,7 +249,7 @@ impl Listening {
             Some(before) if before >= self.since => return self.proven.unwrap_or(before),
             // A log is read on where it was left.
             Some(before) if self.source.resumes => return before,
-            Some(before) if time::between(before, now) > UNLED => {
+            Some(before) if time::duration_between(before, now) > UNLED => {
                 gaps.begin(before, "no replica was there to listen");
                 return before;
             }
@@ -280,14 +280,14 @@ impl Listening {
         let note = match (gaps.open(), gaps.all().iter().max_by_key(|gap| gap.to)) {
             (Some(gap), _) => {
                 let trouble = self.source.ear.trouble().map(|why| format!("; {why}")).unwrap_or_default();
-                let (from, because) = (time::show(gap.from), &gap.because);
+                let (from, because) = (time::format(gap.from), &gap.because);
                 Some(format!("activity may be missed since {from}, so that no silence counts: {because}{trouble}"))
             }
             (None, Some(gap)) => gap.to.map(|to| {
                 format!(
                     "silence counts from {} on; the last gap began at {}: {}",
-                    time::show(to),
-                    time::show(gap.from),
+                    time::format(to),
+                    time::format(gap.from),
                     gap.because
                 )
             }),

@@ -101,7 +101,7 @@ impl Records {
 
     /// When something may be written that may not be written yet.
     pub(super) fn next(&self) -> Option<Timestamp> {
-        self.later.first()
+        self.later.earliest()
     }
 
     /// Returns when a write has ended; never, if none is under way.
@@ -156,7 +156,7 @@ impl Records {
 
     /// Begins what may be written. `complete`: a namespace that is not known does not exist.
     pub(super) fn begin(&mut self, seen: &Observation, policy: &Policy, complete: bool, now: Timestamp) {
-        for home in self.later.over(now) {
+        for home in self.later.pop_expired(now) {
             let awake = seen.namespace(&home).is_none_or(|ns| ns.state() == State::Normal);
             self.queue(home, awake);
         }
@@ -252,7 +252,7 @@ impl Records {
         let mut earlier = note;
         earlier.and(self.notes.remove(&home).unwrap_or_default());
         self.notes.insert(home.clone(), earlier);
-        self.later.set(&home, Some(time::after(now, pause)));
+        self.later.set(&home, Some(time::saturating_add(now, pause)));
     }
 
     /// Hears nothing more, and has everything written that was heard, however lately it was written.

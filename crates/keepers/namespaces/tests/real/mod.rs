@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use caretaker_core::admit::Ledger;
+use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::pass::Pass;
 use caretaker_namespaces::Namespaces;

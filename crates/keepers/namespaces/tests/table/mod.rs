@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use caretaker_core::{Action as _, Setting, SignedDuration, Timestamp, Verdict, duration, time};
+use caretaker_core::{Action as _, Parsed, SignedDuration, Timestamp, Verdict, duration, time};
 use caretaker_namespaces::act::Action;
 use caretaker_namespaces::api::{self, Activity, Place, State};
 use caretaker_namespaces::judge::RULES;
@@ -32,8 +32,8 @@ pub fn future(text: &str) -> Timestamp {
 pub fn awake() -> Subject {
     Subject {
         name: "shop".to_owned(),
-        state: Setting::Is(State::Normal),
-        activity: Setting::Is(Activity { at: now(), by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
+        state: Parsed::Valid(State::Normal),
+        activity: Parsed::Valid(Activity { at: now(), by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
         ..Subject::default()
     }
 }
@@ -41,7 +41,7 @@ pub fn awake() -> Subject {
 /// The same, asleep for so long, silent for longer.
 pub fn asleep(since: &str) -> Subject {
     let mut subject = awake().idle("1000d").in_state(State::Sleep);
-    subject.asleep_since = Setting::Is(past(since));
+    subject.asleep_since = Parsed::Valid(past(since));
     subject
 }
 
@@ -66,37 +66,37 @@ pub trait Told: Sized {
     }
     fn used_at(self, at: Timestamp) -> Self {
         self.change(|s| {
-            s.activity = Setting::Is(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() });
+            s.activity = Parsed::Valid(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() });
         })
     }
     fn activity(self, text: &str) -> Self {
         self.change(|s| s.activity = api::read_activity(Some(text)))
     }
     fn never_seen(self) -> Self {
-        self.change(|s| s.activity = Setting::Unset)
+        self.change(|s| s.activity = Parsed::Missing)
     }
     fn in_state(self, state: State) -> Self {
-        self.change(|s| s.state = Setting::Is(state))
+        self.change(|s| s.state = Parsed::Valid(state))
     }
     fn asleep_since(self, at: Timestamp) -> Self {
-        self.change(|s| s.asleep_since = Setting::Is(at))
+        self.change(|s| s.asleep_since = Parsed::Valid(at))
     }
     /// Announced so long ago, for a date.
     fn announced(self, ago: &str, at: Timestamp) -> Self {
         self.change(|s| {
-            s.announced_at = Setting::Is(past(ago));
-            s.delete_at = Setting::Is(at);
+            s.announced_at = Parsed::Valid(past(ago));
+            s.delete_at = Parsed::Valid(at);
         })
     }
     fn by_hand_until(self, at: Timestamp) -> Self {
-        self.change(|s| s.hand_sleep_until = Setting::Is(at))
+        self.change(|s| s.hand_sleep_until = Parsed::Valid(at))
     }
     fn kept_awake_until(self, at: Timestamp) -> Self {
-        self.change(|s| s.hand_wake_until = Setting::Is(at))
+        self.change(|s| s.hand_wake_until = Parsed::Valid(at))
     }
     /// Somebody is in it since so long ago.
     fn in_use(self, ago: &str) -> Self {
-        self.change(|s| s.sessions = Setting::Is([("x1".to_owned(), past(ago))].into()))
+        self.change(|s| s.sessions = Parsed::Valid([("x1".to_owned(), past(ago))].into()))
     }
     fn created(self, ago: &str) -> Self {
         self.change(|s| s.created = Some(past(ago)))
@@ -160,8 +160,8 @@ pub fn judge(subject: &Subject, world: &World) -> Verdict<Action> {
 /// A verdict in short: `rule: next action @when`, the time relative to now.
 pub fn short(verdict: &Verdict<Action>) -> String {
     let action = verdict.next.action().map(|a| format!(" {}", a.name())).unwrap_or_default();
-    let when = verdict.next.at().map(|at| {
-        let far = time::between(now(), at);
+    let when = verdict.next.deadline().map(|at| {
+        let far = time::duration_between(now(), at);
         format!(" @{}{}", if far.is_negative() { "" } else { "+" }, duration::format(far))
     });
     format!("{}: {}{action}{}", verdict.rule, verdict.next.name(), when.unwrap_or_default())

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use caretaker_core::Timestamp;
-use caretaker_core::admit::Bounds;
+use caretaker_core::limits::Limits;
 use caretaker_engine::Engine;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
@@ -56,16 +56,16 @@ impl Write for Lines {
 
 impl Working {
     pub fn start(client: &Client, clock: Clock, scan: Duration, world: World) -> Self {
-        Self::bounded(client, clock, scan, world, Bounds::default())
+        Self::bounded(client, clock, scan, world, Limits::default())
     }
 
-    pub fn bounded(client: &Client, clock: Clock, scan: Duration, world: World, bounds: Bounds) -> Self {
-        Self::with(client, clock, scan, Settings { world, bounds, concurrency: 8 }, None)
+    pub fn bounded(client: &Client, clock: Clock, scan: Duration, world: World, limits: Limits) -> Self {
+        Self::with(client, clock, scan, Settings { world, limits, concurrency: 8 }, None)
     }
 
     /// A keeper that hears of uses.
     pub fn listening(client: &Client, clock: Clock, scan: Duration, source: Source) -> Self {
-        let settings = Settings { world: World::default(), bounds: Bounds::default(), concurrency: 8 };
+        let settings = Settings { world: World::default(), limits: Limits::default(), concurrency: 8 };
         Self::with(client, clock, scan, settings, Some(source))
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caretaker_core::setting::quoted;
+use caretaker_core::parsed::quoted;
 
 use super::pools::{PoolRow, Record};
 use super::{Home, Observation, Person};
