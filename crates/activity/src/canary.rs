@@ -1,185 +1,111 @@
-//! Whether anything is heard at all: a request of our own goes out every so often and must come back
-//! as an audit event. While it does not, silence means nothing.
+//! Proves that audit events arrive: Caretaker regularly sends a request of its own, the canary, whose audit event must
+//! come back. While it does not come back, the absence of activity means nothing.
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
-use serde::{Deserialize, Serialize};
 
-/// A time in which use may have been missed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gap {
-    /// From when on.
-    pub from: Timestamp,
-    /// Until when; nothing while it lasts.
-    pub to: Option<Timestamp>,
-    /// Why.
-    pub because: String,
-}
+use crate::gap::Gaps;
 
-/// The gaps of late, the last one last.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gaps {
-    #[serde(default)]
-    gaps: Vec<Gap>,
-}
-
-/// Gaps that are kept, for people; only the last one matters.
-const KEPT: usize = 10;
-
-impl Gaps {
-    /// Whether nobody ever listened.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.gaps.is_empty()
-    }
-
-    /// The one that lasts.
-    #[must_use]
-    pub fn open(&self) -> Option<&Gap> {
-        self.gaps.iter().find(|gap| gap.to.is_none())
-    }
-
-    /// From when on silence counts; `None` if there never was a gap.
-    #[must_use]
-    pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
-        self.gaps.iter().map(|gap| gap.to.unwrap_or(now)).max()
-    }
-
-    /// All of them.
-    #[must_use]
-    pub fn all(&self) -> &[Gap] {
-        &self.gaps
-    }
-
-    /// A gap begins, unless one lasts already.
-    pub fn begin(&mut self, from: Timestamp, because: impl Into<String>) {
-        if self.open().is_none() {
-            self.gaps.push(Gap { from, to: None, because: because.into() });
-            let over = self.gaps.len().saturating_sub(KEPT);
-            self.gaps.drain(..over);
-        }
-    }
-
-    /// More is known about why the gap lasts.
-    fn explain(&mut self, because: String) {
-        if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.to.is_none()) {
-            gap.because = because;
-        }
-    }
-
-    /// Something was lost at a moment.
-    pub fn note(&mut self, at: Timestamp, because: impl Into<String>) {
-        self.gaps.push(Gap { from: at, to: Some(at), because: because.into() });
-        self.gaps.sort_by_key(|gap| gap.from);
-        let over = self.gaps.len().saturating_sub(KEPT);
-        self.gaps.drain(..over);
-    }
-
-    /// The gap that lasts is over since a time.
-    pub fn end(&mut self, to: Timestamp) {
-        if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.to.is_none()) {
-            gap.to = Some(to.max(gap.from));
-        }
-    }
-
-    /// Takes in gaps that others have noted. Of one that both know, this one knows how it ended.
-    pub fn and(&mut self, others: Self) {
-        for gap in others.gaps {
-            if !self.gaps.iter().any(|known| known.from == gap.from) {
-                self.gaps.push(gap);
-            }
-        }
-        self.gaps.sort_by_key(|gap| gap.from);
-        let over = self.gaps.len().saturating_sub(KEPT);
-        self.gaps.drain(..over);
-    }
-}
+/// The user agent of a canary request is this prefix and the canary's id, which no other client can guess.
+pub const USER_AGENT_PREFIX: &str = "caretaker-canary/";
 
 /// What to do next about canaries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
-    /// Wait until then.
-    Wait(Timestamp),
-    /// Send one.
+pub enum CanaryStep {
+    /// Nothing is due until then.
+    WaitUntil(Timestamp),
+    /// Send a canary now, and record it.
     Send,
 }
 
-/// Sends canaries, and waits for them.
+/// A canary that was sent and has not come back.
 #[derive(Debug, Clone)]
-pub struct Canary {
-    every: SignedDuration,
-    /// The one that is out: its word, and when it was sent.
-    out: Option<(String, Timestamp)>,
-    /// When the next one is sent.
-    due: Timestamp,
-    /// The last one that came back in time was sent then.
-    proven: Timestamp,
-    /// Why the last one could not be sent.
-    unsent: Option<String>,
+struct Outstanding {
+    id: String,
+    sent_at: Timestamp,
 }
 
-impl Canary {
-    /// The first one is due now; `proven` is when somebody was last known to listen.
+/// Tracks which canary was sent, when the next one is due, and up to when audit events are proven to arrive. It sends
+/// nothing itself.
+#[derive(Debug, Clone)]
+pub struct CanaryTracker {
+    interval: SignedDuration,
+    outstanding: Option<Outstanding>,
+    /// When the next canary is sent.
+    due: Timestamp,
+    /// When the last canary was sent that came back in time.
+    proven_until: Timestamp,
+    /// Why the last attempt to send failed.
+    send_error: Option<String>,
+}
+
+impl CanaryTracker {
+    /// The first canary is due now. `proven_until` is the time up to which audit events are known to have arrived.
     #[must_use]
-    pub fn new(every: SignedDuration, proven: Timestamp, now: Timestamp) -> Self {
-        Self { every, out: None, due: now, proven, unsent: None }
+    pub fn new(interval: SignedDuration, proven_until: Timestamp, now: Timestamp) -> Self {
+        Self { interval, outstanding: None, due: now, proven_until, send_error: None }
     }
 
-    /// What to do next. One that is not back when the next is due is missing: that is a gap.
-    pub fn next(&mut self, gaps: &mut Gaps, now: Timestamp) -> Next {
+    /// Returns what to do next. Opens a gap if the outstanding canary is not back when the next one is due, or if no
+    /// canary could be sent for two intervals.
+    pub fn next_step(&mut self, gaps: &mut Gaps, now: Timestamp) -> CanaryStep {
         if now < self.due {
-            return Next::Wait(self.due);
+            return CanaryStep::WaitUntil(self.due);
         }
-        if self.out.is_some() {
-            let every = duration::format(self.every);
-            let because =
-                format!("a request of our own was not heard of within {every}: do audit events come here at all?");
-            gaps.begin(self.proven, because.clone());
-            gaps.explain(because);
-        } else if let Some(why) = &self.unsent
-            && time::duration_between(self.proven, now) > self.every * 2
+        if self.outstanding.is_some() {
+            let interval = duration::format(self.interval);
+            let because = format!(
+                "the canary request's audit event did not arrive within {interval}: \
+                 check that every API server sends its audit events to Caretaker"
+            );
+            gaps.start(self.proven_until, because.clone());
+            gaps.set_reason(because);
+        } else if let Some(error) = &self.send_error
+            && time::duration_between(self.proven_until, now) > self.interval * 2
         {
-            gaps.begin(self.proven, format!("no request could be sent to see whether its audit event comes: {why}"));
+            gaps.start(self.proven_until, format!("the canary request could not be sent: {error}"));
         }
-        Next::Send
+        CanaryStep::Send
     }
 
-    /// One is sent now.
-    pub fn sent(&mut self, word: String, now: Timestamp) {
-        (self.out, self.unsent, self.due) = (Some((word, now)), None, time::saturating_add(now, self.every));
+    /// Records that a canary is sent now. It replaces the outstanding one.
+    pub fn record_sent(&mut self, id: String, now: Timestamp) {
+        self.outstanding = Some(Outstanding { id, sent_at: now });
+        (self.send_error, self.due) = (None, time::saturating_add(now, self.interval));
     }
 
-    /// One could not be sent: it is tried again soon.
-    pub fn unsent(&mut self, why: String, now: Timestamp) {
-        (self.out, self.unsent, self.due) = (None, Some(why), time::saturating_add(now, self.every / 12));
+    /// Records that a canary could not be sent. The next attempt is due after a twelfth of the interval.
+    pub fn record_send_failure(&mut self, error: String, now: Timestamp) {
+        self.outstanding = None;
+        (self.send_error, self.due) = (Some(error), time::saturating_add(now, self.interval / 12));
     }
 
-    /// Somebody must know whether all is heard up to now: the next one is due soon.
-    pub fn hurry(&mut self, now: Timestamp) {
+    /// Makes the next canary due within a second, because a decision waits for proof that all activity up to now has
+    /// arrived. Does nothing while a canary is outstanding: it may still come back.
+    pub fn request_soon(&mut self, now: Timestamp) {
         const SOON: SignedDuration = SignedDuration::from_secs(1);
-        let sent = self.out.as_ref().map(|(_, sent)| *sent);
-        // One that is out may come back yet; it is not given up for another.
-        if sent.is_none() {
-            self.due = self.due.min(time::saturating_add(self.proven, SOON).max(now));
+        if self.outstanding.is_none() {
+            self.due = self.due.min(time::saturating_add(self.proven_until, SOON).max(now));
         }
     }
 
-    /// All was heard that was done until then.
+    /// Returns the time up to which all audit events are proven to have arrived.
     #[must_use]
-    pub fn proven(&self) -> Timestamp {
-        self.proven
+    pub fn proven_until(&self) -> Timestamp {
+        self.proven_until
     }
 
-    /// Whether it waits for one to come back.
+    /// Returns true while a canary was sent and has not come back.
     #[must_use]
-    pub fn waits(&self) -> bool {
-        self.out.is_some()
+    pub fn is_outstanding(&self) -> bool {
+        self.outstanding.is_some()
     }
 
-    /// One came back; true if it is the one that is out. A gap ends when it was sent.
-    pub fn back(&mut self, word: &str, gaps: &mut Gaps) -> bool {
-        let Some((_, sent)) = self.out.take_if(|(out, _)| out == word) else { return false };
-        self.proven = sent;
-        gaps.end(sent);
+    /// Records that the audit event of a canary arrived. Returns false and changes nothing if it is not the outstanding
+    /// one. Otherwise the open gap ends at the time when the canary was sent.
+    pub fn record_returned(&mut self, id: &str, gaps: &mut Gaps) -> bool {
+        let Some(returned) = self.outstanding.take_if(|outstanding| outstanding.id == id) else { return false };
+        self.proven_until = returned.sent_at;
+        gaps.end(returned.sent_at);
         true
     }
 }
@@ -194,75 +120,49 @@ mod tests {
         Timestamp::from_second(seconds).unwrap()
     }
 
-    fn started(gaps: &mut Gaps) -> Canary {
-        let mut canary = Canary::new(MINUTE, at(0), at(0));
-        assert_eq!(canary.next(gaps, at(0)), Next::Send);
-        canary.sent("a".to_owned(), at(0));
+    /// A tracker whose canary `a` was sent at second 0.
+    fn started(gaps: &mut Gaps) -> CanaryTracker {
+        let mut canary = CanaryTracker::new(MINUTE, at(0), at(0));
+        assert_eq!(canary.next_step(gaps, at(0)), CanaryStep::Send);
+        canary.record_sent("a".to_owned(), at(0));
         canary
     }
 
     #[test]
-    fn one_a_minute_and_no_gap_while_they_come_back() {
+    fn canaries_that_come_back_are_sent_once_per_interval_and_open_no_gap() {
         let mut gaps = Gaps::default();
         let mut canary = started(&mut gaps);
-        assert!(!canary.back("another's", &mut gaps) && canary.back("a", &mut gaps));
-        assert_eq!(canary.next(&mut gaps, at(59)), Next::Wait(at(60)));
-        assert_eq!(canary.next(&mut gaps, at(60)), Next::Send);
+        assert!(!canary.record_returned("another's", &mut gaps) && canary.record_returned("a", &mut gaps));
+        assert_eq!(canary.next_step(&mut gaps, at(59)), CanaryStep::WaitUntil(at(60)));
+        assert_eq!(canary.next_step(&mut gaps, at(60)), CanaryStep::Send);
         assert!(gaps.is_empty());
     }
 
     #[test]
-    fn a_missing_one_is_a_gap_since_the_last_that_came_back_and_until_the_next_was_sent() {
+    fn a_missing_canary_is_a_gap_from_the_last_returned_one_until_the_next_returned_one_was_sent() {
         let mut gaps = Gaps::default();
         let mut canary = started(&mut gaps);
-        canary.back("a", &mut gaps);
-        canary.sent("b".to_owned(), at(60));
-        assert_eq!(canary.next(&mut gaps, at(120)), Next::Send);
-        assert_eq!(gaps.open().map(|gap| gap.from), Some(at(0)));
-        assert_eq!(gaps.last(at(130)), Some(at(130)), "no silence counts while it lasts");
-        canary.sent("c".to_owned(), at(120));
-        assert!(!canary.back("b", &mut gaps), "late is missing");
-        assert!(canary.back("c", &mut gaps));
-        assert_eq!((gaps.open(), gaps.last(at(500))), (None, Some(at(120))));
+        canary.record_returned("a", &mut gaps);
+        canary.record_sent("b".to_owned(), at(60));
+        assert_eq!(canary.next_step(&mut gaps, at(120)), CanaryStep::Send);
+        assert_eq!(gaps.open_gap().map(|gap| gap.from), Some(at(0)));
+        assert_eq!(gaps.last_end(at(130)), Some(at(130)), "no idle time counts while the gap is open");
+        canary.record_sent("c".to_owned(), at(120));
+        assert!(!canary.record_returned("b", &mut gaps), "a late canary is a missing one");
+        assert!(canary.record_returned("c", &mut gaps));
+        assert_eq!((gaps.open_gap(), gaps.last_end(at(500))), (None, Some(at(120))));
     }
 
     #[test]
-    fn one_that_cannot_be_sent_is_tried_again_before_it_is_a_gap() {
+    fn a_canary_that_cannot_be_sent_is_retried_and_becomes_a_gap_after_two_intervals() {
         let mut gaps = Gaps::default();
         let mut canary = started(&mut gaps);
-        canary.back("a", &mut gaps);
+        canary.record_returned("a", &mut gaps);
         let mut now = 60;
-        while canary.next(&mut gaps, at(now)) == Next::Send && gaps.is_empty() {
-            canary.unsent("refused".to_owned(), at(now));
+        while canary.next_step(&mut gaps, at(now)) == CanaryStep::Send && gaps.is_empty() {
+            canary.record_send_failure("refused".to_owned(), at(now));
             now += 5;
         }
-        assert_eq!((now, gaps.open().map(|gap| gap.from)), (125, Some(at(0))));
-    }
-
-    #[test]
-    fn what_others_note_counts_as_well() {
-        let mut ours = Gaps::default();
-        ours.begin(at(10), "ours");
-        let mut theirs = ours.clone();
-        ours.end(at(20));
-        let closed = ours.clone();
-        ours.and(theirs.clone());
-        assert_eq!(ours, closed, "it is over, whatever was written before");
-        theirs.end(at(20));
-        theirs.begin(at(15), "lines were lost");
-        theirs.end(at(25));
-        ours.and(theirs);
-        assert_eq!((ours.all().len(), ours.last(at(99))), (2, Some(at(25))));
-    }
-
-    #[test]
-    fn only_the_last_few_are_kept() {
-        let mut gaps = Gaps::default();
-        for i in 0..100 {
-            gaps.begin(at(i), "x");
-            gaps.begin(at(i + 50), "not a second one");
-            gaps.end(at(i + 1));
-        }
-        assert_eq!((gaps.all().len(), gaps.last(at(0))), (KEPT, Some(at(100))));
+        assert_eq!((now, gaps.open_gap().map(|gap| gap.from)), (125, Some(at(0))));
     }
 }

@@ -1,4 +1,5 @@
-//! Audit events as the API server sends them, as little of each as matters, borrowed from the text.
+//! Decodes audit events as the API server sends them. Only the fields that matter are decoded, and they borrow from
+//! the text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,113 +10,113 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// One stage of one request.
+/// One stage of one request: `Event` of `audit.k8s.io/v1`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Event<'a> {
-    /// The request: the same in all of its stages.
+pub struct AuditEvent<'a> {
+    /// Identifies the request; the same in all of its stages. Clients may choose it.
     #[serde(borrow, rename = "auditID")]
-    pub id: Cow<'a, str>,
+    pub audit_id: Cow<'a, str>,
     /// `RequestReceived`, `ResponseStarted`, `ResponseComplete` or `Panic`.
     #[serde(borrow)]
     pub stage: Cow<'a, str>,
-    /// The path and its query.
+    /// The path and the query of the request.
     #[serde(borrow, rename = "requestURI")]
-    pub uri: Cow<'a, str>,
+    pub request_uri: Cow<'a, str>,
     /// `get`, `list`, `watch`, `create` and so on.
     #[serde(borrow)]
     pub verb: Cow<'a, str>,
-    /// Who proved who they are.
+    /// The authenticated user.
     #[serde(borrow)]
-    pub user: User<'a>,
-    /// As whom they act, if it is somebody else.
+    pub user: UserInfo<'a>,
+    /// The user that `user` impersonates, if any.
     #[serde(borrow)]
-    pub impersonated_user: Option<User<'a>>,
-    /// With what program.
+    pub impersonated_user: Option<UserInfo<'a>>,
+    /// The client program.
     #[serde(borrow)]
     pub user_agent: Cow<'a, str>,
-    /// On what; nothing for a path that is no resource.
+    /// The object of the request; `None` for a path that is not a resource.
     #[serde(borrow)]
     pub object_ref: Option<ObjectRef<'a>>,
-    /// The answer, once there is one.
-    pub response_status: Option<Answer>,
-    /// When the request came.
+    /// The response; `None` until there is one.
+    pub response_status: Option<ResponseStatus>,
+    /// When the API server received the request.
     #[serde(borrow)]
     pub request_received_timestamp: Cow<'a, str>,
-    /// When this stage was reached.
+    /// When the request reached this stage.
     #[serde(borrow)]
     pub stage_timestamp: Cow<'a, str>,
 }
 
-/// Somebody.
+/// A user, as the API server authenticated or impersonated it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct User<'a> {
+pub struct UserInfo<'a> {
     /// The name.
     #[serde(borrow)]
     pub username: Cow<'a, str>,
-    /// What tells two of the same name apart.
+    /// Distinguishes users that had the same name at different times.
     #[serde(borrow)]
     pub uid: Cow<'a, str>,
-    /// The groups.
+    /// The groups of the user.
     #[serde(borrow)]
-    pub groups: Vec<Text<'a>>,
+    pub groups: Vec<CowStr<'a>>,
 }
 
-/// A text in a list, borrowed where it can be.
+/// A string in a list. It borrows from the text unless it has escapes.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
-pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+pub struct CowStr<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// An object, or all of a kind.
+/// The object of a request, or all objects of a kind.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectRef<'a> {
-    /// Plural, such as `pods`.
+    /// The plural resource name, such as `pods`.
     #[serde(borrow)]
     pub resource: Cow<'a, str>,
-    /// Where it is.
+    /// The namespace; empty for cluster-scoped requests.
     #[serde(borrow)]
     pub namespace: Cow<'a, str>,
-    /// Its name, if one was meant.
+    /// The object's name; empty for a request on all objects of the kind.
     #[serde(borrow)]
     pub name: Cow<'a, str>,
-    /// Its group, empty for the core's.
+    /// The API group; empty for the core group.
     #[serde(borrow)]
     pub api_group: Cow<'a, str>,
-    /// Such as `exec`.
+    /// The subresource, such as `exec`; empty if there is none.
     #[serde(borrow)]
     pub subresource: Cow<'a, str>,
 }
 
-/// What the API server answered.
+/// The response of the API server.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub struct Answer {
-    /// The HTTP status.
+pub struct ResponseStatus {
+    /// The HTTP status code.
     pub code: u16,
 }
 
-impl<'a> Event<'a> {
-    /// Who it counts for.
+impl<'a> AuditEvent<'a> {
+    /// Returns the user whose activity this is: the impersonated user if there is one.
     #[must_use]
-    pub fn actor(&self) -> &User<'a> {
+    pub fn actor(&self) -> &UserInfo<'a> {
         self.impersonated_user.as_ref().unwrap_or(&self.user)
     }
 
-    /// When the request came.
+    /// Returns when the API server received the request; `None` if the timestamp is missing or invalid.
     #[must_use]
-    pub fn received(&self) -> Option<Timestamp> {
+    pub fn received_at(&self) -> Option<Timestamp> {
         self.request_received_timestamp.parse().ok()
     }
 
-    /// When this stage was reached.
+    /// Returns when the request reached this stage; `None` if the timestamp is missing or invalid.
     #[must_use]
-    pub fn reached(&self) -> Option<Timestamp> {
+    pub fn stage_reached_at(&self) -> Option<Timestamp> {
         self.stage_timestamp.parse().ok()
     }
 
-    /// What was done, as the specification of `activity-status` writes it: `ListPods`.
+    /// Returns the operation in the form of the annotation `activity-status`, such as `ListPods`.
     #[must_use]
     pub fn what(&self) -> String {
         let mut what = String::with_capacity(32);
@@ -130,46 +131,50 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Why a text is no batch of events.
+/// Why a request body is not a batch of audit events.
 #[derive(Debug, thiserror::Error)]
-pub enum Malformed {
-    /// It is not JSON, or not of that shape.
-    #[error("not an EventList in JSON: {0}")]
+pub enum DecodeError {
+    /// The body is not JSON, or does not have the fields of a list.
+    #[error("the body is not an EventList in JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is something else.
-    #[error("{0:?} is no EventList of audit.k8s.io/v1: is another webhook's address in the API server's settings?")]
-    Kind(String),
+    /// The body is an object of another kind or version.
+    #[error(
+        "the body is {0:?}, not an EventList of audit.k8s.io/v1: check the address in the file of the API server's \
+         --audit-webhook-config-file"
+    )]
+    WrongKind(String),
 }
 
-/// What is not read yet: only whether it is a batch at all.
+/// The kind and version of a body.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Head<'a> {
+struct TypeMeta<'a> {
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow, default)]
     api_version: Cow<'a, str>,
 }
 
-/// Reads a batch and hands out one event after the other, or nothing for one that cannot be read: it
-/// does not spoil the others. No more than one is held at a time.
-pub fn batch(body: &[u8], mut each: impl FnMut(Option<&Event<'_>>)) -> Result<(), Malformed> {
-    const SHOWN: usize = 80;
-    let head: Head<'_> = serde_json::from_slice(body)?;
-    if head.kind != "EventList" || head.api_version != "audit.k8s.io/v1" {
-        let kind = format!("{}, {}", head.api_version, head.kind);
-        return Err(Malformed::Kind(kind.chars().take(SHOWN).collect()));
+/// Decodes a batch and calls `each` with one event after the other, or with `None` for an item that cannot be decoded.
+/// An undecodable item does not affect the others. At most one event is in memory at a time.
+pub fn decode_batch(body: &[u8], mut each: impl FnMut(Option<&AuditEvent<'_>>)) -> Result<(), DecodeError> {
+    const MAX_SHOWN: usize = 80;
+    let meta: TypeMeta<'_> = serde_json::from_slice(body)?;
+    if meta.kind != "EventList" || meta.api_version != "audit.k8s.io/v1" {
+        let kind = format!("{}, {}", meta.api_version, meta.kind);
+        return Err(DecodeError::WrongKind(kind.chars().take(MAX_SHOWN).collect()));
     }
-    let mut taken = 0_usize;
-    let whole = items(body, &mut |event: Event<'_>| {
-        taken += 1;
+    let mut decoded = 0_usize;
+    let all_decoded = for_each_item(body, &mut |event: AuditEvent<'_>| {
+        decoded += 1;
         each(Some(&event));
     });
-    if whole.is_err() {
-        let mut place = 0;
-        items(body, &mut |text: &RawValue| {
-            place += 1;
-            if place > taken {
+    if all_decoded.is_err() {
+        // The first pass stops at an undecodable item. The second pass decodes each of the remaining items alone.
+        let mut number = 0;
+        for_each_item(body, &mut |text: &RawValue| {
+            number += 1;
+            if number > decoded {
                 each(serde_json::from_str(text.get()).ok().as_ref());
             }
         })?;
@@ -177,19 +182,19 @@ pub fn batch(body: &[u8], mut each: impl FnMut(Option<&Event<'_>>)) -> Result<()
     Ok(())
 }
 
-/// Hands out the items of a list as they are read.
-fn items<'de, T: Deserialize<'de>>(body: &'de [u8], each: &mut impl FnMut(T)) -> Result<(), serde_json::Error> {
+/// Calls `each` with the elements of the field `items` while the body is parsed.
+fn for_each_item<'de, T: Deserialize<'de>>(body: &'de [u8], each: &mut impl FnMut(T)) -> Result<(), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    deserializer.deserialize_map(List { each, what: PhantomData })?;
+    deserializer.deserialize_map(ListVisitor { each, item: PhantomData })?;
     deserializer.end()
 }
 
-struct List<'e, T, F> {
+struct ListVisitor<'e, T, F> {
     each: &'e mut F,
-    what: PhantomData<T>,
+    item: PhantomData<T>,
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for List<'_, T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for ListVisitor<'_, T, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,9 +202,9 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for List<'_, T, F> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(key) = map.next_key::<Text<'de>>()? {
+        while let Some(key) = map.next_key::<CowStr<'de>>()? {
             if key.0 == "items" {
-                map.next_value_seed(Items { each: &mut *self.each, what: PhantomData })?;
+                map.next_value_seed(ItemsVisitor { each: &mut *self.each, item: PhantomData })?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -208,12 +213,12 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for List<'_, T, F> {
     }
 }
 
-struct Items<'e, T, F> {
+struct ItemsVisitor<'e, T, F> {
     each: &'e mut F,
-    what: PhantomData<T>,
+    item: PhantomData<T>,
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Items<'_, T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for ItemsVisitor<'_, T, F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -221,7 +226,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Items<'_, T
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Items<'_, T, F> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for ItemsVisitor<'_, T, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,8 +241,9 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Items<'_, T, F> {
     }
 }
 
-/// Reads one line of an audit log.
-pub fn line(line: &[u8]) -> Result<Event<'_>, serde_json::Error> {
+/// Decodes one line of an audit log. Any JSON object decodes, with empty fields: the caller must check that
+/// [`audit_id`](AuditEvent::audit_id) is not empty.
+pub fn decode_line(line: &[u8]) -> Result<AuditEvent<'_>, serde_json::Error> {
     serde_json::from_slice(line)
 }
 
@@ -250,13 +256,13 @@ mod tests {
     const EVENT: &str = r#"{"level":"Metadata","auditID":"a1","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/shop/pods?limit=500","verb":"list","user":{"username":"ann","uid":"u1","groups":["dev","system:authenticated"],"extra":{"a":["b"]}},"sourceIPs":["10.0.0.1"],"userAgent":"kubectl/v1.36.3","objectRef":{"resource":"pods","namespace":"shop","apiVersion":"v1"},"responseStatus":{"metadata":{},"code":200},"requestReceivedTimestamp":"2026-03-02T09:00:00.123456Z","stageTimestamp":"2026-03-02T09:00:00.133456Z","annotations":{"authorization.k8s.io/decision":"allow"}}"#;
 
     #[test]
-    fn a_batch_is_read_as_the_api_server_sends_it() {
+    fn a_batch_of_the_api_server_is_decoded_without_copying() {
         let body = LIST.replace("ITEMS", EVENT);
         let mut count = 0;
-        batch(body.as_bytes(), |event| {
+        decode_batch(body.as_bytes(), |event| {
             let event = event.unwrap();
             assert_eq!((event.what().as_str(), event.actor().username.as_ref()), ("ListPods", "ann"));
-            assert_eq!(event.received(), "2026-03-02T09:00:00.123456Z".parse().ok());
+            assert_eq!(event.received_at(), "2026-03-02T09:00:00.123456Z".parse().ok());
             assert!(matches!(event.user.groups[0].0, Cow::Borrowed("dev")), "nothing is copied");
             count += 1;
         })
@@ -265,39 +271,39 @@ mod tests {
     }
 
     #[test]
-    fn one_odd_event_does_not_spoil_the_others() {
+    fn an_undecodable_event_does_not_affect_the_others() {
         let body = LIST.replace("ITEMS", &format!(r#"{EVENT},{{"auditID":7}},"x",null,{EVENT}"#));
-        let mut told = Vec::new();
-        batch(body.as_bytes(), |event| told.push(event.is_some())).unwrap();
+        let mut decoded = Vec::new();
+        decode_batch(body.as_bytes(), |event| decoded.push(event.is_some())).unwrap();
 
-        assert_eq!(told, [true, false, false, false, true]);
+        assert_eq!(decoded, [true, false, false, false, true]);
     }
 
     #[rstest]
     #[case::not_json("hello", "not an EventList in JSON")]
-    #[case::cut_off(r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":[{"#, "not an EventList in JSON")]
+    #[case::truncated(r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":[{"#, "not an EventList in JSON")]
     #[case::another_kind(r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#, "v1, PodList")]
     #[case::another_version(r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1beta1","items":[]}"#, "v1beta1")]
-    #[case::nothing("{}", "is no EventList")]
-    #[case::an_array("[]", "is no EventList")]
-    #[case::items_that_are_none(
+    #[case::an_empty_object("{}", "not an EventList of audit.k8s.io/v1")]
+    #[case::an_array("[]", "not an EventList of audit.k8s.io/v1")]
+    #[case::items_that_are_not_a_list(
         r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":7}"#,
         "not an EventList in JSON"
     )]
-    #[case::something_behind_it(
+    #[case::text_after_the_list(
         r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":[]} x"#,
         "not an EventList in JSON"
     )]
-    fn anything_else_is_refused(#[case] body: &str, #[case] why: &str) {
-        let error = batch(body.as_bytes(), |_| {}).unwrap_err().to_string();
+    fn a_body_that_is_not_an_event_list_is_rejected(#[case] body: &str, #[case] reason: &str) {
+        let error = decode_batch(body.as_bytes(), |_| {}).unwrap_err().to_string();
 
-        assert!(error.contains(why), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
 
     #[test]
-    fn impersonation_counts_for_the_impersonated() {
+    fn an_impersonated_request_is_activity_of_the_impersonated_user() {
         let event = EVENT.replace(r#""sourceIPs""#, r#""impersonatedUser":{"username":"bob"},"sourceIPs""#);
 
-        assert_eq!(line(event.as_bytes()).unwrap().actor().username, "bob");
+        assert_eq!(decode_line(event.as_bytes()).unwrap().actor().username, "bob");
     }
 }

@@ -1,111 +1,111 @@
-//! What counts as use, and what does not.
+//! Decides whether an audit event counts as activity, by user, user agent, verb and resource.
 //!
-//! Lists name what never counts; a second set of lists names what counts all the same.
+//! The `ignore` lists name what does not count; the `include` lists name exceptions that count all the same.
 
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::{Timestamp, time};
 use wildmatch::WildMatch;
 
-use crate::event::{Event, ObjectRef, User};
+use crate::event::{AuditEvent, ObjectRef, UserInfo};
 
-/// Why an event does not count.
+/// Why an audit event does not count as activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// It is of no namespace.
-    Elsewhere,
-    /// The request has only just come: nobody knows yet who it counts for, and whether it is allowed.
-    Early,
-    /// It was heard before.
-    Twice,
-    /// It was answered with an error.
+pub enum IgnoreReason {
+    /// The request is not in a namespace.
+    NoNamespace,
+    /// The API server has only received the request: the impersonated user and the response are not known yet.
+    RequestReceived,
+    /// The same event was received before.
+    Duplicate,
+    /// The response is an error.
     Failed,
-    /// Its time is not there, or lies in the future.
-    Untimely,
-    /// The user or a group of theirs is on a list.
-    Actor,
-    /// A service account of the namespace itself.
-    Resident,
-    /// The program is on a list.
-    Agent,
-    /// The verb is on a list.
+    /// The timestamp is missing, invalid or in the future.
+    BadTimestamp,
+    /// The user or one of its groups is on the `ignore` list.
+    IgnoredUser,
+    /// The user is a service account of the namespace itself.
+    OwnServiceAccount,
+    /// The user agent is on the `ignore` list.
+    IgnoredAgent,
+    /// The verb is on the `ignore` list.
     Verb,
-    /// The resource is on a list.
+    /// The resource is on the `ignore` list.
     Resource,
-    /// The same read on a steady beat, for so long that it is no person's.
-    Beat,
-    /// A watch that ends counted when it began.
-    Ended,
+    /// The client repeats the same read at a regular interval, for longer than the poll grace period.
+    PeriodicPoll,
+    /// The end of a watch, which counted when it started, or of a session that lasted longer than sessions count.
+    WatchClosed,
 }
 
-impl Reason {
-    /// All of them.
+impl IgnoreReason {
+    /// Every reason.
     pub const ALL: [Self; 12] = [
-        Self::Elsewhere,
-        Self::Early,
-        Self::Twice,
+        Self::NoNamespace,
+        Self::RequestReceived,
+        Self::Duplicate,
         Self::Failed,
-        Self::Untimely,
-        Self::Actor,
-        Self::Resident,
-        Self::Agent,
+        Self::BadTimestamp,
+        Self::IgnoredUser,
+        Self::OwnServiceAccount,
+        Self::IgnoredAgent,
         Self::Verb,
         Self::Resource,
-        Self::Beat,
-        Self::Ended,
+        Self::PeriodicPoll,
+        Self::WatchClosed,
     ];
 
-    /// One word, for metrics and JSON.
+    /// Returns the name of the reason in metrics and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Elsewhere => "elsewhere",
-            Self::Early => "early",
-            Self::Twice => "twice",
+            Self::NoNamespace => "no-namespace",
+            Self::RequestReceived => "request-received",
+            Self::Duplicate => "duplicate",
             Self::Failed => "failed",
-            Self::Untimely => "untimely",
-            Self::Actor => "actor",
-            Self::Resident => "resident",
-            Self::Agent => "agent",
+            Self::BadTimestamp => "bad-timestamp",
+            Self::IgnoredUser => "ignored-user",
+            Self::OwnServiceAccount => "own-serviceaccount",
+            Self::IgnoredAgent => "ignored-agent",
             Self::Verb => "verb",
             Self::Resource => "resource",
-            Self::Beat => "beat",
-            Self::Ended => "ended",
+            Self::PeriodicPoll => "periodic-poll",
+            Self::WatchClosed => "watch-closed",
         }
     }
 
-    /// For people.
+    /// Returns a description for users, as part of a sentence.
     #[must_use]
-    pub fn says(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            Self::Elsewhere => "of no namespace",
-            Self::Early => "the request had only just come",
-            Self::Twice => "heard before",
+            Self::NoNamespace => "not in a namespace",
+            Self::RequestReceived => "only received, not answered yet",
+            Self::Duplicate => "received before",
             Self::Failed => "answered with an error",
-            Self::Untimely => "without a time, or with one in the future",
-            Self::Actor => "the user or one of the groups is on the list",
-            Self::Resident => "a service account of the namespace itself",
-            Self::Agent => "the program is on the list",
-            Self::Verb => "the verb is on the list",
-            Self::Resource => "the resource is on the list",
-            Self::Beat => "the same read on a steady beat: a machine",
-            Self::Ended => "a watch counts when it begins",
+            Self::BadTimestamp => "without a timestamp, or with one in the future",
+            Self::IgnoredUser => "the user or one of its groups is on the ignore list",
+            Self::OwnServiceAccount => "a service account of the namespace itself",
+            Self::IgnoredAgent => "the user agent is on the ignore list",
+            Self::Verb => "the verb is on the ignore list",
+            Self::Resource => "the resource is on the ignore list",
+            Self::PeriodicPoll => "the same read at a regular interval: an automated poll",
+            Self::WatchClosed => "the end of a watch, which counts when it starts",
         }
     }
 
-    /// The reason of this name.
+    /// Returns the reason with this name, if there is one.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.name() == name)
     }
 }
 
-/// Lists with `*` and `?`.
+/// Lists of patterns. `*` matches any text and `?` any one character.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lists {
+pub struct PatternLists {
     /// User names.
     pub users: Vec<String>,
-    /// PopulationGroups.
+    /// Groups.
     pub groups: Vec<String>,
-    /// Programs.
+    /// User agents.
     pub agents: Vec<String>,
     /// Verbs.
     pub verbs: Vec<String>,
@@ -113,10 +113,10 @@ pub struct Lists {
     pub resources: Vec<String>,
 }
 
-impl Lists {
-    /// What never counts, unless the settings say so.
+impl PatternLists {
+    /// Returns what is ignored in every cluster: the control plane, nodes, common controllers and Caretaker itself.
     #[must_use]
-    pub fn never() -> Self {
+    pub fn ignored_by_default() -> Self {
         let all = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
         Self {
             users: all(&[
@@ -154,9 +154,9 @@ impl Lists {
         }
     }
 
-    /// With more of them.
+    /// Returns these lists with the patterns of `more` added.
     #[must_use]
-    pub fn and(mut self, more: &Self) -> Self {
+    pub fn extended_with(mut self, more: &Self) -> Self {
         self.users.extend(more.users.iter().cloned());
         self.groups.extend(more.groups.iter().cloned());
         self.agents.extend(more.agents.iter().cloned());
@@ -166,167 +166,169 @@ impl Lists {
     }
 }
 
-/// Most patterns need no search.
+/// A compiled pattern. Most patterns are a plain text or a prefix and need no glob search.
 #[derive(Debug, Clone)]
 enum Pattern {
-    Is(String),
-    Begins(String),
+    Exact(String),
+    Prefix(String),
     Glob(WildMatch),
 }
 
 impl Pattern {
     fn new(text: &str) -> Self {
-        let is_wild = |text: &str| text.contains(['*', '?']);
+        let has_wildcard = |text: &str| text.contains(['*', '?']);
         match text.strip_suffix('*') {
-            _ if !is_wild(text) => Self::Is(text.to_owned()),
-            Some(begin) if !is_wild(begin) => Self::Begins(begin.to_owned()),
+            _ if !has_wildcard(text) => Self::Exact(text.to_owned()),
+            Some(prefix) if !has_wildcard(prefix) => Self::Prefix(prefix.to_owned()),
             _ => Self::Glob(WildMatch::new(text)),
         }
     }
 
-    fn fits(&self, text: &str) -> bool {
+    fn matches(&self, text: &str) -> bool {
         match self {
-            Self::Is(word) => word == text,
-            Self::Begins(begin) => text.starts_with(begin.as_str()),
+            Self::Exact(exact) => exact == text,
+            Self::Prefix(prefix) => text.starts_with(prefix.as_str()),
             Self::Glob(glob) => glob.matches(text),
         }
     }
 }
 
+fn any_matches(patterns: &[Pattern], text: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(text))
+}
+
+/// [`PatternLists`] in compiled form.
 #[derive(Debug, Clone)]
-struct Patterns {
+struct CompiledLists {
     users: Vec<Pattern>,
     groups: Vec<Pattern>,
     agents: Vec<Pattern>,
     verbs: Vec<Pattern>,
-    /// Without a slash; then those with one, resource and subresource apart.
+    /// Patterns without a slash. They match the resource and all of its subresources.
     resources: Vec<Pattern>,
-    parts: Vec<(Pattern, Pattern)>,
+    /// Patterns with a slash, split into resource and subresource.
+    subresources: Vec<(Pattern, Pattern)>,
 }
 
-impl Patterns {
-    fn new(lists: &Lists) -> Self {
-        let all = |list: &[String]| list.iter().map(|text| Pattern::new(text)).collect();
-        let (parts, whole): (Vec<&String>, Vec<&String>) = lists.resources.iter().partition(|r| r.contains('/'));
+impl CompiledLists {
+    fn new(lists: &PatternLists) -> Self {
+        let compile = |list: &[String]| list.iter().map(|text| Pattern::new(text)).collect();
+        let (with_slash, without): (Vec<&String>, Vec<&String>) =
+            lists.resources.iter().partition(|text| text.contains('/'));
         Self {
-            users: all(&lists.users),
-            groups: all(&lists.groups),
-            agents: all(&lists.agents),
-            verbs: all(&lists.verbs),
-            resources: whole.into_iter().map(|text| Pattern::new(text)).collect(),
-            parts: parts
+            users: compile(&lists.users),
+            groups: compile(&lists.groups),
+            agents: compile(&lists.agents),
+            verbs: compile(&lists.verbs),
+            resources: without.into_iter().map(|text| Pattern::new(text)).collect(),
+            subresources: with_slash
                 .into_iter()
                 .filter_map(|text| text.split_once('/'))
-                .map(|(resource, sub)| (Pattern::new(resource), Pattern::new(sub)))
+                .map(|(resource, subresource)| (Pattern::new(resource), Pattern::new(subresource)))
                 .collect(),
         }
     }
 
-    fn resource(&self, object: &ObjectRef<'_>) -> bool {
-        let named = |pattern: &Pattern| {
-            pattern.fits(&object.resource)
-                || (!object.api_group.is_empty() && matches!(pattern, Pattern::Is(text) if is_qualified(text, object))
-                    || matches!(pattern, Pattern::Glob(_) | Pattern::Begins(_))
-                        && pattern.fits(&format!("{}.{}", object.resource, object.api_group)))
+    fn matches_user(&self, user: &UserInfo<'_>) -> bool {
+        any_matches(&self.users, &user.username) || user.groups.iter().any(|group| any_matches(&self.groups, &group.0))
+    }
+
+    fn matches_resource(&self, object: &ObjectRef<'_>) -> bool {
+        let matches = |pattern: &Pattern| {
+            pattern.matches(&object.resource)
+                || (!object.api_group.is_empty()
+                    && matches!(pattern, Pattern::Exact(text) if is_qualified_name(text, object))
+                    || matches!(pattern, Pattern::Glob(_) | Pattern::Prefix(_))
+                        && pattern.matches(&format!("{}.{}", object.resource, object.api_group)))
         };
-        if self.resources.iter().any(named) {
+        if self.resources.iter().any(matches) {
             return true;
         }
         !object.subresource.is_empty()
-            && self.parts.iter().any(|(resource, sub)| named(resource) && sub.fits(&object.subresource))
+            && self
+                .subresources
+                .iter()
+                .any(|(resource, subresource)| matches(resource) && subresource.matches(&object.subresource))
     }
 }
 
-/// `leases.coordination.k8s.io`, without putting it together.
-fn is_qualified(text: &str, object: &ObjectRef<'_>) -> bool {
+/// Returns true if the text is the object's resource with its group, such as `leases.coordination.k8s.io`. Does not
+/// allocate.
+fn is_qualified_name(text: &str, object: &ObjectRef<'_>) -> bool {
     text.strip_prefix(object.resource.as_ref())
         .and_then(|rest| rest.strip_prefix('.'))
         .is_some_and(|group| group == object.api_group)
 }
 
-/// Decides what counts, by who, with what and on what.
+/// Decides which events are ignored, by user, user agent, verb and resource.
 #[derive(Debug, Clone)]
 pub struct Filter {
-    ignore: Patterns,
-    count: Patterns,
+    ignore: CompiledLists,
+    include: CompiledLists,
 }
 
-/// Clocks of different machines differ; what is this little ahead of ours is not from the future.
-const SKEW: SignedDuration = SignedDuration::from_mins(5);
-
-/// What holds a connection open for a person to work through.
-const SESSIONS: [&str; 3] = ["exec", "attach", "portforward"];
+/// Subresources that keep a connection open while a user works through it.
+const SESSION_SUBRESOURCES: [&str; 3] = ["exec", "attach", "portforward"];
 
 impl Filter {
-    /// `ignore` never counts, except what is in `count`.
+    /// Ignores what `ignore` matches, except what `include` matches.
     #[must_use]
-    pub fn new(ignore: &Lists, count: &Lists) -> Self {
-        Self { ignore: Patterns::new(ignore), count: Patterns::new(count) }
+    pub fn new(ignore: &PatternLists, include: &PatternLists) -> Self {
+        Self { ignore: CompiledLists::new(ignore), include: CompiledLists::new(include) }
     }
 
-    /// Why an event in a namespace does not count, if it does not.
+    /// Returns why an event does not count as activity; `None` if it counts. `object` is the event's object and must
+    /// have a namespace.
     #[must_use]
-    pub fn ignores(&self, event: &Event<'_>, object: &ObjectRef<'_>) -> Option<Reason> {
+    pub fn ignore_reason(&self, event: &AuditEvent<'_>, object: &ObjectRef<'_>) -> Option<IgnoreReason> {
         match event.stage.as_ref() {
             "ResponseStarted" | "ResponseComplete" => {}
-            "RequestReceived" => return Some(Reason::Early),
-            _ => return Some(Reason::Failed),
+            "RequestReceived" => return Some(IgnoreReason::RequestReceived),
+            _ => return Some(IgnoreReason::Failed),
         }
         let code = event.response_status.unwrap_or_default().code;
         if !((200..300).contains(&code) || code == 101) {
-            return Some(Reason::Failed);
+            return Some(IgnoreReason::Failed);
         }
         let actor = event.actor();
         let name = actor.username.as_ref();
-        if name.is_empty() {
-            return Some(Reason::Actor);
+        if name.is_empty() || self.ignore.matches_user(actor) && !self.include.matches_user(actor) {
+            return Some(IgnoreReason::IgnoredUser);
         }
-        if self.actor(actor) {
-            return Some(Reason::Actor);
-        }
-        let resident = name
+        let is_own_service_account = name
             .strip_prefix("system:serviceaccount:")
             .and_then(|rest| rest.split_once(':'))
-            .is_some_and(|(home, _)| home == object.namespace);
-        let wanted = || self.count.users.iter().any(|p| p.fits(name));
-        if resident && !wanted() {
-            return Some(Reason::Resident);
+            .is_some_and(|(namespace, _)| namespace == object.namespace);
+        if is_own_service_account && !any_matches(&self.include.users, name) {
+            return Some(IgnoreReason::OwnServiceAccount);
         }
-        let listed = |ignore: &[Pattern], count: &[Pattern], text: &str| {
-            ignore.iter().any(|p| p.fits(text)) && !count.iter().any(|p| p.fits(text))
-        };
-        if listed(&self.ignore.agents, &self.count.agents, &event.user_agent) {
-            return Some(Reason::Agent);
+        if any_matches(&self.ignore.agents, &event.user_agent) && !any_matches(&self.include.agents, &event.user_agent)
+        {
+            return Some(IgnoreReason::IgnoredAgent);
         }
-        if listed(&self.ignore.verbs, &self.count.verbs, &event.verb) {
-            return Some(Reason::Verb);
+        if any_matches(&self.ignore.verbs, &event.verb) && !any_matches(&self.include.verbs, &event.verb) {
+            return Some(IgnoreReason::Verb);
         }
-        (self.ignore.resource(object) && !self.count.resource(object)).then_some(Reason::Resource)
-    }
-
-    fn actor(&self, user: &User<'_>) -> bool {
-        let on = |lists: &Patterns| {
-            lists.users.iter().any(|p| p.fits(&user.username))
-                || user.groups.iter().any(|group| lists.groups.iter().any(|p| p.fits(&group.0)))
-        };
-        on(&self.ignore) && !on(&self.count)
+        (self.ignore.matches_resource(object) && !self.include.matches_resource(object))
+            .then_some(IgnoreReason::Resource)
     }
 }
 
-/// Whether it lasts as long as somebody works through it.
+/// Returns true for exec, attach and port-forward: the namespace is in use until they end.
 #[must_use]
 pub fn is_session(object: &ObjectRef<'_>) -> bool {
-    SESSIONS.contains(&object.subresource.as_ref())
+    SESSION_SUBRESOURCES.contains(&object.subresource.as_ref())
 }
 
-/// Whether it only looks.
+/// Returns true for `get`, `list` and `watch`.
 #[must_use]
-pub fn is_read(verb: &str) -> bool {
+pub fn is_read_verb(verb: &str) -> bool {
     matches!(verb, "get" | "list" | "watch")
 }
 
-/// A time that may be taken for one: a little ahead is now, far ahead is none.
+/// Returns the time that an event counts for. A time ahead of `now` by at most [`time::SKEW`] counts as `now`; a later
+/// one returns `None`.
 #[must_use]
-pub fn timely(at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    at.filter(|at| *at <= time::saturating_add(now, SKEW)).map(|at| at.min(now))
+pub fn plausible_time(at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    at.filter(|at| *at <= time::saturating_add(now, time::SKEW)).map(|at| at.min(now))
 }

@@ -1,22 +1,29 @@
-//! Who uses which namespace: what the API server's audit events tell of it.
+//! Detects which namespaces are in use, from the audit events of the API server.
 //!
-//! # The story
+//! Audit events are the only thing in stock Kubernetes that records reads.
 //!
-//! Of all that stock Kubernetes offers, only its audit sees that somebody looks. The API server
-//! sends what it has audited to [`receive`], or writes it to a log that [`follow`] reads. [`event`]
-//! reads as little of each event as matters; [`filter`] says whether it counts, [`beat`] whether a
-//! machine only repeats itself; [`fold`] keeps what it comes to for each namespace. [`canary`] finds
-//! out whether anything is heard at all: silence counts only while somebody listens.
+//! ```text
+//!  audit_webhook ───────────┐
+//!  the API server sends     │
+//!                           ├─► collector ──► event ──► filter ──► poll ──► state
+//!  audit_log ───────────────┘   shared,       decode    ignore     ignore   per
+//!  log_follower reads a file    metrics                 lists      polls    namespace
+//! ```
 //!
-//! Nothing here speaks to a Kubernetes API. Whoever writes down what was heard asks [`ear::Ear`] for
-//! it and may take their time: the API server is answered before.
+//! The namespaces keeper takes the pending activity from [`collector::ActivityCollector`] and writes it to the
+//! cluster. [`canary`] proves that audit events still arrive, and [`gap`] records the times when they may not have:
+//! a namespace counts as idle only while audit events arrive.
+//!
+//! This crate never calls the Kubernetes API. The webhook answers the API server before the activity is written.
 
-pub mod beat;
+pub mod audit_log;
+pub mod audit_webhook;
 pub mod canary;
-pub mod ear;
+pub mod collector;
 pub mod event;
 pub mod filter;
-pub mod fold;
-pub mod follow;
-pub mod receive;
-pub mod tail;
+mod fnv;
+pub mod gap;
+pub mod log_follower;
+pub mod poll;
+pub mod state;

@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn a_table_says_everything_about_a_kind() {
-        assert_eq!(Deed::KINDS.iter().map(|kind| (kind.name, kind.doc)).collect::<Vec<_>>(), [
-            ("take", "Takes it away."),
-            ("paint", "Paints it."),
-        ]);
+        assert_eq!(
+            Deed::KINDS.iter().map(|kind| (kind.name, kind.doc)).collect::<Vec<_>>(),
+            [("take", "Takes it away."), ("paint", "Paints it."),]
+        );
         let (take, paint) = (Deed::Take(1).kind(), Deed::Paint.kind());
         assert!(take.destructive && take.confirmed && take.removes_subject && !take.priority);
         assert!(!paint.destructive && !paint.confirmed && !paint.removes_subject && paint.priority);

@@ -229,11 +229,7 @@ pub fn enforce<R: RuleSet, A: Action>(
 }
 
 /// Which verdicts are guarded and fell due within the breaker's window, and when.
-fn recently_due<R, A: Action>(
-    verdicts: &[Verdict<R, A>],
-    limits: &Limits,
-    now: Timestamp,
-) -> Vec<Option<Timestamp>> {
+fn recently_due<R, A: Action>(verdicts: &[Verdict<R, A>], limits: &Limits, now: Timestamp) -> Vec<Option<Timestamp>> {
     let recent = |verdict: &Verdict<R, A>| {
         let breaker = limits.breaker.filter(|_| verdict.next.is_guarded())?;
         verdict.next.deadline().filter(|due| is_recent(*due, breaker.window, now))

@@ -180,8 +180,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                 of: dirty.iter().map(group).collect(),
                 sizes: self.group_sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
             };
-            let opens =
-                enforce(&mut verdicts, &groups, self.population(), &self.limits, &self.ledger, self.now);
+            let opens = enforce(&mut verdicts, &groups, self.population(), &self.limits, &self.ledger, self.now);
             if let Some(open) = opens {
                 events.push(SimulatedEvent {
                     at: self.now,

@@ -1,4 +1,4 @@
-//! The clients of a keeper: one that watches, one that acts.
+//! The clients of a keeper: one that reads, one that writes.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use tower::filter::FilterLayer;
 use tower::limit::RateLimitLayer;
 use tower::timeout::TimeoutLayer;
 
-use crate::lease::Lead;
+use crate::lease::LeaderHandle;
 
-/// A server that does not take a connection in this time is not there.
-const CONNECT: Duration = Duration::from_secs(10);
-/// A watch that says nothing for so long is dead: the server ends each after 290 s.
-const SILENCE: Duration = Duration::from_mins(5);
+/// A server that does not accept a connection in this time is unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A watch that delivers nothing for this long is dead: the server ends each after 290 s.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A client for lists and watches.
 pub fn reader(mut config: Config) -> Result<Client, kube::Error> {
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
-    // The watch itself begins anew after an error, and says so.
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // The watch itself restarts after an error, and reports it.
     config.default_retry = false;
     Client::try_from(config)
 }
 
-/// A client that makes no call without the lead, none that lasts longer than `call`, no more of them
-/// in a second than allowed, and none twice.
+/// A client that makes no call without leadership, none that lasts longer than `call`, no more than
+/// `per_second` calls a second, and no call twice.
 pub fn writer(
     mut config: Config,
-    lead: Option<Lead>,
+    leadership: Option<LeaderHandle>,
     call: Duration,
     per_second: Option<u32>,
 ) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(call);
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(READ_TIMEOUT);
     config.default_retry = false;
-    let leading = move |request: http::Request<Body>| match &lead {
-        Some(lead) if !lead.held() => Err(NotLeading),
+    let leading = move |request: http::Request<Body>| match &leadership {
+        Some(leadership) if !leadership.is_leader() => Err(NotLeading),
         _ => Ok(request),
     };
     let builder = ClientBuilder::try_from(config)?.with_layer(&TimeoutLayer::new(call));

@@ -7,22 +7,22 @@ use caretaker_core::{SignedDuration, Timestamp, time};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Tells the time, and when a time has come.
+/// Returns the time, and waits until a time has passed.
 #[derive(Clone)]
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     speed: f64,
-    /// For one that stands still between two turns.
-    turned: Option<watch::Receiver<Timestamp>>,
+    /// For a manual clock: the time it was set to.
+    set: Option<watch::Receiver<Timestamp>>,
 }
 
-/// Turns a clock that stands still.
+/// Sets a manual clock.
 #[derive(Debug)]
-pub struct Hands(watch::Sender<Timestamp>);
+pub struct ClockHandle(watch::Sender<Timestamp>);
 
-impl Hands {
+impl ClockHandle {
     /// It is now this late.
-    pub fn turn(&self, to: Timestamp) {
+    pub fn set(&self, to: Timestamp) {
         self.0.send_replace(to);
     }
 }
@@ -33,8 +33,8 @@ impl std::fmt::Debug for Clock {
     }
 }
 
-/// The machine's clock may be set while we wait for a time on it: it is looked at this often.
-const GLANCE: Duration = Duration::from_mins(1);
+/// The machine's clock may be set while we wait for a time on it: it is read this often.
+const READ_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Timers are no finer than this.
 const TICK: Duration = Duration::from_millis(1);
@@ -43,27 +43,27 @@ impl Clock {
     /// The clock that `now` reads.
     #[must_use]
     pub fn new(now: fn() -> Timestamp) -> Self {
-        Self { now: Arc::new(now), speed: 1.0, turned: None }
+        Self { now: Arc::new(now), speed: 1.0, set: None }
     }
 
     /// A clock that starts now at `start` and runs that many times as fast.
     #[must_use]
-    pub fn sped_up(start: Timestamp, speed: f64) -> Self {
+    pub fn accelerated(start: Timestamp, speed: f64) -> Self {
         let began = Instant::now();
         let now = move || {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
             time::saturating_add(start, passed.mul_f64(speed))
         };
-        Self { now: Arc::new(now), speed, turned: None }
+        Self { now: Arc::new(now), speed, set: None }
     }
 
-    /// A clock that stands still at `start` until its hands are turned.
+    /// A clock that stands still at `start` until it is set.
     #[must_use]
-    pub fn by_hand(start: Timestamp) -> (Self, Hands) {
-        let (sender, turned) = watch::channel(start);
-        let shown = turned.clone();
+    pub fn manual(start: Timestamp) -> (Self, ClockHandle) {
+        let (sender, set) = watch::channel(start);
+        let shown = set.clone();
         let now = move || *shown.borrow();
-        (Self { now: Arc::new(now), speed: 1.0, turned: Some(turned) }, Hands(sender))
+        (Self { now: Arc::new(now), speed: 1.0, set: Some(set) }, ClockHandle(sender))
     }
 
     /// The time.
@@ -72,24 +72,40 @@ impl Clock {
         (self.now)()
     }
 
-    /// Returns once a time is over; never, if there is none.
-    pub async fn over(&self, at: Option<Timestamp>) {
+    /// Returns once a time has passed; never, if there is none.
+    pub async fn sleep_until(&self, at: Option<Timestamp>) {
         let Some(at) = at else { return std::future::pending().await };
-        let mut turned = self.turned.clone();
+        let mut set = self.set.clone();
         loop {
             let left = time::duration_between(self.now(), at);
             if left.is_negative() {
                 return;
             }
-            if let Some(turned) = &mut turned {
-                if turned.changed().await.is_err() {
+            if let Some(set) = &mut set {
+                if set.changed().await.is_err() {
                     return std::future::pending().await;
                 }
                 continue;
             }
-            let left = Duration::try_from(left).unwrap_or(GLANCE).div_f64(self.speed);
-            tokio::time::sleep(left.min(GLANCE) + TICK).await;
+            let left = Duration::try_from(left).unwrap_or(READ_INTERVAL).div_f64(self.speed);
+            tokio::time::sleep(left.min(READ_INTERVAL) + TICK).await;
         }
+    }
+}
+
+impl Clock {
+    /// True if it shows the time of the machine, which can be compared with the time of the API server.
+    #[must_use]
+    pub(crate) fn is_real(&self) -> bool {
+        self.set.is_none() && self.speed.to_bits() == 1.0_f64.to_bits()
+    }
+}
+
+/// Returns at that instant; never, if there is none.
+pub(crate) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -100,10 +116,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_runs_faster_gets_there_sooner() {
         let start: Timestamp = "2036-01-10T00:00:00Z".parse().unwrap();
-        let clock = Clock::sped_up(start, 3_600.0);
+        let clock = Clock::accelerated(start, 3_600.0);
         let began = Instant::now();
 
-        clock.over(Some(start + SignedDuration::from_hours(100))).await;
+        clock.sleep_until(Some(start + SignedDuration::from_hours(100))).await;
 
         assert!(clock.now() > start + SignedDuration::from_hours(100));
         assert_eq!(began.elapsed().as_secs(), 100);

@@ -2,43 +2,47 @@
 
 use std::sync::Arc;
 
+use caretaker_core::{Action as _, ObjectRef};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::apply::{ActionResult, ApplyError};
+use crate::controller::Controller;
 use crate::health::Health;
+use crate::journal::Outcome;
 use crate::metrics::Metrics;
 
-/// More than so many at once are lost, and counted.
+/// More than this many waiting Events are dropped, and counted.
 const QUEUE: usize = 1_000;
 
-/// The API server takes no longer note.
-const NOTE: usize = 1_024;
+/// The API server accepts no longer note.
+const MAX_NOTE: usize = 1_024;
 
-/// What there is to say about an object.
-#[derive(Debug, Clone)]
-pub struct Report {
+/// An Event to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventRecord {
     /// The object.
     pub regarding: ObjectReference,
-    /// Whether somebody should look.
+    /// Whether a person should look.
     pub warning: bool,
     /// The rule.
-    pub reason: String,
-    /// What was done, or tried.
-    pub action: String,
+    pub reason: &'static str,
+    /// The action.
+    pub action: &'static str,
     /// The evidence.
     pub note: String,
 }
 
-/// Where Events are handed in.
+/// Accepts Events.
 #[derive(Debug, Clone)]
-pub struct Events(Option<(Sender<Report>, Arc<Metrics>)>);
+pub struct Events(Option<(Sender<EventRecord>, Arc<Metrics>)>);
 
 impl Events {
-    /// Nobody is told: for a dry run.
+    /// No Event is written: for a dry run.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn disabled() -> Self {
         Self(None)
     }
 
@@ -56,36 +60,89 @@ impl Events {
         (Self(Some((sender, metrics))), writing)
     }
 
-    /// Hands one in.
-    pub fn say(&self, report: Report) {
+    /// Queues an Event.
+    pub fn publish(&self, record: EventRecord) {
         if let Some((sender, metrics)) = &self.0
-            && sender.try_send(report).is_err()
+            && sender.try_send(record).is_err()
         {
-            metrics.event_lost();
+            metrics.event_dropped();
         }
     }
 }
 
-async fn write(mut reports: Receiver<Report>, recorder: Recorder, metrics: Arc<Metrics>, health: Health) {
-    while let Some(report) = reports.recv().await {
-        let Report { regarding, warning, reason, action, note } = report;
+async fn write(mut records: Receiver<EventRecord>, recorder: Recorder, metrics: Arc<Metrics>, health: Health) {
+    while let Some(record) = records.recv().await {
+        let EventRecord { regarding, warning, reason, action, note } = record;
         let type_ = if warning { EventType::Warning } else { EventType::Normal };
         let note = Some(shortened(&note));
-        if let Err(e) = recorder.publish(&Event { type_, reason, note, action, secondary: None }, &regarding).await {
-            metrics.event_lost();
+        if let Err(e) = recorder
+            .publish(
+                &Event { type_, reason: reason.to_owned(), note, action: action.to_owned(), secondary: None },
+                &regarding,
+            )
+            .await
+        {
+            metrics.event_dropped();
             if matches!(&e, kube::Error::Api(status) if status.code == 403) {
-                health.doubt();
+                health.request_recheck();
             }
             let name = regarding.name.as_deref().unwrap_or_default();
-            tracing::warn!("an Event on {name} could not be written: {}", crate::told(&e));
+            tracing::warn!("an Event on {name} could not be written: {}", crate::format_error(&e));
         }
     }
 }
 
 fn shortened(note: &str) -> String {
-    if note.len() <= NOTE {
+    if note.len() <= MAX_NOTE {
         return note.to_owned();
     }
-    let end = (0..=NOTE - '…'.len_utf8()).rev().find(|i| note.is_char_boundary(*i)).unwrap_or(0);
+    let end = (0..=MAX_NOTE - '…'.len_utf8()).rev().find(|i| note.is_char_boundary(*i)).unwrap_or(0);
     format!("{}…", &note[..end])
+}
+
+/// The object as an Event refers to it. An Event about a Namespace is written in that namespace, where its
+/// users look.
+#[must_use]
+pub fn event_target(object: ObjectRef<'_>) -> ObjectReference {
+    let is_namespace = (object.api_version, object.kind) == ("v1", "Namespace");
+    ObjectReference {
+        api_version: Some(object.api_version.to_owned()),
+        kind: Some(object.kind.to_owned()),
+        namespace: object.namespace.or(is_namespace.then_some(object.name)).map(str::to_owned),
+        name: Some(object.name.to_owned()),
+        uid: Some(object.uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// One Event for each object, rule and outcome, and one for each object that could not be written.
+pub fn default_events<K: Controller>(keeper: &K, results: &[ActionResult<K>]) -> Vec<EventRecord> {
+    let mut events: Vec<EventRecord> = Vec::new();
+    for ActionResult { planned, result } in results {
+        // A stale action is judged again at once; nobody needs to do anything.
+        if result.as_ref().is_err_and(|error| error.outcome() == Outcome::Stale) {
+            continue;
+        }
+        let (reason, action) = (planned.verdict.rule.name(), planned.action.name());
+        let regarding = event_target(keeper.subject_ref(&planned.subject).object);
+        let warning = result.is_err();
+        if events.iter().any(|e| e.regarding == regarding && e.reason == reason && e.warning == warning) {
+            continue;
+        }
+        let note = match result {
+            Ok(()) => format!("{action}: {}", planned.verdict.because),
+            Err(error) => format!("{action} failed: {error}"),
+        };
+        events.push(EventRecord { regarding, warning, reason, action, note });
+        if let Err(ApplyError::Partial(failed)) = result {
+            events.extend(failed.iter().map(|object| EventRecord {
+                regarding: event_target(object.object()),
+                warning: true,
+                reason,
+                action,
+                note: format!("{action} could not be applied to it: {}", object.why),
+            }));
+        }
+    }
+    events
 }

@@ -1,4 +1,4 @@
-//! What a process says about itself: whether it lives, what it waits for, what it has counted.
+//! What a process reports about itself: whether it lives, what it waits for, what it has counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,45 +14,45 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// A loop that was not round for so long hangs: it goes round at least once a minute.
-const STILL: Duration = Duration::from_mins(5);
+/// A control loop without a heartbeat for this long hangs: it has one at least once a minute.
+const HANG: Duration = Duration::from_mins(5);
 
-const NOT_YET: &str = "not yet";
+const PENDING: &str = "not yet";
 
-/// What is waited for, by what it is needed for.
+/// The parts that a keeper needs, and what each of them waits for.
 #[derive(Debug, Clone)]
 pub struct Health(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     known: Mutex<Known>,
-    better: Notify,
-    doubt: Notify,
+    improved: Notify,
+    recheck: Notify,
 }
 
 #[derive(Debug)]
 struct Known {
     parts: BTreeMap<String, Option<String>>,
-    /// What is worth knowing and keeps nobody waiting.
+    /// Facts about a part that block nothing.
     notes: BTreeMap<String, String>,
-    beat: Instant,
+    heartbeat: Instant,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        let known = Mutex::new(Known { parts: BTreeMap::new(), notes: BTreeMap::new(), beat: Instant::now() });
-        Self(Arc::new(Inner { known, better: Notify::new(), doubt: Notify::new() }))
+        let known = Mutex::new(Known { parts: BTreeMap::new(), notes: BTreeMap::new(), heartbeat: Instant::now() });
+        Self(Arc::new(Inner { known, improved: Notify::new(), recheck: Notify::new() }))
     }
 }
 
 impl Health {
-    /// This part is not there yet, as is normal at the start.
-    pub fn awaits(&self, part: &str) {
-        self.known().parts.insert(part.to_owned(), Some(NOT_YET.to_owned()));
+    /// The part is not ready yet, as is normal at the start.
+    pub fn set_pending(&self, part: &str) {
+        self.known().parts.insert(part.to_owned(), Some(PENDING.to_owned()));
     }
 
-    /// This part waits for something.
-    pub fn waits(&self, part: &str, why: impl Into<String>) {
+    /// The part is blocked, for this reason.
+    pub fn set_blocked(&self, part: &str, why: impl Into<String>) {
         let why = why.into();
         let before = self.known().parts.insert(part.to_owned(), Some(why.clone()));
         if before.flatten().as_deref() != Some(&why) {
@@ -60,19 +60,19 @@ impl Health {
         }
     }
 
-    /// This part is as it should be.
-    pub fn fine(&self, part: &str) {
+    /// The part is ready.
+    pub fn set_ready(&self, part: &str) {
         let before = self.known().parts.insert(part.to_owned(), None).flatten();
         if let Some(why) = before {
-            if why != NOT_YET {
-                tracing::info!("{part}: fine again");
+            if why != PENDING {
+                tracing::info!("{part}: ready again");
             }
-            self.0.better.notify_one();
+            self.0.improved.notify_one();
         }
     }
 
-    /// This is worth knowing of a part, and keeps nobody waiting; nothing takes it back.
-    pub fn note(&self, part: &str, note: Option<String>) {
+    /// Sets or removes a fact about a part that blocks nothing.
+    pub fn set_note(&self, part: &str, note: Option<String>) {
         let mut known = self.known();
         match note {
             Some(note) => known.notes.insert(part.to_owned(), note),
@@ -80,45 +80,45 @@ impl Health {
         };
     }
 
-    /// Whether nothing is waited for.
+    /// True if every part is ready.
     #[must_use]
-    pub fn is_fine(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         let known = self.known();
         !known.parts.is_empty() && known.parts.values().all(Option::is_none)
     }
 
-    /// What is waited for, part by part.
+    /// What each part that is not ready waits for.
     #[must_use]
-    pub fn waiting(&self) -> Vec<String> {
+    pub fn blockers(&self) -> Vec<String> {
         let known = self.known();
         known.parts.iter().filter_map(|(part, why)| Some(format!("{part}: {}", why.as_ref()?))).collect()
     }
 
-    /// Returns when something is fine that was not.
-    pub async fn better(&self) {
-        self.0.better.notified().await;
+    /// Returns when a part became ready that was not.
+    pub async fn improved(&self) {
+        self.0.improved.notified().await;
     }
 
-    /// Something was not allowed: somebody should ask again what is.
-    pub fn doubt(&self) {
-        self.0.doubt.notify_one();
+    /// A call was not allowed: the rights are checked again.
+    pub fn request_recheck(&self) {
+        self.0.recheck.notify_one();
     }
 
-    /// Returns when somebody doubts.
-    pub async fn doubted(&self) {
-        self.0.doubt.notified().await;
+    /// Returns when somebody requests a recheck.
+    pub async fn recheck_requested(&self) {
+        self.0.recheck.notified().await;
     }
 
-    /// The loop went round.
-    pub fn beat(&self) {
-        self.known().beat = Instant::now();
+    /// The control loop went round.
+    pub fn heartbeat(&self) {
+        self.known().heartbeat = Instant::now();
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is to say about each part; `whose` comes before it.
+    /// A line for each part; `whose` comes before it.
     fn lines(&self, whose: &str) -> String {
         let known = self.known();
         let line = |(part, why): (&String, &Option<String>)| match why {
@@ -126,7 +126,7 @@ impl Health {
             None => format!("ok       {whose}{part}\n"),
         };
         let notes = known.notes.iter().map(|(part, note)| format!("note     {whose}{part}: {note}\n"));
-        // What is noted about a part says more than that nobody waits for it.
+        // A note about a part says more than that it is ready.
         let parts = known.parts.iter().filter(|(part, why)| why.is_some() || !known.notes.contains_key(*part));
         parts.map(line).chain(notes).collect()
     }
@@ -135,26 +135,26 @@ impl Health {
 /// The keepers of a process, by name.
 pub type Keepers = Vec<(&'static str, Health)>;
 
-/// Whether every loop goes round.
-fn lives(keepers: &Keepers) -> (StatusCode, String) {
-    let still = keepers.iter().map(|(_, health)| health.known().beat.elapsed()).max().unwrap_or_default();
-    if still < STILL {
+/// Whether every control loop has a heartbeat.
+fn liveness(keepers: &Keepers) -> (StatusCode, String) {
+    let still = keepers.iter().map(|(_, health)| health.known().heartbeat.elapsed()).max().unwrap_or_default();
+    if still < HANG {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("its loop hangs for {} s\n", still.as_secs()))
+        (StatusCode::SERVICE_UNAVAILABLE, format!("the control loop hangs for {} s\n", still.as_secs()))
     }
 }
 
-/// Whether nobody waits for anything.
-fn ready(keepers: &Keepers) -> (StatusCode, String) {
-    let fine = keepers.iter().all(|(_, health)| health.is_fine());
+/// Whether every keeper is ready.
+fn readiness(keepers: &Keepers) -> (StatusCode, String) {
+    let fine = keepers.iter().all(|(_, health)| health.is_ready());
     let code = if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // One alone need not say whose it is.
+    // A single keeper need not be named.
     let whose = |name: &str| if keepers.len() > 1 { format!("{name}: ") } else { String::new() };
     (code, keepers.iter().map(|(name, health)| health.lines(&whose(name))).collect())
 }
 
-/// Answers `/healthz`, `/readyz` and `/metrics`, and what there is `more`, until the end.
+/// Serves `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends.
 pub async fn serve(
     listener: TcpListener,
     keepers: Keepers,
@@ -164,9 +164,9 @@ pub async fn serve(
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let alive = keepers.clone();
     let app = more
-        .route("/healthz", get(move || async move { lives(&alive) }))
-        .route("/readyz", get(move || async move { ready(&keepers) }))
-        .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.text()) }));
+        .route("/healthz", get(move || async move { liveness(&alive) }))
+        .route("/readyz", get(move || async move { readiness(&keepers) }))
+        .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.encode()) }));
     axum::serve(listener, app).await
 }
 
@@ -176,8 +176,8 @@ mod tests {
 
     fn keepers() -> (Health, Health) {
         let (one, other) = (Health::default(), Health::default());
-        one.fine("lease");
-        other.waits("lease", "nobody answers");
+        one.set_ready("lease");
+        other.set_blocked("lease", "nobody answers");
         (one, other)
     }
 
@@ -186,29 +186,29 @@ mod tests {
         let (one, other) = keepers();
         let both = vec![("toys", one), ("books", other.clone())];
 
-        let (code, text) = ready(&both);
+        let (code, text) = readiness(&both);
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(text, "ok       toys: lease\nwaiting  books: lease: nobody answers\n");
 
-        other.fine("lease");
-        assert_eq!(ready(&both), (StatusCode::OK, "ok       toys: lease\nok       books: lease\n".to_owned()));
+        other.set_ready("lease");
+        assert_eq!(readiness(&both), (StatusCode::OK, "ok       toys: lease\nok       books: lease\n".to_owned()));
     }
 
     #[test]
     fn one_keeper_alone_does_not_say_whose_its_parts_are() {
         let (one, _) = keepers();
 
-        assert_eq!(ready(&vec![("toys", one)]), (StatusCode::OK, "ok       lease\n".to_owned()));
+        assert_eq!(readiness(&vec![("toys", one)]), (StatusCode::OK, "ok       lease\n".to_owned()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_lives_as_long_as_its_slowest_loop_goes_round() {
         let (one, other) = keepers();
         let both = vec![("toys", one.clone()), ("books", other)];
-        tokio::time::advance(STILL).await;
-        one.beat();
+        tokio::time::advance(HANG).await;
+        one.heartbeat();
 
-        assert_eq!(lives(&both).0, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(lives(&vec![("toys", one)]).0, StatusCode::OK);
+        assert_eq!(liveness(&both).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(liveness(&vec![("toys", one)]).0, StatusCode::OK);
     }
 }

@@ -1,4 +1,4 @@
-//! The journal: a line of JSON for each thing that was done, refused, or would have been done.
+//! The journal: an entry in JSON for each action that was done, refused, or would have been done.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use caretaker_core::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-/// One line.
+/// One entry.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct Entry {
     /// When.
     pub at: Timestamp,
     /// Which keeper.
@@ -23,13 +23,13 @@ pub struct Line {
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
-    /// Its identity.
+    /// The subject's uid.
     pub uid: String,
-    /// Under which rule.
+    /// The rule.
     pub rule: String,
     /// The evidence.
     pub because: String,
-    /// What was done; none for a refusal.
+    /// The action; none for a refusal.
     pub action: Option<&'static str>,
     /// How it went.
     pub outcome: Outcome,
@@ -37,22 +37,22 @@ pub struct Line {
     pub error: Option<String>,
     /// Whether nothing was written.
     pub dry_run: bool,
-    /// How it was before.
+    /// What it takes to restore the subject by hand.
     pub before: Option<Value>,
 }
 
 /// How something went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// It is done.
     Done,
     /// It would have been done; nothing was written.
-    Rehearsed,
-    /// The last look saw something else; it was not done.
-    Overtaken,
+    DryRun,
+    /// The live read found something else; it was not done.
+    Stale,
     /// Some of it could not be written; it is tried again.
-    Partly,
+    Partial,
     /// It could not be done; it is tried again.
     Failed,
     /// It must not be done.
@@ -65,20 +65,20 @@ impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Rehearsed => "rehearsed",
-            Self::Overtaken => "overtaken",
-            Self::Partly => "partly",
+            Self::DryRun => "dry-run",
+            Self::Stale => "stale",
+            Self::Partial => "partial",
             Self::Failed => "failed",
             Self::Refused => "refused",
         }
     }
 }
 
-/// Where the lines go. What cannot be written is kept and tried again.
+/// Where the entries go. An entry that cannot be written is kept and tried again.
 #[derive(Clone)]
-pub struct Journal(Arc<Mutex<Pages>>);
+pub struct Journal(Arc<Mutex<Pending>>);
 
-struct Pages {
+struct Pending {
     to: Box<dyn Write + Send>,
     /// Not written yet, in order.
     unwritten: String,
@@ -88,43 +88,43 @@ impl Journal {
     /// To anything that can be written.
     #[must_use]
     pub fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Pages { to: Box::new(to), unwritten: String::new() })))
+        Self(Arc::new(Mutex::new(Pending { to: Box::new(to), unwritten: String::new() })))
     }
 
     /// To the end of a file, which may be moved away at any time.
     pub fn file(path: PathBuf) -> io::Result<Self> {
-        let mut file = Moving(path);
+        let mut file = ReopenedFile(path);
         file.write_all(b"")?;
         Ok(Self::new(file))
     }
 
-    /// Writes a line, after those that could not be written before.
-    pub fn write(&self, line: &Line) -> io::Result<()> {
-        let text = serde_json::to_string(line)?;
-        let mut pages = self.pages();
-        pages.unwritten.push_str(&text);
-        pages.unwritten.push('\n');
-        pages.catch_up()
+    /// Writes an entry, after those that could not be written before.
+    pub fn write(&self, entry: &Entry) -> io::Result<()> {
+        let text = serde_json::to_string(entry)?;
+        let mut pending = self.pending();
+        pending.unwritten.push_str(&text);
+        pending.unwritten.push('\n');
+        pending.flush_pending()
     }
 
-    /// Tries again what could not be written.
-    pub fn catch_up(&self) -> io::Result<()> {
-        self.pages().catch_up()
+    /// Writes the entries that could not be written before.
+    pub fn flush_pending(&self) -> io::Result<()> {
+        self.pending().flush_pending()
     }
 
-    /// Whether every line is written.
+    /// True if every entry is written.
     #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.pages().unwritten.is_empty()
+    pub fn is_flushed(&self) -> bool {
+        self.pending().unwritten.is_empty()
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pages {
-    fn catch_up(&mut self) -> io::Result<()> {
+impl Pending {
+    fn flush_pending(&mut self) -> io::Result<()> {
         if !self.unwritten.is_empty() {
             self.to.write_all(self.unwritten.as_bytes())?;
             self.unwritten.clear();
@@ -134,10 +134,10 @@ impl Pages {
     }
 }
 
-/// A file that is looked up by its name for each line, so that it can be rotated.
-struct Moving(PathBuf);
+/// A file that is opened by its name for each write, so that it can be rotated.
+struct ReopenedFile(PathBuf);
 
-impl Write for Moving {
+impl Write for ReopenedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         OpenOptions::new().append(true).create(true).open(&self.0)?.write_all(bytes).map(|()| bytes.len())
     }

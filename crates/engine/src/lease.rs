@@ -1,9 +1,9 @@
 //! Leadership: one Lease a keeper, held by one process at a time.
 //!
-//! As client-go does it. A holder renews by a replace with the resourceVersion it has seen. Whether
-//! another holder is still there is judged by the renewals that are seen, on this machine's own
-//! steady clock: clocks of different machines need not agree. A holder that cannot renew stops
-//! being one well before anybody else may take over, so that there are never two.
+//! As client-go does it. A holder renews by a replace with the resourceVersion it has read. Whether
+//! another holder is alive is judged by the renewals that are observed, on this machine's monotonic
+//! clock: clocks of different machines need not agree. A holder that cannot renew stops leading well
+//! before another process may take over, so that there are never two.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,16 +19,16 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 
-/// How long leadership lasts.
+/// How long leadership lasts, in client-go's words.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// A Lease that nobody was seen to renew for so long may be taken.
-    pub lease: Duration,
-    /// Without a renewal for so long, a holder stops: shorter than `lease` by more than a request
-    /// may last.
-    pub renew: Duration,
-    /// How often the Lease is looked at.
-    pub retry: Duration,
+    /// A Lease without an observed renewal for this long may be taken.
+    pub lease_duration: Duration,
+    /// Without a renewal for this long, a holder stops: shorter than `lease_duration` by more than a
+    /// request may last.
+    pub renew_deadline: Duration,
+    /// How often the Lease is read.
+    pub retry_period: Duration,
 }
 
 impl Timing {
@@ -36,13 +36,17 @@ impl Timing {
     /// back is taken soon.
     #[must_use]
     pub fn of(lease: Duration) -> Self {
-        Self { lease, renew: lease * 2 / 3, retry: (lease * 2 / 15).min(Duration::from_secs(2)) }
+        Self {
+            lease_duration: lease,
+            renew_deadline: lease * 2 / 3,
+            retry_period: (lease * 2 / 15).min(Duration::from_secs(2)),
+        }
     }
 
-    /// How long a call of a holder may last, so that it is over before anybody else holds the Lease.
+    /// How long a call of a holder may last, so that it ends before another process can hold the Lease.
     #[must_use]
     pub fn call(&self) -> Duration {
-        (self.lease.saturating_sub(self.renew) * 4 / 5).min(Duration::from_secs(10))
+        (self.lease_duration.saturating_sub(self.renew_deadline) * 4 / 5).min(Duration::from_secs(10))
     }
 }
 
@@ -52,10 +56,10 @@ impl Default for Timing {
     }
 }
 
-/// However long a Lease lasts, its holder looks at it this often: somebody may have deleted it.
-const LOOK: Duration = Duration::from_secs(5);
+/// However long a Lease lasts, its holder reads it this often: somebody may have deleted it.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Somebody who wants to lead.
+/// A process that wants to lead.
 pub struct Candidate {
     /// A client without retries: a call that is repeated unseen could be made after the lead is
     /// lost.
@@ -72,58 +76,59 @@ pub struct Candidate {
     pub clock: Clock,
 }
 
-/// Annotation on the Lease: when somebody was last known to lead before its holder took it, for as
-/// long as the holder has not dealt with that. Whoever takes over from one that never did inherits it.
-pub const UNLED_SINCE: &str = "caretaker.dev/unled-since";
+/// Annotation on the Lease: when a leader was last seen before the present holder took it, until the
+/// holder has acknowledged that gap. A successor of a holder that never did inherits it.
+pub const LAST_LEADER_SEEN: &str = "caretaker.dev/last-leader-seen";
 
 /// Whether this process leads.
 #[derive(Debug, Clone)]
-pub struct Lead(watch::Receiver<Standing>, Arc<AtomicBool>);
+pub struct LeaderHandle(watch::Receiver<Status>, Arc<AtomicBool>);
 
 #[derive(Debug, Clone, Default)]
-struct Standing {
-    /// Until when it leads, unless it renews.
+struct Status {
+    /// Until when it leads, if it does not renew.
     until: Option<Instant>,
-    /// Whether it ever found out.
-    known: bool,
-    /// Why it could not find out.
-    trouble: Option<String>,
-    /// When whoever led before was last heard of.
-    before: Option<Timestamp>,
+    /// Whether the Lease was ever read.
+    observed: bool,
+    /// Why the Lease could not be read or written.
+    error: Option<String>,
+    /// When the leader before this one was last seen.
+    previous: Option<Timestamp>,
 }
 
-impl Lead {
-    /// True while nobody else can be leading. Ask right before each write.
+impl LeaderHandle {
+    /// True while no other process can be leading. Ask right before each write.
     #[must_use]
-    pub fn held(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.0.borrow().until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether the Lease was seen, whoever holds it.
+    /// True once the Lease was read, whichever process holds it.
     #[must_use]
-    pub fn is_known(&self) -> bool {
-        self.0.borrow().known
+    pub fn observed(&self) -> bool {
+        self.0.borrow().observed
     }
 
     /// Why the Lease could not be read or written, the last time it was tried.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.0.borrow().trouble.clone()
+    pub fn last_error(&self) -> Option<String> {
+        self.0.borrow().error.clone()
     }
 
-    /// When somebody was last known to lead before this lead was won, by the time in the Lease;
-    /// `None` if nobody ever did. A successor is told the same until it is [settled](Self::settle).
+    /// When a leader was last seen before this process became the leader, by the time in the Lease;
+    /// `None` if there never was one. A successor gets the same answer until the gap is
+    /// [acknowledged](Self::acknowledge_gap).
     #[must_use]
-    pub fn before(&self) -> Option<Timestamp> {
-        self.0.borrow().before
+    pub fn previous_leader_seen(&self) -> Option<Timestamp> {
+        self.0.borrow().previous
     }
 
-    /// What the time before this lead means is written down: a successor need not know of it.
-    pub fn settle(&self) {
+    /// The leaderless gap is persisted; the annotation is cleared at the next renewal.
+    pub fn acknowledge_gap(&self) {
         self.1.store(true, Ordering::Relaxed);
     }
 
-    /// Returns when the lead was won, renewed or lost.
+    /// Returns when leadership was won, renewed or lost.
     pub async fn changed(&mut self) {
         // An error means that the candidate has stopped; nothing changes any more.
         if self.0.changed().await.is_err() {
@@ -132,44 +137,44 @@ impl Lead {
     }
 }
 
-/// Returns when the lead was won, renewed or lost; never, where nobody needs to lead. Ask the same one
-/// again: one that was only just cloned takes everything before for news.
-pub async fn changed(lead: &mut Option<Lead>) {
-    match lead {
-        Some(lead) => lead.changed().await,
+/// Returns when leadership was won, renewed or lost; never, where there is no Lease. Ask the same handle
+/// again: a new clone takes everything before it for a change.
+pub async fn changed(leadership: &mut Option<LeaderHandle>) {
+    match leadership {
+        Some(leadership) => leadership.changed().await,
         None => std::future::pending().await,
     }
 }
 
-/// The holder that was seen last, and since when nothing has changed.
-struct Seen {
+/// The holder that was observed last, and since when nothing has changed.
+struct Observation {
     version: String,
     holder: String,
     lasts: Duration,
     at: Instant,
-    /// When somebody was last known to lead, by what it says itself.
-    before: Option<Timestamp>,
+    /// When a leader was last seen, by the time in the Lease.
+    last_seen: Option<Timestamp>,
 }
 
-impl Seen {
-    /// Whether nobody was heard of for as long as the Lease lasts.
-    fn is_silent(&self) -> bool {
+impl Observation {
+    /// True if nobody renewed for as long as the Lease lasts.
+    fn is_expired(&self) -> bool {
         self.holder.is_empty() || self.at.elapsed() > self.lasts
     }
 }
 
 impl Candidate {
-    /// Starts to campaign until `stop` rings; then hands the Lease back and returns.
+    /// Campaigns until `stop` resolves; then releases the Lease and returns.
     pub fn campaign(
         self,
         stop: impl Future<Output = ()> + Send + 'static,
-    ) -> (Lead, impl Future<Output = ()> + Send + 'static) {
-        let (standing, lead) = watch::channel(Standing::default());
-        let settled = Arc::new(AtomicBool::new(false));
-        let dealt_with = settled.clone();
+    ) -> (LeaderHandle, impl Future<Output = ()> + Send + 'static) {
+        let (status, handle) = watch::channel(Status::default());
+        let acknowledged = Arc::new(AtomicBool::new(false));
+        let acknowledge = acknowledged.clone();
         let campaign = async move {
             let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
-            let mut seen: Option<Seen> = None;
+            let mut seen: Option<Observation> = None;
             let mut next = Instant::now();
             let mut stop = std::pin::pin!(stop);
             loop {
@@ -180,54 +185,61 @@ impl Candidate {
                 }
                 let asked = Instant::now();
                 let answer = tokio::time::timeout(
-                    self.timing.retry,
-                    self.seek(&leases, &mut seen, settled.load(Ordering::Relaxed)),
+                    self.timing.retry_period,
+                    self.try_acquire(&leases, &mut seen, acknowledged.load(Ordering::Relaxed)),
                 )
                 .await;
-                next = asked + self.timing.retry;
-                let trouble = match answer {
+                next = asked + self.timing.retry_period;
+                let error = match answer {
                     Ok(Ok(true)) => {
                         // Once more before it runs out, should the next renewal fail.
-                        next = asked + (self.timing.renew / 2).clamp(self.timing.retry, LOOK);
-                        let until = Some(asked + self.timing.renew);
-                        standing.send_modify(|standing| {
-                            // What was seen last is how it was before this renewal.
-                            if standing.until.is_none_or(|until| until < asked) {
-                                standing.before = seen.as_ref().and_then(|seen| seen.before);
-                                settled.store(false, Ordering::Relaxed);
+                        next = asked + (self.timing.renew_deadline / 2).clamp(self.timing.retry_period, READ_INTERVAL);
+                        let until = Some(asked + self.timing.renew_deadline);
+                        status.send_modify(|status| {
+                            // The last observation is from before this renewal.
+                            if status.until.is_none_or(|until| until < asked) {
+                                status.previous = seen.as_ref().and_then(|seen| seen.last_seen);
+                                acknowledged.store(false, Ordering::Relaxed);
                             }
-                            (standing.until, standing.known, standing.trouble) = (until, true, None);
+                            (status.until, status.observed, status.error) = (until, true, None);
                         });
                         continue;
                     }
                     Ok(Ok(false)) => {
-                        standing.send_replace(Standing { known: true, ..Standing::default() });
+                        status.send_replace(Status { observed: true, ..Status::default() });
                         continue;
                     }
-                    Ok(Err(e)) => crate::told(&e),
+                    Ok(Err(e)) => crate::format_error(&e),
                     Err(_) => "the API server does not answer in time".to_owned(),
                 };
-                // Nobody knows; what was held runs out by itself.
-                let trouble = format!("Lease {}/{}: {trouble}", self.namespace, self.name);
-                standing.send_modify(|standing| standing.trouble = Some(trouble));
+                // It is not known who leads; leadership that was held expires by itself.
+                let error = format!("Lease {}/{}: {error}", self.namespace, self.name);
+                status.send_modify(|status| status.error = Some(error));
             }
-            let held = standing.borrow().until.is_some();
-            standing.send_replace(Standing::default());
+            let held = status.borrow().until.is_some();
+            status.send_replace(Status::default());
             if held {
-                // If it cannot be handed back it runs out.
-                let _ =
-                    tokio::time::timeout(self.timing.retry, self.hand_back(&leases, settled.load(Ordering::Relaxed)))
-                        .await;
+                // A Lease that cannot be released expires.
+                let _ = tokio::time::timeout(
+                    self.timing.retry_period,
+                    self.release(&leases, acknowledged.load(Ordering::Relaxed)),
+                )
+                .await;
             }
         };
-        (Lead(lead, dealt_with), campaign)
+        (LeaderHandle(handle, acknowledge), campaign)
     }
 
-    /// Looks at the Lease once; true if it is ours now.
-    async fn seek(&self, leases: &Api<Lease>, seen: &mut Option<Seen>, settled: bool) -> Result<bool, kube::Error> {
+    /// Reads the Lease once and takes or renews it if possible; true if it is ours now.
+    async fn try_acquire(
+        &self,
+        leases: &Api<Lease>,
+        seen: &mut Option<Observation>,
+        acknowledged: bool,
+    ) -> Result<bool, kube::Error> {
         let Some(lease) = leases.get_opt(&self.name).await? else {
-            // Somebody deleted it; whoever held it may not know yet.
-            if seen.as_ref().is_some_and(|s| s.holder != self.identity && !s.is_silent()) {
+            // Somebody deleted it; its holder may not know yet.
+            if seen.as_ref().is_some_and(|s| s.holder != self.identity && !s.is_expired()) {
                 return Ok(false);
             }
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
@@ -241,44 +253,44 @@ impl Candidate {
             let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
             let lasts = Duration::from_secs(lasts);
             let renewed = spec.renew_time.as_ref().map(|time| time.0);
-            let before = unled_since(&lease).into_iter().chain(renewed).min();
-            *seen = Some(Seen { version, holder: holder.clone(), lasts, at: Instant::now(), before });
+            let last_seen = last_leader_seen(&lease).into_iter().chain(renewed).min();
+            *seen = Some(Observation { version, holder: holder.clone(), lasts, at: Instant::now(), last_seen });
         }
         let ours = holder == self.identity;
-        if !ours && seen.as_ref().is_some_and(|s| !s.is_silent()) {
+        if !ours && seen.as_ref().is_some_and(|s| !s.is_expired()) {
             return Ok(false);
         }
         let mut metadata = lease.metadata;
         let annotations = metadata.annotations.get_or_insert_default();
-        if ours && settled {
-            annotations.remove(UNLED_SINCE);
-        } else if let Some(before) = seen.as_ref().and_then(|seen| seen.before).filter(|_| !ours) {
-            annotations.insert(UNLED_SINCE.to_owned(), before.to_string());
+        if ours && acknowledged {
+            annotations.remove(LAST_LEADER_SEEN);
+        } else if let Some(last_seen) = seen.as_ref().and_then(|seen| seen.last_seen).filter(|_| !ours) {
+            annotations.insert(LAST_LEADER_SEEN.to_owned(), last_seen.to_string());
         }
         let next = Lease { metadata, spec: Some(self.spec(spec, !ours)) };
         won(leases.replace(&self.name, &PostParams::default(), &next).await)
     }
 
-    /// The spec with us as the holder; `anew` if we were not before.
-    fn spec(&self, before: LeaseSpec, anew: bool) -> LeaseSpec {
+    /// The spec with us as the holder; `acquired` if we were not before.
+    fn spec(&self, before: LeaseSpec, acquired: bool) -> LeaseSpec {
         let now = MicroTime(self.clock.now());
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            // Rounded up: nobody may think that it ends sooner than it does.
-            lease_duration_seconds: i32::try_from(self.timing.lease.as_millis().div_ceil(1_000)).ok(),
-            acquire_time: if anew { Some(now.clone()) } else { before.acquire_time.clone() },
+            // Rounded up: no process may take it for shorter than it is.
+            lease_duration_seconds: i32::try_from(self.timing.lease_duration.as_millis().div_ceil(1_000)).ok(),
+            acquire_time: if acquired { Some(now.clone()) } else { before.acquire_time.clone() },
             lease_transitions: Some(
-                before.lease_transitions.unwrap_or(0) + i32::from(anew && before.holder_identity.is_some()),
+                before.lease_transitions.unwrap_or(0) + i32::from(acquired && before.holder_identity.is_some()),
             ),
             renew_time: Some(now),
             ..before
         }
     }
 
-    async fn hand_back(&self, leases: &Api<Lease>, settled: bool) -> Result<(), kube::Error> {
+    async fn release(&self, leases: &Api<Lease>, acknowledged: bool) -> Result<(), kube::Error> {
         let mut lease = leases.get(&self.name).await?;
-        if settled {
-            lease.metadata.annotations.get_or_insert_default().remove(UNLED_SINCE);
+        if acknowledged {
+            lease.metadata.annotations.get_or_insert_default().remove(LAST_LEADER_SEEN);
         }
         let spec = lease.spec.unwrap_or_default();
         if spec.holder_identity.as_deref() == Some(&self.identity) {
@@ -290,15 +302,15 @@ impl Candidate {
     }
 }
 
-fn unled_since(lease: &Lease) -> Option<Timestamp> {
-    time::parse(lease.metadata.annotations.as_ref()?.get(UNLED_SINCE)?)
+fn last_leader_seen(lease: &Lease) -> Option<Timestamp> {
+    time::parse(lease.metadata.annotations.as_ref()?.get(LAST_LEADER_SEEN)?)
 }
 
-/// A write that came second was somebody else's win.
+/// A write that came second means that another process leads.
 fn won<T>(written: Result<T, kube::Error>) -> Result<bool, kube::Error> {
     match written {
         Ok(_) => Ok(true),
-        Err(e) if crate::api::is_conflict(&e) => Ok(false),
+        Err(e) if crate::projection::is_conflict(&e) => Ok(false),
         Err(e) => Err(e),
     }
 }

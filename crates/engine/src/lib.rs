@@ -1,88 +1,120 @@
-//! What every keeper runs on, apart from what it decides.
+//! What every keeper runs on: sources feed a cache, the planner judges, limits and batches, dispatch
+//! confirms and applies, everything is recorded.
 //!
-//! [`keep`] says what a keeper must know of a live cluster. [`round`] says what to judge now and what
-//! of it may be done, [`pass`] makes one pass of that over a whole cluster, and [`run`] is the loop
-//! around it; [`beside`] is what a keeper has running next to that.
+//! [`controller`] is the live contract of a keeper, [`run::run_controller`] is the pipeline,
+//! [`once::run_once`] is one round of it.
 //!
-//! [`watch`] tells what a cluster holds and what becomes of it; [`api`] reads and writes objects of
-//! any kind, as little of them as a keeper wants to see. [`lease`] lets one process at a time lead,
-//! and [`client`] makes no call without the lead. [`state`] keeps what must outlive a process.
-//! [`journal`], [`events`] and [`metrics`] tell what was done, [`health`] what is waited for, and
-//! [`access`] finds out what is not allowed before it is tried.
+//! ```text
+//!  sources ──► cache ──► judge ──► limit ──► batch ──► confirm ──► apply ──► record
+//! ```
+//!
+//! | stage | modules | may touch |
+//! |---|---|---|
+//! | sources | [`source`], [`sources`], `projection`, `watch`, `discovery` | the API server, read only |
+//! | cache | [`cache`], [`feed`] | memory |
+//! | judge, limit, batch | [`planner`] | memory |
+//! | confirm | [`confirm`] | the API server, read only |
+//! | apply | [`writer`], and the keeper | the API server |
+//! | record | [`journal`], [`events`], [`metrics`] | their destinations |
+//!
+//! [`lease`] lets one process at a time lead, and [`client`] makes no call without leadership. [`state`]
+//! keeps what must outlive a process. [`health`] reports what a keeper waits for, and [`permissions`]
+//! derives the rights that it needs.
 
-pub mod access;
-pub mod api;
-pub mod beside;
+pub mod apply;
+pub mod cache;
 pub mod client;
 pub mod clock;
+pub mod confirm;
+pub mod controller;
+pub mod decode;
+mod discovery;
 pub mod events;
+pub mod feed;
 pub mod health;
 pub mod journal;
-pub mod keep;
 pub mod lease;
 pub mod metrics;
-pub mod pass;
-pub mod round;
+pub mod object;
+pub mod once;
+pub mod permissions;
+pub mod planner;
+pub mod projection;
 pub mod run;
+pub mod source;
+pub mod sources;
 pub mod state;
-mod tell;
-pub mod watch;
+mod watch;
+pub mod writer;
 
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use caretaker_core::limits::Limits;
 use kube::Client;
 
-/// What a keeper works with.
+pub use apply::{ActionResult, ApplyError, BatchResult, Confirmed, ConfirmedAction, FailedObject};
+pub use cache::{Cache, Rows};
+pub use controller::{Batch, Controller, Leadership, PlannedAction, Role, Standby, WriteTarget};
+pub use object::{Meta, Partial, PartialObject};
+pub use source::{Change, ObjectId, Observed, Source, SourceContext, SourceRef};
+
+/// Everything a keeper runs with.
 #[derive(Clone)]
-pub struct Engine {
+pub struct Context {
     /// For lists and watches.
     pub reader: Client,
-    /// For the last look and for every write.
+    /// For live reads and writes: makes no call without leadership, and none that outlasts the Lease.
     pub writer: Client,
-    /// Whether this process leads; none where nobody needs to, as in a dry run.
-    pub lead: Option<lease::Lead>,
-    /// What outlives the process.
-    pub state: state::State,
+    /// Whether this process leads; `None` where there is no Lease: on a node, and in a dry run.
+    pub leadership: Option<lease::LeaderHandle>,
+    /// Where the ledger is kept.
+    pub state: state::StateStore,
+    /// What a standby writes with, where its keeper lets it act.
+    pub standby: Option<StandbyContext>,
     /// The time.
     pub clock: clock::Clock,
     /// What was done.
     pub journal: journal::Journal,
-    /// The same, for whoever looks at the objects.
+    /// Events, written in the background.
     pub events: events::Events,
-    /// The same, counted.
+    /// Metrics of the process.
     pub metrics: Arc<metrics::Metrics>,
-    /// What is waited for.
+    /// What the keeper waits for.
     pub health: health::Health,
+    /// Pace and breaker.
+    pub limits: Limits,
+    /// How many batches run at a time.
+    pub concurrency: usize,
     /// Nothing is written.
     pub dry_run: bool,
-    /// How often everything is listed again.
-    pub scan: Duration,
-    /// With what a replica that does not lead acts, where its keeper lets it.
-    pub backup: Option<Backup>,
+    /// How often everything is listed and judged again.
+    pub resync_interval: Duration,
+    /// The field manager of writes; `caretaker-<keeper>` for the operator.
+    pub field_manager: String,
 }
 
-/// What a replica works with that does not lead.
+/// What a standby works with.
 #[derive(Clone)]
-pub struct Backup {
-    /// For the last look and for every write; it needs no lead.
+pub struct StandbyContext {
+    /// For live reads and writes; it needs no leadership.
     pub writer: Client,
-    /// What outlives the process, by that client.
-    pub state: state::State,
+    /// Where the ledger is kept, by that client.
+    pub state: state::StateStore,
 }
 
-impl Engine {
-    /// Whether this process may act.
+impl Context {
+    /// True if this process may act as the leader.
     #[must_use]
-    pub fn leads(&self) -> bool {
-        self.lead.as_ref().is_none_or(lease::Lead::held)
+    pub fn is_leader(&self) -> bool {
+        self.leadership.as_ref().is_none_or(lease::LeaderHandle::is_leader)
     }
 }
 
 /// An error with its causes, in the API server's own words where it has answered.
 #[must_use]
-pub fn told(error: &(dyn Error + 'static)) -> String {
+pub fn format_error(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = Some(error);
     while let Some(e) = cause {

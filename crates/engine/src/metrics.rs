@@ -1,4 +1,4 @@
-//! What can be counted, for Prometheus. Every label has a bounded set of values.
+//! Metrics for Prometheus. Every label has a bounded set of values.
 
 use std::sync::atomic::AtomicI64;
 
@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use crate::journal::Outcome;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Acted {
+struct ActionLabels {
     keeper: &'static str,
     action: &'static str,
     rule: &'static str,
@@ -21,120 +21,99 @@ struct Acted {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Standing {
+struct SubjectLabels {
     keeper: &'static str,
     next: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct KeeperLabels {
     keeper: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
-    outcome: &'static str,
-}
+/// Buckets of the lag: well under a second is what is promised, minutes are an outage.
+const LAG_BUCKETS: [f64; 9] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
-/// How late an act may be: well under a second is what is promised, minutes are an outage.
-const LAGS: [f64; 9] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0];
-
-/// What every name begins with, but for what is called as in the system that a keeper stands in for.
+/// The prefix of every name, except of metrics that have a name of the replaced tool.
 const PREFIX: &str = "caretaker";
 
 /// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    actions: Family<Acted, Counter>,
-    subjects: Family<Standing, Gauge<i64, AtomicI64>>,
+    actions: Family<ActionLabels, Counter>,
+    subjects: Family<SubjectLabels, Gauge<i64, AtomicI64>>,
     lag: Histogram,
-    breaker: Family<Of, Gauge<i64, AtomicI64>>,
-    leader: Family<Of, Gauge<i64, AtomicI64>>,
-    unsaid: Counter,
-    gap: Gauge<i64, AtomicI64>,
-    records: Family<Ended, Counter>,
+    breaker: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
+    leader: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
+    events_dropped: Counter,
 }
 
 impl Metrics {
-    /// None counted yet.
+    /// All at zero.
     #[must_use]
     pub fn new(version: &'static str) -> Self {
         let mut all = Registry::default();
         let registry = all.sub_registry_with_prefix(PREFIX);
         let actions = Family::default();
-        registry.register("actions", "Actions by what became of them", actions.clone());
+        registry.register("actions", "Actions by outcome", actions.clone());
         let subjects = Family::default();
         registry.register("subjects", "Subjects by what comes next for them, on the leader", subjects.clone());
-        let lag = Histogram::new(LAGS);
-        registry.register("deadline_lag_seconds", "How long after its deadline an act began", lag.clone());
+        let lag = Histogram::new(LAG_BUCKETS);
+        registry.register("deadline_lag_seconds", "Time from the deadline of an action to its start", lag.clone());
         let breaker = Family::default();
         registry.register("breaker_open", "1 while the breaker is open", breaker.clone());
         let leader = Family::default();
         registry.register("leader", "1 on the replica that leads", leader.clone());
-        let unsaid = Counter::default();
-        registry.register("events_lost", "Kubernetes Events that could not be written", unsaid.clone());
-        let gap = Gauge::default();
-        registry.register("activity_gap", "1 while activity may be missed", gap.clone());
-        let records = Family::default();
-        registry.register("activity_records", "Uses written to namespaces by how it went", records.clone());
+        let events_dropped = Counter::default();
+        registry.register("events_dropped", "Kubernetes Events that could not be written", events_dropped.clone());
         registry.register("build", "This program", Info::new([("version", version)]));
-        Self { registry: all, actions, subjects, lag, breaker, leader, unsaid, gap, records }
+        Self { registry: all, actions, subjects, lag, breaker, leader, events_dropped }
     }
 
-    /// Something was done, or was to be done.
-    pub fn acted(&self, keeper: &'static str, action: &'static str, rule: &'static str, outcome: Outcome) {
-        self.actions.get_or_create(&Acted { keeper, action, rule, outcome: outcome.name() }).inc();
+    /// Counts an action.
+    pub fn record_action(&self, keeper: &'static str, action: &'static str, rule: &'static str, outcome: Outcome) {
+        self.actions.get_or_create(&ActionLabels { keeper, action, rule, outcome: outcome.name() }).inc();
     }
 
-    /// So many subjects have this to come.
+    /// Sets how many subjects have this kind of verdict.
     pub fn subjects(&self, keeper: &'static str, next: &'static str, count: i64) {
-        self.subjects.get_or_create(&Standing { keeper, next }).set(count);
+        self.subjects.get_or_create(&SubjectLabels { keeper, next }).set(count);
     }
 
-    /// An act began so long after its deadline.
-    pub fn lag(&self, seconds: f64) {
+    /// An action started this many seconds after its deadline.
+    pub fn observe_lag(&self, seconds: f64) {
         self.lag.observe(seconds);
     }
 
     /// Whether the breaker is open.
     pub fn breaker(&self, keeper: &'static str, open: bool) {
-        self.breaker.get_or_create(&Of { keeper }).set(open.into());
+        self.breaker.get_or_create(&KeeperLabels { keeper }).set(open.into());
     }
 
     /// Whether this replica leads.
     pub fn leader(&self, keeper: &'static str, leads: bool) {
-        self.leader.get_or_create(&Of { keeper }).set(leads.into());
+        self.leader.get_or_create(&KeeperLabels { keeper }).set(leads.into());
     }
 
-    /// An Event was lost.
-    pub fn event_lost(&self) {
-        self.unsaid.inc();
+    /// An Event could not be written.
+    pub fn event_dropped(&self) {
+        self.events_dropped.inc();
     }
 
-    /// Whether activity may be missed.
-    pub fn gap(&self, open: bool) {
-        self.gap.set(open.into());
-    }
-
-    /// A use was written to its namespace, or was not.
-    pub fn recorded(&self, outcome: &'static str) {
-        self.records.get_or_create(&Ended { outcome }).inc();
-    }
-
-    /// Has somebody add what they count themselves, under our prefix.
-    pub fn add(&mut self, register: impl FnOnce(&mut Registry)) {
+    /// Registers further metrics under our prefix.
+    pub fn register(&mut self, register: impl FnOnce(&mut Registry)) {
         register(self.registry.sub_registry_with_prefix(PREFIX));
     }
 
-    /// Has somebody add what they count themselves, under names that others have given it.
-    pub fn add_by_full_name(&mut self, register: impl FnOnce(&mut Registry)) {
+    /// Registers further metrics under their full names.
+    pub fn register_full_names(&mut self, register: impl FnOnce(&mut Registry)) {
         register(&mut self.registry);
     }
 
-    /// In the format that Prometheus reads.
+    /// All metrics in the format that Prometheus reads.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
         let _ = text::encode(&mut text, &self.registry);
@@ -149,15 +128,15 @@ mod tests {
     #[test]
     fn what_is_added_has_our_prefix_unless_it_has_a_full_name() {
         let mut metrics = Metrics::new("1.2.3");
-        metrics.acted("toys", "tidy", "Broken", Outcome::Done);
+        metrics.record_action("toys", "tidy", "Broken", Outcome::Done);
         let heard: Counter = Counter::default();
-        metrics.add(|registry| registry.register("heard", "Heard", heard.clone()));
+        metrics.register(|registry| registry.register("heard", "Heard", heard.clone()));
         let gauge: Gauge = Gauge::default();
-        metrics.add_by_full_name(|registry| registry.register("spiderpool_ip_gc_counts", "Released", gauge.clone()));
+        metrics.register_full_names(|registry| registry.register("spiderpool_ip_gc_counts", "Released", gauge.clone()));
         heard.inc();
         gauge.set(7);
 
-        let text = metrics.text();
+        let text = metrics.encode();
 
         for line in [
             r#"caretaker_actions_total{keeper="toys",action="tidy",rule="Broken",outcome="done"} 1"#,

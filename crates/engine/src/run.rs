@@ -1,327 +1,373 @@
-//! A keeper at work: hears what the watches tell, makes a round where something has changed or
-//! fallen due, and carries out what may be done.
+//! The pipeline: sources ──► cache ──► judge ──► limit ──► batch ──► confirm ──► apply ──► record.
 //!
-//! Every replica hears; the leader judges and acts. What a round admits is written to the state
-//! before anything is begun, so that a successor counts it too. Nothing is begun while anything that
-//! it takes to judge rightly is missing: [`Health`](crate::health::Health) says what. Where the
-//! keeper allows it, a replica that does not lead looks at everything once a scan, and does what is
-//! certain even so.
+//! Every replica feeds its cache; the leader judges and acts. What a round admits is persisted in the
+//! ledger before anything starts, so that a successor counts it too. An action does not start while a
+//! source or a right that it needs is missing. Where the keeper allows it, a standby judges everything at
+//! each resync, and does what is certain.
 
-mod acts;
-mod decide;
+mod dispatch;
+mod record;
+mod round;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use caretaker_core::Timestamp;
-use caretaker_core::limits::{Limits, Ledger};
-use futures::StreamExt;
+use caretaker_core::limits::Ledger;
+use caretaker_core::{Action, ActionKind, Timestamp};
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, FuturesUnordered, select_all};
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{Stream, StreamExt};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api::Resource;
-use crate::beside::Beside;
-use crate::keep::{Carried, Keep};
-use crate::lease::{self, Lead};
-use crate::round::{Batch, Rounds};
-use crate::state::{self, Change, Kept};
-use crate::watch::{News, Versioned, watch};
-use crate::{Engine, access, tell};
+use crate::cache::Cache;
+use crate::controller::{Batch, Controller, Role};
+use crate::feed::{CacheReader, SharedFeed, SourceStatus};
+use crate::lease::{self, LeaderHandle};
+use crate::permissions::{self, RequiredRight, watch_permissions};
+use crate::planner::Planner;
+use crate::source::{Change, Delivered, Source, SourceContext};
+use crate::sources::Sources;
+use crate::state::{NAME, StateChange, Versioned};
+use crate::{Context, clock};
 
-/// How a keeper works.
-#[derive(Debug, Clone)]
-pub struct Settings<K: Keep> {
-    /// What subjects are judged in.
-    pub world: K::World,
-    /// What holds acts back.
-    pub limits: Limits,
-    /// At how many sites at a time it acts.
-    pub concurrency: usize,
-}
+pub use dispatch::{Finished, confirm_and_apply};
 
-/// What is told by a watch.
-enum Told<K: Keep> {
-    Of(&'static Resource, Box<News<K::Manifest>>),
-    State(News<Change>),
-}
-
-/// What was done at a site.
-struct Done<K: Keep> {
-    site: K::Site,
-    carried: Carried<K>,
-}
-
-/// News taken in before the next round.
-const AT_ONCE: usize = 512;
-/// A loop with nothing to do goes round this often, to show that it does.
-const BEAT: Duration = Duration::from_mins(1);
-/// How long acts that are under way may take to end when we are told to stop.
-const LAST_ACTS: Duration = Duration::from_secs(3);
-/// Until the state is tried again that could not be read or written.
-const STATE_PAUSE: Duration = Duration::from_secs(1);
-/// Until lines are tried again that the journal did not take.
-const JOURNAL_PAUSE: Duration = Duration::from_secs(1);
+/// Changes taken in before the next round.
+const CHANGES_PER_ROUND: usize = 512;
+/// A loop with nothing to do goes round this often, to show that it lives.
+const HEARTBEAT: Duration = Duration::from_mins(1);
+/// How long running writes and flushing sources may take after shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+/// Until the journal is tried again that did not take an entry.
+const JOURNAL_RETRY: Duration = Duration::from_secs(1);
 
 const LEASE: &str = "lease";
 const STATE: &str = "state";
+const PERMISSIONS: &str = "permissions";
 
-/// Works until `stop` rings; then ends what is under way and returns.
-pub async fn run<K: Keep, B: Beside<K>>(
-    settings: Settings<K>,
-    engine: Arc<Engine>,
-    mut beside: B,
-    stop: impl Future<Output = ()>,
-) {
-    let alongside = beside.alongside();
-    let mut work = Work::new(settings, engine.clone(), beside);
-    for source in K::SOURCES {
-        engine.health.awaits(&watching(source.plural));
-    }
-    engine.health.awaits(&watching(state::NAME));
-    if engine.lead.is_some() {
-        engine.health.awaits(LEASE);
-        engine.metrics.leader(K::NAME, false);
-    }
-    let asking = async move {
-        // What a dry run needs, the watches find out; and a question would be a write.
-        if !engine.dry_run {
-            let (client, health) = (engine.reader.clone(), engine.health.clone());
-            access::check(client, K::needs(false), health, "permissions").await;
+/// Runs a keeper until shutdown; then lets running writes and sources finish.
+pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>, shutdown: impl Future<Output = ()>) {
+    let mut control = ControlLoop::new(keeper, context);
+    let (kinds, streams) = control.open_sources();
+    let mut kinds = kinds.ready_chunks(CHANGES_PER_ROUND);
+    let mut streams = streams.ready_chunks(CHANGES_PER_ROUND);
+    let mut state = control.context.state.watch(control.context.reader.clone(), control.context.resync_interval);
+    let (clock, mut leadership) = (control.context.clock.clone(), control.context.leadership.clone());
+    let health = control.context.health.clone();
+    let mut running: Running<K> = FuturesUnordered::new();
+    let mut rights = pin!(control.watch_permissions());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            // sources ──► cache
+            Some(changes) = kinds.next() => control.update_cache(changes),
+            Some(changes) = streams.next() => control.update_cache(changes),
+            // record: journal, Event, metric; what was written is in the cache before the watch delivers it
+            Some(finished) = running.next() => control.record(finished),
+            Some(change) = state.next() => control.on_state_changed(change),
+            () = clock.sleep_until(control.next_deadline()) => {}
+            () = lease::changed(&mut leadership) => {}
+            () = health.improved() => control.rejudge_held = true,
+            () = clock::sleep_until(control.next_retry()) => {}
+            () = tokio::time::sleep(HEARTBEAT) => {}
+            () = &mut rights => {}
         }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = stop => {}
-        () = work.go() => {}
-        () = asking => {}
-        () = alongside => {}
+        control.heartbeat();
+        control.follow_leadership();
+        if let Some(mut round) = control.begin_round().await {
+            // judge: pure, the rules at one instant in one world
+            let judged = control.judge(&round);
+            control.record_refusals(&judged.refusals);
+
+            // limit: pure; sources and rights that are missing, pace, breaker
+            let admitted = control.limit(judged, &mut round);
+            control.record_open_breaker(admitted.opens.as_ref());
+
+            // batch: one write target, one write; queued only after the ledger is persisted
+            let batches = control.batch(admitted, &mut round);
+            control.persist_and_queue(batches, round).await;
+        }
+        // confirm ──► apply: live read, same judge, one conditional write; the result arrives above
+        while running.len() < control.context.concurrency.max(1)
+            && let Some(batch) = control.next_startable()
+        {
+            running.push(control.start(batch));
+        }
     }
-    work.end().await;
+    control.drain(running, streams).await;
 }
 
-fn watching(what: &str) -> String {
-    format!("watching {what}")
-}
+type Running<K> = FuturesUnordered<BoxFuture<'static, Finished<K>>>;
 
-fn watches<K: Keep>(engine: &Engine) -> BoxStream<'static, Vec<Told<K>>> {
-    let mut all: Vec<BoxStream<'static, Told<K>>> = Vec::new();
-    for source in K::SOURCES {
-        let news = watch(engine.reader.clone(), source, engine.scan);
-        all.push(news.map(|news| Told::Of(source, Box::new(news))).boxed());
-    }
-    all.push(state::changes(engine.reader.clone(), engine.scan).map(Told::State).boxed());
-    select_all(all).ready_chunks(AT_ONCE).boxed()
-}
-
-/// When the scan after this one is due: up to a tenth later, so that not all replicas scan at once.
-fn soon(scan: Duration) -> Instant {
-    Instant::now() + scan.mul_f64(1.0 + 0.1 * fastrand::f64())
-}
-
-/// Returns then; never, if there is no such time.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => tokio::time::sleep_until(then).await,
-        None => std::future::pending().await,
-    }
-}
-
-struct Work<K: Keep, B> {
-    settings: Settings<K>,
-    engine: Arc<Engine>,
-    beside: B,
-    news: BoxStream<'static, Vec<Told<K>>>,
-    rounds: Rounds<K>,
+/// What the loop knows between two turns.
+struct ControlLoop<K: Controller> {
+    keeper: Arc<K>,
+    context: Arc<Context>,
+    sources: Arc<Sources<K::Cache>>,
+    enabled: Vec<&'static ActionKind>,
+    feed: SharedFeed<K::Cache>,
+    planner: Planner<K>,
     queue: VecDeque<Batch<K>>,
-    acts: FuturesUnordered<BoxFuture<'static, Done<K>>>,
-    /// What was admitted lately; none if it must be read.
-    ledger: Option<Kept<Ledger>>,
-    /// The same, as it was known last.
-    known: Option<Ledger>,
-    /// What is held back must be looked at again.
-    anew: bool,
-    led: bool,
-    /// Whether it must still be prepared to judge in this lead.
-    unprepared: bool,
-    /// When this replica is to look at everything although it does not lead; never, if it must not.
-    scan_at: Option<Instant>,
-    /// Whether a dry run has told that the breaker would open.
-    told_open: bool,
-    pause: Option<Instant>,
-    /// When the journal was last tried again.
-    caught_up: Instant,
+    /// What was admitted; `None` if it must be read.
+    ledger: Option<Versioned<Ledger>>,
+    /// The ledger as it was known last.
+    known_ledger: Option<Ledger>,
+    /// What is held back must be judged again.
+    rejudge_held: bool,
+    is_leader: bool,
+    state_ready: bool,
+    /// Rights that are denied; `None` before the first answer.
+    denied: watch::Sender<Option<Vec<RequiredRight>>>,
+    /// When a standby judges everything; `None` if it never does.
+    standby_resync: Option<Instant>,
+    /// The state could not be read or written; nothing is judged before this.
+    state_retry: Option<Instant>,
+    journal_retry: Option<Instant>,
+    /// A dry run has reported that the breaker would open.
+    reported_open: bool,
+    proof_wanted: watch::Sender<Option<Timestamp>>,
+    state_changes: watch::Sender<u64>,
+    stop_sources: watch::Sender<bool>,
 }
 
-impl<K: Keep, B: Beside<K>> Work<K, B> {
-    fn new(settings: Settings<K>, engine: Arc<Engine>, beside: B) -> Self {
-        let backs_up = engine.backup.is_some() && K::of_a_backup(&settings.world).is_some();
+impl<K: Controller> ControlLoop<K> {
+    fn new(keeper: Arc<K>, context: Arc<Context>) -> Self {
+        let sources = Sources::of(&*keeper);
+        for source in sources.iter() {
+            context.health.set_pending(&source.describe());
+        }
+        context.health.set_pending(&watching_state());
+        if context.leadership.is_some() {
+            context.health.set_pending(LEASE);
+            context.metrics.leader(keeper.name(), false);
+        }
         Self {
-            news: watches(&engine),
-            rounds: Rounds::default(),
+            enabled: K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect(),
+            sources,
+            feed: Arc::new(RwLock::default()),
+            planner: Planner::default(),
             queue: VecDeque::new(),
-            acts: FuturesUnordered::new(),
             ledger: None,
-            known: None,
-            anew: true,
-            led: false,
-            unprepared: false,
-            scan_at: backs_up.then(|| soon(engine.scan)),
-            told_open: false,
-            pause: None,
-            caught_up: Instant::now(),
-            beside,
-            settings,
-            engine,
+            known_ledger: None,
+            rejudge_held: true,
+            is_leader: false,
+            state_ready: false,
+            denied: watch::channel(None).0,
+            standby_resync: round::standby_acts(&*keeper, &context).then(|| round::next_resync(&context)),
+            state_retry: None,
+            journal_retry: None,
+            reported_open: false,
+            proof_wanted: watch::channel(None).0,
+            state_changes: watch::channel(0).0,
+            stop_sources: watch::channel(false).0,
+            keeper,
+            context,
         }
     }
 
-    async fn go(&mut self) {
-        let mut lead = self.engine.lead.clone();
-        loop {
-            self.begin_acts();
-            let (clock, health) = (self.engine.clock.clone(), self.engine.health.clone());
-            let due = if self.may_judge() { self.rounds.next() } else { None };
-            let next = due.into_iter().chain(self.beside.next()).min();
-            let scan = self.scan_at.filter(|_| !self.led && self.pause.is_none() && health.is_fine());
-            let pause = self.pause;
-            let behind = !self.engine.journal.is_complete();
-            tokio::select! {
-                stir = self.beside.stir() => self.beside.stirred(stir, &mut self.rounds, &self.engine),
-                Some(told) = self.news.next() => told.into_iter().for_each(|told| self.hear(told)),
-                Some(done) = self.acts.next() => self.finish(done),
-                () = clock.over(next) => {}
-                () = health.better() => {}
-                () = lease::changed(&mut lead) => {}
-                () = until(pause) => self.pause = None,
-                () = until(scan) => {}
-                () = tokio::time::sleep(JOURNAL_PAUSE), if behind => {}
-                () = tokio::time::sleep(BEAT) => {}
-            }
-            self.engine.health.beat();
-            if behind && self.caught_up.elapsed() >= JOURNAL_PAUSE {
-                self.caught_up = Instant::now();
-                tell::catch_up(&self.engine);
-            }
-            self.follow_lead();
-            self.beside.turn(&self.rounds, &self.settings.world, self.engine.clock.now());
-            if self.led {
-                self.round().await;
+    fn open_sources(&self) -> (BoxStream<'static, Delivered<K::Cache>>, BoxStream<'static, Delivered<K::Cache>>) {
+        self.sources.open(&SourceContext {
+            context: self.context.clone(),
+            cache: CacheReader::new(self.feed.clone()),
+            proof_wanted: self.proof_wanted.subscribe(),
+            shutdown: self.stop_sources.subscribe(),
+            state_changes: self.state_changes.subscribe(),
+        })
+    }
+
+    /// Keeps the denied rights up to date. Reading finds out by itself what a dry run may not, and a
+    /// question would be a write.
+    fn watch_permissions(&self) -> impl Future<Output = ()> + use<K> {
+        let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
+        let (context, denied) = (self.context.clone(), self.denied.clone());
+        async move {
+            if context.dry_run {
+                denied.send_replace(Some(Vec::new()));
             } else {
-                self.back_up().await;
+                let required = move || permissions::required(&*keeper, &sources, false);
+                let (client, health) = (context.reader.clone(), context.health.clone());
+                watch_permissions(client, required, health, PERMISSIONS, denied).await;
+            }
+            std::future::pending().await
+        }
+    }
+
+    fn update_cache(&mut self, changes: Vec<Delivered<K::Cache>>) {
+        let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
+        for (source, change) in changes {
+            let reports = matches!(change, Change::Init | Change::InitDone | Change::Error(_));
+            let is_list = matches!(change, Change::InitDone);
+            feed.update(&source, change);
+            if !reports {
+                continue;
+            }
+            self.rejudge_held = true;
+            if let Some(of) = self.sources.iter().find(|of| of.id == source.id) {
+                report_status(&self.context, of, &feed.status(source.id), self.is_leader);
+            }
+            // The resync closes the loop: whatever no watch delivered is judged all the same.
+            if is_list && self.sources.iter().next().is_some_and(|first| first.id == source.id) {
+                self.planner.mark_all_dirty(&feed.cache);
             }
         }
     }
 
-    fn hear(&mut self, told: Told<K>) {
-        let health = &self.engine.health;
-        match told {
-            Told::Of(source, news) => {
-                match &*news {
-                    News::Complete => {
-                        health.fine(&watching(source.plural));
-                        self.beside.complete(source.kind);
-                        // The scan closes the loop: whatever was not told is judged all the same.
-                        if K::SOURCES.first().is_some_and(|first| first.kind == source.kind) {
-                            self.rounds.hear(source.kind, &news);
-                            return self.rounds.doubt();
-                        }
-                    }
-                    News::Failed(why) => health.waits(&watching(source.plural), why),
-                    News::Begins | News::Is(_) | News::Gone(_) => {}
-                }
-                self.rounds.hear(source.kind, &news);
+    fn on_state_changed(&mut self, change: StateChange) {
+        let health = &self.context.health;
+        match change {
+            StateChange::Ready => {
+                self.state_ready = true;
+                health.set_ready(&watching_state());
             }
-            Told::State(news) => match news {
-                News::Is(change) => {
-                    self.beside.state_written();
-                    if self.ledger.as_ref().is_some_and(|kept| kept.is_older_than(change.version())) {
-                        self.ledger = None;
-                    }
+            StateChange::Written(version) => {
+                self.state_changes.send_modify(|writes| *writes += 1);
+                if self.ledger.as_ref().is_some_and(|ledger| ledger.is_older_than(&version)) {
+                    self.ledger = None;
                 }
-                News::Gone(_) => self.ledger = None,
-                News::Complete => health.fine(&watching(state::NAME)),
-                News::Failed(why) => health.waits(&watching(state::NAME), why),
-                News::Begins => {}
-            },
+            }
+            StateChange::Deleted => self.ledger = None,
+            StateChange::Error(why) => {
+                self.state_ready = false;
+                health.set_blocked(&watching_state(), why);
+            }
         }
     }
 
-    /// Whether all is there that it takes to judge rightly as the leader, and to act on it.
+    fn heartbeat(&mut self) {
+        self.context.health.heartbeat();
+        let now = Instant::now();
+        self.state_retry = self.state_retry.filter(|at| *at > now);
+        if self.context.journal.is_flushed() {
+            self.journal_retry = None;
+        } else if self.journal_retry.is_none_or(|at| at <= now) {
+            self.journal_retry = Some(now + JOURNAL_RETRY);
+            self.flush_journal();
+        }
+    }
+
+    /// When the loop wakes by itself. A deadline that nothing may be done about is no reason to.
+    fn next_deadline(&self) -> Option<Timestamp> {
+        if self.may_judge() { self.planner.next_deadline() } else { None }
+    }
+
+    /// When something is tried again that failed, or a standby judges.
+    fn next_retry(&self) -> Option<Instant> {
+        let resync = self.standby_resync.filter(|_| !self.is_leader && self.state_retry.is_none() && self.is_ready());
+        [self.state_retry, self.journal_retry, resync].into_iter().flatten().min()
+    }
+
+    fn role(&self) -> Role {
+        if self.is_leader { Role::Leader } else { Role::Standby }
+    }
+
     fn may_judge(&self) -> bool {
-        self.led && self.beside.is_ready() && self.pause.is_none() && self.engine.health.is_fine()
+        self.is_leader && self.state_retry.is_none() && self.is_ready()
     }
 
-    /// The world as it is now, for a leader or for whoever backs it up.
-    fn world(&self, now: Timestamp) -> Option<K::World> {
-        let world = self.beside.world(&self.settings.world, now);
-        if self.led { Some(world) } else { K::of_a_backup(&world) }
+    /// True if everything is there that every action needs.
+    fn is_ready(&self) -> bool {
+        let leadership = self.context.leadership.as_ref();
+        let lease_known = leadership.is_none_or(|l| l.observed() && l.last_error().is_none());
+        let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+        let is_core = |source: &&Source<K::Cache>| self.enabled.iter().all(|kind| (source.needed_for)(kind));
+        let sources_ready = self.sources.iter().filter(is_core).all(|source| feed.status(source.id).is_ready());
+        let rights_ready = self.denied.borrow().as_ref().is_some_and(|denied| {
+            denied.iter().all(|right| self.enabled.iter().any(|kind| !right.needed_by.contains(kind.name)))
+        });
+        lease_known && self.state_ready && sources_ready && rights_ready && self.context.journal.is_flushed()
     }
 
-    fn follow_lead(&mut self) {
-        let Engine { lead, health, metrics, .. } = &*self.engine;
-        match lead.as_ref().and_then(Lead::trouble) {
-            Some(why) => health.waits(LEASE, why),
-            None if lead.as_ref().is_some_and(Lead::is_known) => health.fine(LEASE),
+    /// True if a source or a right is missing that this kind of action needs.
+    fn is_blocked(&self, kind: &ActionKind) -> bool {
+        let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+        let missing = |source: &Source<K::Cache>| (source.needed_for)(kind) && !feed.status(source.id).is_ready();
+        let denied = |denied: &RequiredRight| denied.needed_by.contains(kind.name);
+        self.sources.iter().any(missing) || self.denied.borrow().iter().flatten().any(denied)
+    }
+
+    fn follow_leadership(&mut self) {
+        let Context { leadership, health, metrics, .. } = &*self.context;
+        match leadership.as_ref().and_then(LeaderHandle::last_error) {
+            Some(why) => health.set_blocked(LEASE, why),
+            None if leadership.as_ref().is_some_and(LeaderHandle::observed) => health.set_ready(LEASE),
             None => {}
         }
-        let leads = self.engine.leads();
-        if !leads {
-            self.rounds.stand_by();
+        let is_leader = self.context.is_leader();
+        let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
+        if !is_leader {
+            // Another replica judges; everything is dirty when this one leads.
+            feed.cache.take_dirty();
         }
-        if leads == self.led {
+        if is_leader == self.is_leader {
             return;
         }
-        self.led = leads;
-        metrics.leader(K::NAME, leads && lead.is_some());
-        // What was judged in another place is judged anew.
-        let now = self.engine.clock.now();
+        self.is_leader = is_leader;
+        for source in self.sources.iter().filter(|source| source.proves()) {
+            report_status(&self.context, source, &feed.status(source.id), is_leader);
+        }
+        metrics.leader(self.keeper.name(), is_leader && leadership.is_some());
+        // What was judged in another role is judged again.
         for batch in std::mem::take(&mut self.queue) {
-            self.rounds.put_back(&batch, now);
+            self.planner.requeue(&batch.target);
         }
-        self.rounds.stand_down();
-        (self.ledger, self.known) = (None, None);
-        if leads {
-            if lead.is_some() {
-                tracing::info!("{}: this replica leads", K::NAME);
+        self.planner.reset();
+        (self.ledger, self.known_ledger) = (None, None);
+        if is_leader {
+            if let Some(leadership) = leadership {
+                tracing::info!("{}: this replica leads", self.keeper.name());
+                // A source that proves currency accounts for the time without a leader itself.
+                if !self.sources.iter().any(Source::proves) {
+                    leadership.acknowledge_gap();
+                }
             }
-            self.unprepared = true;
-            self.beside.leads(&self.engine);
-            self.rounds.doubt();
+            self.planner.mark_all_dirty(&feed.cache);
         } else {
-            tracing::info!("{}: this replica does not lead any more", K::NAME);
-            self.tell_totals();
-            metrics.breaker(K::NAME, false);
+            tracing::info!("{}: this replica does not lead any more", self.keeper.name());
+            metrics.breaker(self.keeper.name(), false);
+            drop(feed);
+            self.report_verdict_counts();
         }
     }
 
-    fn tell_totals(&self) {
-        for (next, count) in self.rounds.totals() {
-            self.engine.metrics.subjects(K::NAME, next, count);
-        }
-    }
-
-    /// Nothing new is begun; what is under way may end.
-    async fn end(mut self) {
-        let limit = Instant::now() + LAST_ACTS;
-        self.beside.close(&mut self.rounds, &self.engine);
-        loop {
-            self.beside.turn(&self.rounds, &self.settings.world, self.engine.clock.now());
-            if self.acts.is_empty() && self.beside.left().is_none() {
-                return;
-            }
+    /// Nothing new starts; running writes end, and streams flush what they have.
+    async fn drain(
+        mut self,
+        mut running: Running<K>,
+        mut streams: impl Stream<Item = Vec<Delivered<K::Cache>>> + Unpin,
+    ) {
+        self.stop_sources.send_replace(true);
+        let limit = Instant::now() + SHUTDOWN_GRACE;
+        let mut flushed = false;
+        while !(running.is_empty() && flushed) {
             tokio::select! {
-                Some(done) = self.acts.next() => self.finish(done),
-                stir = self.beside.stir() => self.beside.stirred(stir, &mut self.rounds, &self.engine),
+                Some(finished) = running.next() => self.record(finished),
+                changes = streams.next(), if !flushed => match changes {
+                    Some(changes) => self.update_cache(changes),
+                    None => flushed = true,
+                },
                 () = tokio::time::sleep_until(limit) => break,
             }
         }
-        if !self.acts.is_empty() {
-            tracing::warn!("{} acts are cut short; the next leader completes them", self.acts.len());
-        }
-        if let Some(left) = self.beside.left() {
-            tracing::warn!("{left}");
+        if !running.is_empty() {
+            tracing::warn!("{} writes are cut short; the next leader completes them", running.len());
         }
     }
+}
+
+/// Only the leader waits for a source that proves currency: it accounts for the time that the process leads.
+fn report_status<C: Cache>(context: &Context, source: &Source<C>, status: &SourceStatus, is_leader: bool) {
+    let (health, part) = (&context.health, source.describe());
+    match &status.error {
+        Some(why) => health.set_blocked(&part, why),
+        None if status.synced || (source.proves() && !is_leader) => health.set_ready(&part),
+        None => health.set_pending(&part),
+    }
+}
+
+fn watching_state() -> String {
+    format!("watching {NAME}")
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use caretaker_engine::clock::Clock;
-use caretaker_engine::lease::{Candidate, Lead, Timing};
+use caretaker_engine::lease::{Candidate, LeaderHandle, Timing};
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::{shared_without_controllers as shared, until};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,12 +13,15 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// As in production, only shorter; the proportions are the same.
-const TIMING: Timing =
-    Timing { lease: Duration::from_secs(8), renew: Duration::from_secs(5), retry: Duration::from_millis(500) };
+const TIMING: Timing = Timing {
+    lease_duration: Duration::from_secs(8),
+    renew_deadline: Duration::from_secs(5),
+    retry_period: Duration::from_millis(500),
+};
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Running {
-    lead: Lead,
+    lead: LeaderHandle,
     stop: Option<oneshot::Sender<()>>,
     campaign: JoinHandle<()>,
 }
@@ -34,7 +37,7 @@ fn start(client: Client, name: &str, identity: &str) -> Running {
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let (lead, campaign) = candidate.campaign(async {
-        // Dropped is as good as rung.
+        // A sender that was dropped stops it as well.
         let _ = stopped.await;
     });
     Running { lead, stop: Some(stop), campaign: tokio::spawn(campaign) }
@@ -45,7 +48,7 @@ async fn client() -> Client {
 }
 
 async fn leads(who: &Running) {
-    until("it to lead", LIMIT, async || Ok(if who.lead.held() { Ok(()) } else { Err("not yet".to_owned()) }))
+    until("it to lead", LIMIT, async || Ok(if who.lead.is_leader() { Ok(()) } else { Err("not yet".to_owned()) }))
         .await
         .unwrap();
 }
@@ -63,7 +66,7 @@ async fn of_two_one_leads() {
     let mut second = start(client().await, "two", "second");
     second.lead.changed().await;
 
-    assert!(first.lead.held() && !second.lead.held());
+    assert!(first.lead.is_leader() && !second.lead.is_leader());
     assert_eq!(holder("two").await.as_deref(), Some("first"));
 }
 
@@ -74,7 +77,7 @@ async fn who_stops_hands_the_lease_over_at_once() {
 
     first.stop.take().unwrap().send(()).unwrap();
     first.campaign.await.unwrap();
-    assert!(!first.lead.held());
+    assert!(!first.lead.is_leader());
     assert_eq!(holder("handed").await.as_deref(), Some(""), "nobody has to wait for it to run out");
 
     let second = start(client().await, "handed", "second");
@@ -92,8 +95,8 @@ async fn who_is_killed_is_followed_when_the_lease_has_run_out() {
 
     let second = start(client().await, "killed", "second");
     until("the second to lead", LIMIT, async || {
-        assert!(!(lead.held() && second.lead.held()), "never two at once");
-        Ok(if second.lead.held() { Ok(()) } else { Err("not yet".to_owned()) })
+        assert!(!(lead.is_leader() && second.lead.is_leader()), "never two at once");
+        Ok(if second.lead.is_leader() { Ok(()) } else { Err("not yet".to_owned()) })
     })
     .await
     .unwrap();
@@ -108,13 +111,13 @@ async fn who_cannot_renew_stops_before_another_may_start() {
 
     let second = start(client().await, "cut-off", "second");
     until("the second to lead", LIMIT, async || {
-        assert!(!(first.lead.held() && second.lead.held()), "never two at once");
-        Ok(if second.lead.held() { Ok(()) } else { Err("not yet".to_owned()) })
+        assert!(!(first.lead.is_leader() && second.lead.is_leader()), "never two at once");
+        Ok(if second.lead.is_leader() { Ok(()) } else { Err("not yet".to_owned()) })
     })
     .await
     .unwrap();
 
-    assert!(!first.lead.held());
+    assert!(!first.lead.is_leader());
 }
 
 #[tokio::test]
@@ -124,9 +127,9 @@ async fn a_renewal_keeps_the_lead_beyond_its_first_term() {
     let began = tokio::time::Instant::now();
 
     // Each change is a renewal that the server has taken.
-    while began.elapsed() < TIMING.lease + TIMING.retry {
+    while began.elapsed() < TIMING.lease_duration + TIMING.retry_period {
         first.lead.changed().await;
-        assert!(first.lead.held());
+        assert!(first.lead.is_leader());
     }
 }
 
@@ -137,7 +140,7 @@ async fn a_lease_that_somebody_deletes_makes_no_second_leader() {
     let second = start(client().await, "deleted", "second");
     let leases: Api<Lease> = Api::namespaced(client().await, "default");
     until("the second to know of the first", LIMIT, async || {
-        Ok(if second.lead.is_known() { Ok(()) } else { Err("not yet".to_owned()) })
+        Ok(if second.lead.observed() { Ok(()) } else { Err("not yet".to_owned()) })
     })
     .await
     .unwrap();
@@ -145,14 +148,14 @@ async fn a_lease_that_somebody_deletes_makes_no_second_leader() {
     leases.delete("deleted", &kube::api::DeleteParams::default()).await.unwrap();
 
     until("the Lease to be there again", LIMIT, async || {
-        assert!(!second.lead.held(), "the first still leads");
+        assert!(!second.lead.is_leader(), "the first still leads");
         let lease = leases.get_opt("deleted").await.unwrap();
         Ok(lease.and_then(|l| l.spec?.holder_identity).ok_or_else(|| "gone".to_owned()))
     })
     .await
     .map(|holder| assert_eq!(holder, "first"))
     .unwrap();
-    assert!(first.lead.held());
+    assert!(first.lead.is_leader());
     drop((first, second));
 }
 
@@ -161,7 +164,7 @@ async fn a_time_without_a_leader_is_known_until_somebody_has_dealt_with_it() {
     let now = "2026-01-10T00:00:00Z".parse().ok();
     let mut first = start(client().await, "unled", "first");
     leads(&first).await;
-    assert_eq!(first.lead.before(), None, "nobody led before");
+    assert_eq!(first.lead.previous_leader_seen(), None, "nobody led before");
     drop(first.stop.take());
     first.campaign.await.unwrap();
     // As if that had been long ago.
@@ -172,18 +175,18 @@ async fn a_time_without_a_leader_is_known_until_somebody_has_dealt_with_it() {
     let mut second = start(client().await, "unled", "second");
     leads(&second).await;
     let long_ago = "2026-01-09T00:00:00Z".parse().ok();
-    assert_eq!(second.lead.before(), long_ago);
+    assert_eq!(second.lead.previous_leader_seen(), long_ago);
     // It ends without having dealt with it: the next one is told the same.
     drop(second.stop.take());
     second.campaign.await.unwrap();
     let mut third = start(client().await, "unled", "third");
     leads(&third).await;
-    assert_eq!(third.lead.before(), long_ago);
-    third.lead.settle();
+    assert_eq!(third.lead.previous_leader_seen(), long_ago);
+    third.lead.acknowledge_gap();
     drop(third.stop.take());
     third.campaign.await.unwrap();
 
     let fourth = start(client().await, "unled", "fourth");
     leads(&fourth).await;
-    assert_eq!(fourth.lead.before(), now);
+    assert_eq!(fourth.lead.previous_leader_seen(), now);
 }

@@ -1,22 +1,22 @@
-//! Events as the API server writes them.
+//! Builds audit events as the API server writes them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use caretaker_activity::event::{self, Event};
+use caretaker_activity::event::{AuditEvent, decode_line};
 use serde_json::{Value, json};
 
-/// An event under construction.
+/// An audit event, as JSON that can be changed.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct TestEvent {
     value: Value,
     text: String,
 }
 
-static NUMBER: AtomicUsize = AtomicUsize::new(0);
+static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
 
-/// Somebody does something in the namespace shop, and it works.
-pub fn event(user: &str, verb: &str, resource: &str) -> Made {
-    let id = format!("id-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+/// A request that succeeded, in the namespace `shop`, with an audit ID of its own.
+pub fn mk_event(user: &str, verb: &str, resource: &str) -> TestEvent {
+    let id = format!("id-{}", NEXT_ID.fetch_add(1, Ordering::Relaxed));
     let time = "2026-03-02T08:59:00.123456Z";
     let value = json!({
         "level": "Metadata", "auditID": id, "stage": "ResponseComplete",
@@ -28,11 +28,11 @@ pub fn event(user: &str, verb: &str, resource: &str) -> Made {
         "requestReceivedTimestamp": time, "stageTimestamp": time,
         "annotations": { "authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "" },
     });
-    Made { text: value.to_string(), value }
+    TestEvent { text: value.to_string(), value }
 }
 
-#[allow(dead_code, reason = "not every test says everything")]
-impl Made {
+#[allow(dead_code, reason = "each test binary uses some of them")]
+impl TestEvent {
     fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.value);
         self.text = self.value.to_string();
@@ -43,23 +43,23 @@ impl Made {
         self.with(|v| v["stage"] = json!(stage))
     }
 
-    pub fn code(self, code: u16) -> Self {
+    pub fn status_code(self, code: u16) -> Self {
         self.with(|v| v["responseStatus"]["code"] = json!(code))
     }
 
-    pub fn group(self, group: &str) -> Self {
+    pub fn api_group(self, group: &str) -> Self {
         self.with(|v| v["objectRef"]["apiGroup"] = json!(group))
     }
 
-    pub fn sub(self, sub: &str) -> Self {
-        self.with(|v| v["objectRef"]["subresource"] = json!(sub))
+    pub fn subresource(self, subresource: &str) -> Self {
+        self.with(|v| v["objectRef"]["subresource"] = json!(subresource))
     }
 
-    pub fn by(self, group: &str) -> Self {
+    pub fn user_group(self, group: &str) -> Self {
         self.with(|v| v["user"]["groups"] = json!([group, "system:authenticated"]))
     }
 
-    pub fn acting_as(self, user: &str) -> Self {
+    pub fn impersonating(self, user: &str) -> Self {
         self.with(|v| v["impersonatedUser"] = json!({ "username": user, "groups": ["system:authenticated"] }))
     }
 
@@ -67,11 +67,12 @@ impl Made {
         self.with(|v| v["userAgent"] = json!(agent))
     }
 
+    /// Sets both timestamps.
     pub fn at(self, time: &str) -> Self {
         self.with(|v| (v["requestReceivedTimestamp"], v["stageTimestamp"]) = (json!(time), json!(time)))
     }
 
-    pub fn reached(self, time: &str) -> Self {
+    pub fn stage_reached_at(self, time: &str) -> Self {
         self.with(|v| v["stageTimestamp"] = json!(time))
     }
 
@@ -87,7 +88,7 @@ impl Made {
         self.with(|v| v["objectRef"]["namespace"] = json!(namespace))
     }
 
-    pub fn elsewhere(self) -> Self {
+    pub fn without_namespace(self) -> Self {
         self.with(|v| _ = v["objectRef"].as_object_mut().unwrap().remove("namespace"))
     }
 
@@ -99,7 +100,7 @@ impl Made {
         &self.text
     }
 
-    pub fn read(&self) -> Event<'_> {
-        event::line(self.text.as_bytes()).unwrap()
+    pub fn decode(&self) -> AuditEvent<'_> {
+        decode_line(self.text.as_bytes()).unwrap()
     }
 }

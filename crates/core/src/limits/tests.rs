@@ -129,7 +129,10 @@ fn a_pace_that_was_lowered_does_not_give_old_places_out_again() {
 fn what_is_not_paced_goes_at_once() {
     let mut verdicts = vec![due("sleep", 0); 30];
 
-    assert_eq!(enforce(&mut verdicts, &PopulationGroups::default(), population(30), &paced(1, 0.0), &Ledger::default(), at(0)), None);
+    assert_eq!(
+        enforce(&mut verdicts, &PopulationGroups::default(), population(30), &paced(1, 0.0), &Ledger::default(), at(0)),
+        None
+    );
 
     assert!(verdicts.iter().all(|v| v.rule == RuleId::Keeper(Rule::Due)));
 }
@@ -142,7 +145,14 @@ fn what_is_not_paced_goes_at_once() {
 fn the_breaker_opens_for_an_implausible_share(#[case] count: usize, #[case] subjects: usize, #[case] opens: bool) {
     let mut verdicts = vec![due("sleep", 0); count];
 
-    let opened = enforce(&mut verdicts, &PopulationGroups::default(), population(subjects), &broken(20, 0.5), &Ledger::default(), at(0));
+    let opened = enforce(
+        &mut verdicts,
+        &PopulationGroups::default(),
+        population(subjects),
+        &broken(20, 0.5),
+        &Ledger::default(),
+        at(0),
+    );
 
     assert_eq!(opened.is_some(), opens);
     assert!(verdicts.iter().all(|v| (v.rule.is_engine(EngineRule::BreakerOpen)) == opens));
@@ -155,9 +165,12 @@ fn what_was_done_in_the_last_ten_minutes_counts_too() {
     ledger.record(&due("sleep", 0).next, None, &limits, at(0));
     ledger.record(&due("sleep", 5).next, None, &limits, at(5));
 
-    assert!(enforce(&mut [due("sleep", 9)], &PopulationGroups::default(), population(4), &limits, &ledger, at(9)).is_some());
     assert!(
-        enforce(&mut [due("sleep", 14)], &PopulationGroups::default(), population(4), &limits, &ledger, at(14)).is_none(),
+        enforce(&mut [due("sleep", 9)], &PopulationGroups::default(), population(4), &limits, &ledger, at(9)).is_some()
+    );
+    assert!(
+        enforce(&mut [due("sleep", 14)], &PopulationGroups::default(), population(4), &limits, &ledger, at(14))
+            .is_none(),
         "the first is forgotten"
     );
 }
@@ -194,11 +207,15 @@ fn a_backlog_that_its_pace_holds_back_does_not_open_the_breaker() {
     let limits = Limits { breaker: broken(20, 0.5).breaker, ..paced(10, 0.1) };
     let mut verdicts = vec![due("delete", 0); 45];
 
-    assert_eq!(enforce(&mut verdicts, &PopulationGroups::default(), population(90), &limits, &Ledger::default(), at(600)), None);
+    assert_eq!(
+        enforce(&mut verdicts, &PopulationGroups::default(), population(90), &limits, &Ledger::default(), at(600)),
+        None
+    );
 
     let mut fresh = vec![due("delete", 595); 45];
     assert!(
-        enforce(&mut fresh, &PopulationGroups::default(), population(90), &limits, &Ledger::default(), at(600)).is_some(),
+        enforce(&mut fresh, &PopulationGroups::default(), population(90), &limits, &Ledger::default(), at(600))
+            .is_some(),
         "these fell due together"
     );
     assert!(fresh.iter().all(|v| v.rule.is_engine(EngineRule::BreakerOpen)), "those that wait their turn, too");
@@ -209,8 +226,15 @@ fn what_waits_elsewhere_counts_too() {
     let one_more = Population { breaker_total: 40, pace_total: 40, queued: 19 };
 
     assert!(
-        enforce(&mut [due("sleep", 0)], &PopulationGroups::default(), one_more, &broken(20, 0.5), &Ledger::default(), at(0))
-            .is_some()
+        enforce(
+            &mut [due("sleep", 0)],
+            &PopulationGroups::default(),
+            one_more,
+            &broken(20, 0.5),
+            &Ledger::default(),
+            at(0)
+        )
+        .is_some()
     );
 }
 
@@ -229,8 +253,11 @@ fn the_ledger_forgets_what_no_bound_looks_at() {
 fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_later() {
     let limits = broken(3, 0.5);
     let opened = OpenBreaker { since: at(0), because: "3 of 4".into() };
-    let mut ledger =
-        Ledger { open: Some(opened), recent_destructive: vec![GuardedBatch { at: at(0), count: 3, group: None }], ..Ledger::default() };
+    let mut ledger = Ledger {
+        open: Some(opened),
+        recent_destructive: vec![GuardedBatch { at: at(0), count: 3, group: None }],
+        ..Ledger::default()
+    };
 
     ledger.reset_breaker(at(5));
 
@@ -246,7 +273,8 @@ fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_lat
         "what was seen does not count"
     );
     assert!(
-        enforce(&mut vec![due("sleep", 7); 3], &PopulationGroups::default(), population(4), &limits, &ledger, at(7)).is_some(),
+        enforce(&mut vec![due("sleep", 7); 3], &PopulationGroups::default(), population(4), &limits, &ledger, at(7))
+            .is_some(),
         "the next flood does"
     );
 }
@@ -255,7 +283,15 @@ fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_lat
 fn a_time_in_the_future_neither_switches_the_breaker_off_nor_holds_the_pace() {
     let looked = Ledger { reset_at: Some(at(10_000)), ..Ledger::default() };
     assert!(
-        enforce(&mut vec![due("sleep", 0); 3], &PopulationGroups::default(), population(4), &broken(3, 0.5), &looked, at(1)).is_some()
+        enforce(
+            &mut vec![due("sleep", 0); 3],
+            &PopulationGroups::default(),
+            population(4),
+            &broken(3, 0.5),
+            &looked,
+            at(1)
+        )
+        .is_some()
     );
 
     let admitted = [("delete".to_owned(), vec![at(10_000)])].into();
@@ -268,19 +304,29 @@ fn a_time_in_the_future_neither_switches_the_breaker_off_nor_holds_the_pace() {
 #[test]
 fn the_share_of_a_smaller_crowd_opens_it_as_well() {
     let limits = broken(3, 0.5);
-    let groups =
-        PopulationGroups { of: vec![Some("small"), Some("small"), Some("large")], sizes: [("small", 4), ("large", 96)].into() };
+    let groups = PopulationGroups {
+        of: vec![Some("small"), Some("small"), Some("large")],
+        sizes: [("small", 4), ("large", 96)].into(),
+    };
     let mut ledger = Ledger::default();
 
     let some = || vec![due("release", 0), due("release", 0), due("release", 0)];
-    assert_eq!(enforce(&mut some(), &groups, population(100), &limits, &ledger, at(0)), None, "two of four, but not three");
+    assert_eq!(
+        enforce(&mut some(), &groups, population(100), &limits, &ledger, at(0)),
+        None,
+        "two of four, but not three"
+    );
 
     ledger.record(&due("release", 0).next, Some("small"), &limits, at(0));
     let opened = enforce(&mut some(), &groups, population(100), &limits, &ledger, at(1)).unwrap();
     assert_eq!(opened.because, "3 of 4 subjects of small are due for release within 10m, the limit is 3");
 
     let others = PopulationGroups { of: vec![Some("large"); 3], sizes: groups.sizes.clone() };
-    assert_eq!(enforce(&mut some(), &others, population(100), &limits, &ledger, at(1)), None, "what was made elsewhere");
+    assert_eq!(
+        enforce(&mut some(), &others, population(100), &limits, &ledger, at(1)),
+        None,
+        "what was made elsewhere"
+    );
 }
 
 #[test]

@@ -55,7 +55,11 @@ fn trimmed(at: Timestamp, subject: usize) -> ExternalChange<Candle> {
     ExternalChange { at, subject, change: Box::new(move |_| Candle(at)) }
 }
 
-fn simulate(lit: &[i64], limits: Limits, outside: &[ExternalChange<Candle>]) -> Vec<(i64, Option<usize>, &'static str)> {
+fn simulate(
+    lit: &[i64],
+    limits: Limits,
+    outside: &[ExternalChange<Candle>],
+) -> Vec<(i64, Option<usize>, &'static str)> {
     let candles = lit.iter().map(|m| Candle(at(*m))).collect();
     let mut simulation = Simulation::new(&Candles, (), candles, limits, Ledger::default(), at(0));
     let events = simulation.run(at(600), outside);

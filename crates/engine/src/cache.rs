@@ -1,0 +1,175 @@
+//! What was observed, as plain data: sources put rows in, subjects come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use caretaker_core::ObjectRef;
+
+use crate::source::{Change, ObjectId, Observed, SourceRef};
+
+/// The memory of a keeper: synchronous, no clock, no client. A keeper where each object is one subject
+/// uses [`Rows`].
+pub trait Cache: Default + Send + Sync + 'static {
+    /// What sources deliver: with several sources, an enum with a variant for each.
+    type Row: Clone + Send + 'static;
+    /// What is judged together: when one subject of a key changes, all of them are judged.
+    type Key: Ord + Clone + Debug + Send + Sync + 'static;
+    /// What is judged.
+    type Subject;
+
+    /// Takes in one change of one source. An older version of what is known is ignored.
+    fn update(&mut self, source: &SourceRef, change: Change<Self::Row>);
+
+    /// The keys whose subjects may have changed since the last call.
+    fn take_dirty(&mut self) -> BTreeSet<Self::Key>;
+
+    /// Every key.
+    fn keys(&self) -> Vec<Self::Key>;
+
+    /// The subjects of a key.
+    fn subjects_for(&self, key: &Self::Key) -> Vec<Self::Subject>;
+
+    /// A cache of its own with everything that the subjects of these keys are made of. Live reads are
+    /// put on top of it before the subjects are judged again.
+    fn extract(&self, keys: &BTreeSet<Self::Key>) -> Self;
+
+    /// All subjects, in the order in which people read them. Default: the order of the keys.
+    fn subjects(&self) -> Vec<Self::Subject> {
+        self.keys().iter().flat_map(|key| self.subjects_for(key)).collect()
+    }
+
+    /// Remembers what [`record_verdict`](caretaker_core::Keeper::record_verdict) changed in a subject.
+    fn remember(&mut self, _: &Self::Key, _: &Self::Subject) {}
+
+    /// Objects of a key that cannot be read, beside the subjects themselves. Each is reported once.
+    fn invalid_objects(&self, _: &Self::Key) -> Vec<InvalidObject> {
+        Vec::new()
+    }
+}
+
+/// An object next to the subjects that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidObject {
+    /// Its group and version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its namespace; `None` for a cluster-scoped kind.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// What is wrong with it, and what to do about it.
+    pub because: String,
+}
+
+impl InvalidObject {
+    /// The object that the Event is attached to.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef<'_> {
+        let Self { api_version, kind, namespace, name, uid, .. } = self;
+        ObjectRef { api_version, kind, namespace: namespace.as_deref(), name, uid }
+    }
+}
+
+/// A cache where each object is one subject.
+#[derive(Debug, Clone)]
+pub struct Rows<S> {
+    rows: BTreeMap<RowKey, Row<S>>,
+    dirty: BTreeSet<RowKey>,
+    /// The number of the list that delivered a row last, by source.
+    lists: BTreeMap<SourceKey, u32>,
+}
+
+/// Group and kind of what a source reads, then namespace and name of the object.
+pub type RowKey = (SourceKey, Option<String>, String);
+/// Group and kind; both empty for another system.
+pub type SourceKey = (String, String);
+
+#[derive(Debug, Clone)]
+struct Row<S> {
+    id: ObjectId,
+    subject: S,
+    list: u32,
+}
+
+impl<S> Default for Rows<S> {
+    fn default() -> Self {
+        Self { rows: BTreeMap::new(), dirty: BTreeSet::new(), lists: BTreeMap::new() }
+    }
+}
+
+fn source_key(source: &SourceRef) -> SourceKey {
+    source.resource.as_ref().map(|r| (r.group.clone(), r.kind.clone())).unwrap_or_default()
+}
+
+impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
+    type Row = S;
+    type Key = RowKey;
+    type Subject = S;
+
+    fn update(&mut self, source: &SourceRef, change: Change<S>) {
+        let source = source_key(source);
+        let list = self.lists.entry(source.clone()).or_default();
+        match change {
+            Change::Init => *list += 1,
+            Change::Apply(Observed { id, row: subject }) => {
+                let key = (source, id.namespace.clone(), id.name.clone());
+                if let Some(known) = self.rows.get_mut(&key)
+                    && is_newer(&known.id, &id)
+                {
+                    known.list = *list;
+                    return;
+                }
+                let unchanged = self.rows.get(&key).is_some_and(|known| known.subject == subject);
+                self.rows.insert(key.clone(), Row { id, subject, list: *list });
+                if !unchanged {
+                    self.dirty.insert(key);
+                }
+            }
+            Change::Delete(id) => {
+                let key = (source, id.namespace, id.name);
+                if self.rows.remove(&key).is_some() {
+                    self.dirty.insert(key);
+                }
+            }
+            Change::InitDone => {
+                let list = *list;
+                let gone = self.rows.extract_if(.., |key, row| key.0 == source && row.list != list);
+                self.dirty.extend(gone.map(|(key, _)| key));
+            }
+            Change::CurrentUntil(_) | Change::Error(_) => {}
+        }
+    }
+
+    fn take_dirty(&mut self) -> BTreeSet<RowKey> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    fn keys(&self) -> Vec<RowKey> {
+        self.rows.keys().cloned().collect()
+    }
+
+    fn subjects_for(&self, key: &RowKey) -> Vec<S> {
+        self.rows.get(key).map(|row| row.subject.clone()).into_iter().collect()
+    }
+
+    fn extract(&self, keys: &BTreeSet<RowKey>) -> Self {
+        let rows = keys.iter().filter_map(|key| Some((key.clone(), self.rows.get(key)?.clone()))).collect();
+        Self { rows, dirty: BTreeSet::new(), lists: self.lists.clone() }
+    }
+}
+
+/// True if the first is a newer version of the same object.
+#[must_use]
+pub fn is_newer(known: &ObjectId, other: &ObjectId) -> bool {
+    known.uid == other.uid && is_newer_version(&known.resource_version, &other.resource_version)
+}
+
+/// True if the first resourceVersion is newer than the second; two that are no numbers cannot be compared.
+#[must_use]
+pub fn is_newer_version(known: &str, other: &str) -> bool {
+    let number = |version: &str| version.parse::<u64>().ok();
+    number(known).zip(number(other)).is_some_and(|(known, other)| known > other)
+}

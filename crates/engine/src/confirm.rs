@@ -1,0 +1,325 @@
+//! Confirmation: live reads go through the same projection into the same judge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caretaker_core::{Action as _, ObjectRef, RuleSet as _, SignedDuration, SourceId, Timestamp, time};
+use futures::StreamExt;
+use kube::Client;
+
+use crate::apply::{ApplyError, ConfirmedAction};
+use crate::cache::Cache;
+use crate::controller::{Controller, KeyOf, PlannedAction, RowOf};
+use crate::format_error;
+use crate::projection::{is_forbidden, is_not_served};
+use crate::source::{Change, SourceRef};
+use crate::sources::{Reading, Sources};
+
+/// Something could not be read, so nothing is known about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("reading {what}: {why}")]
+pub struct ReadError {
+    /// What was to be read.
+    pub what: String,
+    /// The answer.
+    pub why: String,
+    /// Whether the answer was: not allowed.
+    pub forbidden: bool,
+}
+
+impl ReadError {
+    pub(crate) fn from_api(what: impl Into<String>, error: &kube::Error) -> Self {
+        Self { what: what.into(), why: format_error(error), forbidden: is_forbidden(error) }
+    }
+}
+
+impl From<ReadError> for ApplyError {
+    fn from(ReadError { what, why, forbidden }: ReadError) -> Self {
+        Self::Failed { what: format!("reading {what}"), why, forbidden }
+    }
+}
+
+/// Names, by the namespace they are in; the empty namespace for a cluster-scoped kind.
+pub type Names<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+/// Names that could not be read.
+#[derive(Debug, Clone)]
+pub struct Unreadable {
+    /// Their namespace.
+    pub namespace: String,
+    /// The name; `None` for every name of the namespace.
+    pub name: Option<String>,
+    /// Why.
+    pub error: ReadError,
+}
+
+/// Up to this many objects of a namespace are read one by one; for more the first page of a list is
+/// tried, which in most namespaces is all of it.
+const ONE_BY_ONE: usize = 5;
+/// A further page is worth it for this many.
+const NAMES_PER_PAGE: usize = 20;
+/// Reads under way at once.
+const CONCURRENT_READS: usize = 4;
+/// Dates of HTTP answers are to the second.
+const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);
+
+/// The part of the cache that a batch is about, with what was just read live on top of it.
+pub struct LiveView<'a, K: Controller> {
+    extract: K::Cache,
+    world: &'a K::World,
+    sources: &'a Sources<K::Cache>,
+    client: Client,
+    unreadable: BTreeMap<KeyOf<K>, ReadError>,
+    server_time: Option<Timestamp>,
+    /// How often a conflict was answered by reading again.
+    pub(crate) retries: u32,
+}
+
+impl<'a, K: Controller> LiveView<'a, K> {
+    pub(crate) fn new(extract: K::Cache, world: &'a K::World, sources: &'a Sources<K::Cache>, client: Client) -> Self {
+        Self { extract, world, sources, client, unreadable: BTreeMap::new(), server_time: None, retries: 0 }
+    }
+
+    /// What is known so far: the cache's rows, and what was read.
+    #[must_use]
+    pub fn cache(&self) -> &K::Cache {
+        &self.extract
+    }
+
+    /// The world that the batch is judged in.
+    #[must_use]
+    pub fn world(&self) -> &K::World {
+        self.world
+    }
+
+    /// How often a conflict was answered by reading again: zero the first time.
+    #[must_use]
+    pub fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// For reads that nothing here makes.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Reads one object by the source that reads its kind. One that does not exist is removed from the view.
+    pub async fn get_object(&mut self, object: ObjectRef<'_>) -> Result<(), ReadError> {
+        let Some(reading) = self.sources.reading_object(object) else {
+            return Err(no_source(object.kind));
+        };
+        self.read_one(&reading, object.namespace, object.name).await
+    }
+
+    /// The same for an object of a source that watches a fixed kind.
+    pub async fn get(&mut self, source: SourceId, namespace: Option<&str>, name: &str) -> Result<(), ReadError> {
+        let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
+        self.read_one(&reading, namespace, name).await
+    }
+
+    async fn read_one(
+        &mut self,
+        reading: &Reading<'_, K::Cache>,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<(), ReadError> {
+        let read = reading.projection.get(&self.client, &reading.resource, namespace, name).await;
+        let what = || format!("{} {name}", reading.resource.kind);
+        let (change, date) = read.map_err(|error| ReadError::from_api(what(), &error))?;
+        self.server_time = self.server_time.max(date);
+        self.extract.update(&reading.source, change);
+        Ok(())
+    }
+
+    /// Lists a kind in one namespace, or in all; whatever else the view had of it there is gone.
+    pub async fn list(&mut self, source: SourceId, namespace: Option<&str>) -> Result<(), ReadError> {
+        let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
+        let listed = reading.list(&self.client, namespace).await;
+        let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
+        changes.into_iter().for_each(|change| self.extract.update(&source, change));
+        Ok(())
+    }
+
+    /// Reads objects of a kind by their names in each namespace: those of which many are wanted are listed,
+    /// as far as that is worth its pages, and what is left is read one by one. `strict`: that the kind is
+    /// not served is an error, although the source is optional. Returns what could not be read.
+    pub async fn get_many(&mut self, source: SourceId, all: &Names<'_>, strict: bool) -> Vec<Unreadable> {
+        let Some(reading) = self.sources.reading_source(source) else { return Vec::new() };
+        let may_be_absent = reading.optional && !strict;
+        let mut unreadable = Vec::new();
+        let (many, few): (Vec<_>, Vec<_>) = all.iter().partition(|(_, names)| names.len() > ONE_BY_ONE);
+        let mut left: Vec<(&str, &str)> =
+            few.iter().flat_map(|(namespace, names)| names.iter().map(|name| (**namespace, *name))).collect();
+        let lists = many.iter().map(|(namespace, names)| list_names(&self.client, &reading, namespace, names));
+        let mut lists = futures::stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_READS);
+        while let Some((namespace, ListedNames { changes, missing, error })) = lists.next().await {
+            changes.into_iter().for_each(|change| self.extract.update(&reading.source, change));
+            match error {
+                Some(error) if may_be_absent && is_not_served(&error) => {}
+                Some(error) => {
+                    let error = ReadError::from_api(reading.path(in_namespace(namespace)), &error);
+                    unreadable.push(Unreadable { namespace: namespace.to_owned(), name: None, error });
+                }
+                None => left.extend(missing.into_iter().map(|name| (namespace, name))),
+            }
+        }
+        drop(lists);
+        let one = async |(namespace, name): (&'_ str, &'_ str)| {
+            let read = reading.projection.get(&self.client, &reading.resource, in_namespace(namespace), name).await;
+            (namespace.to_owned(), name.to_owned(), read)
+        };
+        let reads = left.into_iter().map(one).collect::<Vec<_>>();
+        let mut reads = futures::stream::iter(reads).buffer_unordered(CONCURRENT_READS);
+        let mut found = Vec::new();
+        while let Some((namespace, name, read)) = reads.next().await {
+            match read {
+                Ok(read) => found.push(read),
+                Err(error) if may_be_absent && is_not_served(&error) => {}
+                Err(error) => {
+                    let what = format!("{}/{name}", reading.path(in_namespace(&namespace)));
+                    let error = ReadError::from_api(what, &error);
+                    unreadable.push(Unreadable { namespace, name: Some(name), error });
+                }
+            }
+        }
+        drop(reads);
+        for (change, date) in found {
+            self.server_time = self.server_time.max(date);
+            self.extract.update(&reading.source, change);
+        }
+        unreadable
+    }
+
+    /// Puts in what was read from another system.
+    pub fn update(&mut self, source: SourceId, change: Change<RowOf<K>>) {
+        self.extract.update(&SourceRef { id: source, resource: None }, change);
+    }
+
+    /// The subjects of this key cannot be confirmed; the others of the batch go on.
+    pub fn cannot_read(&mut self, key: &KeyOf<K>, error: ReadError) {
+        self.unreadable.insert(key.clone(), error);
+    }
+
+    /// Forgets what could not be read before it is read again.
+    pub(crate) fn start_retry(&mut self) {
+        self.retries += 1;
+        self.unreadable.clear();
+    }
+
+    /// The time to judge by: a deadline that the API server has set is by its clock, and a clock of ours
+    /// that is ahead must not make it pass.
+    pub(crate) fn now(&self, ours: Timestamp) -> Timestamp {
+        self.server_time.map_or(ours, |date| ours.min(time::saturating_add(date, DATE_PRECISION)))
+    }
+
+    /// Only the same rule with the same action goes on; an action that needs no live read goes on as it is.
+    pub(crate) fn confirm(
+        &self,
+        keeper: &K,
+        planned: &PlannedAction<K>,
+        now: Timestamp,
+    ) -> Result<ConfirmedAction<K>, ApplyError> {
+        let PlannedAction { key, subject, verdict, action } = planned;
+        if !action.kind().confirmed {
+            let (subject, verdict, action) = (subject.clone(), verdict.clone(), action.clone());
+            return Ok(ConfirmedAction { subject, verdict, action });
+        }
+        if let Some(error) = self.unreadable.get(key) {
+            return Err(error.clone().into());
+        }
+        self.judge_again(keeper, planned, now)
+    }
+
+    fn judge_again(
+        &self,
+        keeper: &K,
+        planned: &PlannedAction<K>,
+        now: Timestamp,
+    ) -> Result<ConfirmedAction<K>, ApplyError> {
+        let PlannedAction { key, subject, verdict, action } = planned;
+        let meant = keeper.subject_ref(subject);
+        let has_name = |live: &K::Subject| {
+            let found = keeper.subject_ref(live);
+            (found.kind, found.namespace, found.name) == (meant.kind, meant.namespace, meant.name)
+        };
+        let Some(live) = self.extract.subjects_for(key).into_iter().find(has_name) else {
+            return Err(ApplyError::Stale("it is gone".to_owned()));
+        };
+        if keeper.subject_ref(&live).uid != meant.uid {
+            return Err(ApplyError::Stale("another object has its name now".to_owned()));
+        }
+        let again = K::Rule::judge(&live, self.world, now);
+        if again.rule == verdict.rule && again.next.pending_action() == Some(action) {
+            Ok(ConfirmedAction { subject: live, verdict: again, action: action.clone() })
+        } else {
+            Err(ApplyError::Stale(format!("now it is {}: {}", again.rule, again.because)))
+        }
+    }
+
+    /// Puts in what the API server answered to a write.
+    pub(crate) fn written(&mut self, source: &SourceRef, change: Change<RowOf<K>>) {
+        self.extract.update(source, change);
+    }
+
+    /// True if the same rule still asks for what was written: then somebody on the way made something else
+    /// of it.
+    pub(crate) fn is_still_due(&self, keeper: &K, planned: &PlannedAction<K>, now: Timestamp) -> bool {
+        self.judge_again(keeper, planned, now).is_ok()
+    }
+}
+
+fn no_source(what: &str) -> ReadError {
+    ReadError { what: what.to_owned(), why: "no source reads this kind".to_owned(), forbidden: false }
+}
+
+fn in_namespace(namespace: &str) -> Option<&str> {
+    Some(namespace).filter(|namespace| !namespace.is_empty())
+}
+
+/// What a list delivered of the names that were wanted.
+struct ListedNames<'n, R> {
+    changes: Vec<Change<R>>,
+    /// The names that it did not get to, because it was given up.
+    missing: BTreeSet<&'n str>,
+    error: Option<kube::Error>,
+}
+
+/// Lists a namespace, as far as that is worth its pages. A name that a complete list does not have is gone.
+async fn list_names<'n, C: Cache>(
+    client: &Client,
+    reading: &Reading<'_, C>,
+    namespace: &'n str,
+    names: &BTreeSet<&'n str>,
+) -> (&'n str, ListedNames<'n, C::Row>) {
+    let mut listed = ListedNames { changes: Vec::new(), missing: names.clone(), error: None };
+    let mut token = None;
+    for _ in 0..=names.len() / NAMES_PER_PAGE {
+        let home = in_namespace(namespace);
+        let page = reading.projection.page(client, &reading.resource, home, &reading.selector, token.take()).await;
+        let (changes, more) = match page {
+            Ok(page) => page,
+            Err(error) => {
+                listed.missing.clear();
+                listed.error = Some(error);
+                return (namespace, listed);
+            }
+        };
+        for change in changes {
+            let (Change::Apply(crate::source::Observed { id, .. }) | Change::Delete(id)) = &change else { continue };
+            if let Some(name) = names.get(id.name.as_str()) {
+                listed.missing.remove(name);
+                listed.changes.push(change);
+            }
+        }
+        token = more;
+        if token.is_none() {
+            let gone = std::mem::take(&mut listed.missing).into_iter().map(|name| {
+                let namespace = in_namespace(namespace).map(str::to_owned);
+                Change::Delete(crate::source::ObjectId { namespace, ..crate::source::ObjectId::named(name) })
+            });
+            listed.changes.extend(gone);
+            return (namespace, listed);
+        }
+    }
+    (namespace, listed)
+}

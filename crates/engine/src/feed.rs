@@ -1,0 +1,172 @@
+//! The one place where changes go into a cache, wherever they come from.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use caretaker_core::{SourceId, Timestamp};
+
+use crate::cache::Cache;
+use crate::source::{Change, ObjectId, SourceRef};
+
+/// What is known about a source.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// A complete list was delivered.
+    pub synced: bool,
+    /// Why it cannot be read now.
+    pub error: Option<String>,
+    /// Everything that happened before this time has been delivered.
+    pub current_until: Option<Timestamp>,
+}
+
+impl SourceStatus {
+    /// True if it is complete and can be read.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.synced && self.error.is_none()
+    }
+}
+
+/// The source, and group and kind of what it reads.
+type StatusKey = (SourceId, Option<(String, String)>);
+
+/// A cache, and what the engine itself keeps of the same changes: the status of each source, and the
+/// objects that we deleted before the watch says so.
+#[derive(Debug)]
+pub struct CacheFeed<C> {
+    /// The keeper's part.
+    pub cache: C,
+    statuses: BTreeMap<StatusKey, SourceStatus>,
+    /// By uid.
+    deleted: BTreeMap<String, SourceId>,
+}
+
+impl<C: Default> Default for CacheFeed<C> {
+    fn default() -> Self {
+        Self { cache: C::default(), statuses: BTreeMap::new(), deleted: BTreeMap::new() }
+    }
+}
+
+impl<C: Cache> CacheFeed<C> {
+    /// Takes in a change.
+    pub fn update(&mut self, source: &SourceRef, change: Change<C::Row>) {
+        self.update_status(source, &change);
+        match &change {
+            Change::Apply(observed) if !self.deleted.is_empty() && self.deleted.contains_key(&observed.id.uid) => {
+                return;
+            }
+            Change::Delete(id) => _ = self.deleted.remove(&id.uid),
+            // A complete list is newer than every deletion of ours before it.
+            Change::InitDone => self.deleted.retain(|_, of| *of != source.id),
+            _ => {}
+        }
+        self.cache.update(source, change);
+    }
+
+    fn update_status(&mut self, source: &SourceRef, change: &Change<C::Row>) {
+        if matches!(change, Change::Apply(_) | Change::Delete(_)) {
+            return;
+        }
+        let kind = source.resource.as_ref().map(|r| (r.group.clone(), r.kind.clone()));
+        let status = self.statuses.entry((source.id, kind)).or_default();
+        match change {
+            // A watch that lists again is still known; a stream that starts over has to prove itself again.
+            Change::Init if source.resource.is_none() => *status = SourceStatus::default(),
+            Change::InitDone => (status.synced, status.error) = (true, None),
+            Change::CurrentUntil(until) => status.current_until = status.current_until.max(Some(*until)),
+            Change::Error(why) => status.error = Some(why.clone()),
+            Change::Init | Change::Apply(_) | Change::Delete(_) => {}
+        }
+    }
+
+    /// We deleted it: what the watch still says about its life is ignored.
+    pub fn deleted_by_us(&mut self, source: &SourceRef, id: ObjectId) {
+        self.deleted.insert(id.uid.clone(), source.id);
+        self.cache.update(source, Change::Delete(id));
+    }
+
+    /// The status of a source as a whole: of a source that discovers kinds, of all of them.
+    #[must_use]
+    pub fn status(&self, id: SourceId) -> SourceStatus {
+        let parts = || self.statuses.iter().filter(move |((source, _), _)| *source == id).map(|(_, status)| status);
+        SourceStatus {
+            synced: parts().next().is_some() && parts().all(|status| status.synced),
+            error: parts().find_map(|status| status.error.clone()),
+            current_until: parts().map(|status| status.current_until).min().flatten(),
+        }
+    }
+}
+
+/// The cache of a running keeper.
+pub(crate) type SharedFeed<C> = Arc<RwLock<CacheFeed<C>>>;
+
+/// Read access to a cache, for a source that needs to know what the others delivered.
+pub struct CacheReader<C>(SharedFeed<C>);
+
+impl<C> Clone for CacheReader<C> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<C: Cache> CacheReader<C> {
+    /// Of a cache that is shared.
+    #[must_use]
+    pub fn new(feed: Arc<RwLock<CacheFeed<C>>>) -> Self {
+        Self(feed)
+    }
+
+    /// Reads it; the closure must not block.
+    pub fn read<T>(&self, read: impl FnOnce(&CacheFeed<C>) -> T) -> T {
+        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Rows;
+
+    fn source() -> SourceRef {
+        SourceRef { id: SourceId("toys"), resource: None }
+    }
+
+    fn id(uid: &str) -> ObjectId {
+        ObjectId { uid: uid.to_owned(), ..ObjectId::named("toy") }
+    }
+
+    #[test]
+    fn what_we_deleted_does_not_come_back_by_a_late_watch() {
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::apply(id("u1"), 1));
+
+        feed.deleted_by_us(&source(), id("u1"));
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        assert!(feed.cache.keys().is_empty(), "a late event about its life");
+
+        feed.update(&source(), Change::Delete(id("u1")));
+        feed.update(&source(), Change::apply(id("u2"), 2));
+        assert_eq!(feed.cache.keys().len(), 1, "another object of that name");
+    }
+
+    #[test]
+    fn a_source_is_ready_after_a_complete_list_and_while_it_can_be_read() {
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        let ready = |feed: &CacheFeed<Rows<u8>>| feed.status(SourceId("toys")).is_ready();
+        feed.update(&source(), Change::Init);
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        assert!(!ready(&feed), "its list is not complete");
+        feed.update(&source(), Change::InitDone);
+        assert!(ready(&feed));
+
+        feed.update(&source(), Change::Error("refused".to_owned()));
+        assert!(!ready(&feed));
+        feed.update(&source(), Change::InitDone);
+        assert!(ready(&feed));
+
+        feed.update(&source(), Change::CurrentUntil(Timestamp::MAX));
+        feed.update(&source(), Change::Init);
+        assert!(!ready(&feed), "a stream starts over");
+        assert_eq!(feed.status(SourceId("toys")).current_until, None, "what it proved before does not count");
+    }
+}

@@ -1,0 +1,185 @@
+//! Which rights a keeper needs, and which of its actions wait for each: derived from its sources and its
+//! enabled actions, and asked for before anything starts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use caretaker_core::{Action as _, ActionKind, Permission};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use crate::controller::{Controller, Leadership};
+use crate::health::Health;
+use crate::source::Origin;
+use crate::sources::Sources;
+use crate::state;
+
+/// A right, as the API server is asked for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AccessRight {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The plural name, with `/subresource` where needed.
+    pub resource: String,
+    /// `list`, `patch` and so on.
+    pub verb: &'static str,
+    /// Only in this namespace.
+    pub namespace: Option<&'static str>,
+    /// Only this object.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for AccessRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        self.namespace.map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
+    }
+}
+
+impl AccessRight {
+    /// Everywhere.
+    #[must_use]
+    pub fn new(verb: &'static str, group: &str, resource: &str) -> Self {
+        Self { verb, group: group.to_owned(), resource: resource.to_owned(), ..Self::default() }
+    }
+
+    /// Only in Caretaker's own namespace, and only this object.
+    fn own(verb: &'static str, group: &str, resource: &str, name: Option<&str>) -> Self {
+        let (namespace, name) = (Some(state::NAMESPACE), name.map(str::to_owned));
+        Self { namespace, name, ..Self::new(verb, group, resource) }
+    }
+}
+
+/// A right, and the actions that must not start without it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequiredRight {
+    /// The right.
+    pub right: AccessRight,
+    /// The names of the kinds of action.
+    pub needed_by: BTreeSet<&'static str>,
+}
+
+/// The name of a keeper's Lease, and the field manager of its writes.
+#[must_use]
+pub fn lease_name(keeper: &str) -> String {
+    format!("caretaker-{keeper}")
+}
+
+/// Everything that a keeper must be allowed to do: reading its sources, its enabled actions, and what the
+/// engine writes for it. In a dry run only reading is left.
+pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run: bool) -> Vec<RequiredRight> {
+    let enabled: Vec<&'static ActionKind> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
+    let mut required: BTreeMap<AccessRight, BTreeSet<&'static str>> = BTreeMap::new();
+    let mut need = |right: AccessRight, needed_for: &dyn Fn(&ActionKind) -> bool| {
+        let kinds = enabled.iter().filter(|kind| needed_for(kind)).map(|kind| kind.name);
+        required.entry(right).or_default().extend(kinds);
+    };
+    for source in sources.iter().filter(|source| !matches!(source.origin, Origin::Stream { .. })) {
+        for resource in sources.kinds_of(source.id) {
+            for verb in ["list", "watch"] {
+                need(AccessRight::new(verb, &resource.group, &resource.plural), &source.needed_for);
+            }
+        }
+    }
+    for kind in &enabled {
+        for permission in kind.permissions {
+            let needed_for = |other: &ActionKind| other == *kind;
+            match permission {
+                Permission::OnSource { verb, source } => {
+                    for resource in sources.kinds_of(*source) {
+                        need(AccessRight::new(verb, &resource.group, &resource.plural), &needed_for);
+                    }
+                }
+                Permission::OnResource { verb, group, resource } => {
+                    need(AccessRight::new(verb, group, resource), &needed_for);
+                }
+            }
+        }
+    }
+    // An Event that cannot be written holds nothing back; without the ledger and the Lease nothing may start.
+    for verb in ["create", "patch"] {
+        need(AccessRight::new(verb, "events.k8s.io", "events"), &|_| true);
+    }
+    if let Leadership::Lease { .. } = keeper.leadership() {
+        for verb in ["get", "list", "watch", "patch"] {
+            need(AccessRight::own(verb, "", "configmaps", Some(state::NAME)), &|_| true);
+        }
+        need(AccessRight::own("create", "", "configmaps", None), &|_| true);
+        let lease = lease_name(keeper.name());
+        for verb in ["get", "update"] {
+            need(AccessRight::own(verb, "coordination.k8s.io", "leases", Some(&lease)), &|_| true);
+        }
+        need(AccessRight::own("create", "coordination.k8s.io", "leases", None), &|_| true);
+    }
+    let reads = |right: &AccessRight| ["list", "watch", "get"].contains(&right.verb) && right.resource != "leases";
+    required
+        .into_iter()
+        .filter(|(right, _)| !dry_run || reads(right))
+        .map(|(right, needed_by)| RequiredRight { right, needed_by })
+        .collect()
+}
+
+/// How often a missing right is asked for again.
+const RETRY: Duration = Duration::from_secs(5);
+/// Questions under way at once.
+const CONCURRENT_REVIEWS: usize = 4;
+
+/// Keeps `denied` and a part of the health up to date: until nothing is denied, and again each time
+/// somebody asks for a recheck. Never returns.
+pub(crate) async fn watch_permissions(
+    client: Client,
+    required: impl Fn() -> Vec<RequiredRight>,
+    health: Health,
+    part: &str,
+    denied: watch::Sender<Option<Vec<RequiredRight>>>,
+) {
+    health.set_pending(part);
+    loop {
+        match self::denied(&client, required()).await {
+            Ok(missing) if missing.is_empty() => {
+                denied.send_replace(Some(missing));
+                health.set_ready(part);
+                health.recheck_requested().await;
+                continue;
+            }
+            Ok(missing) => {
+                let all: Vec<String> = missing.iter().map(|required| required.right.to_string()).collect();
+                denied.send_replace(Some(missing));
+                health.set_blocked(part, format!("not allowed: {}", all.join(", ")));
+            }
+            Err(error) => health.set_blocked(part, crate::format_error(&error)),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Which of these rights are denied.
+pub async fn denied(client: &Client, required: Vec<RequiredRight>) -> Result<Vec<RequiredRight>, kube::Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let ask = async |required: RequiredRight| {
+        let AccessRight { group, resource, verb, namespace, name } = required.right.clone();
+        let attributes = ResourceAttributes {
+            verb: Some(verb.to_owned()),
+            group: Some(group),
+            subresource: resource.split_once('/').map(|(_, subresource)| subresource.to_owned()),
+            resource: Some(resource.split('/').next().unwrap_or_default().to_owned()),
+            namespace: namespace.map(str::to_owned),
+            name,
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+        let review = SelfSubjectAccessReview { spec, ..Default::default() };
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        Ok::<_, kube::Error>(answer.status.is_none_or(|status| !status.allowed).then_some(required))
+    };
+    let answers: Vec<Option<RequiredRight>> =
+        futures::stream::iter(required).map(ask).buffered(CONCURRENT_REVIEWS).try_collect().await?;
+    Ok(answers.into_iter().flatten().collect())
+}

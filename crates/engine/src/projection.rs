@@ -1,0 +1,227 @@
+//! From objects to rows, for one partial type: by a watch, a list, a live read, a file, or the answer
+//! to a write.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caretaker_core::{Timestamp, time};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use http_body_util::BodyExt;
+use kube::api::{GetParams, ListParams, Request};
+use kube::client::Body;
+use kube::core::ApiResource;
+use kube::{Api, Client, Resource};
+
+use crate::decode::{DecodeError, Document};
+use crate::object::{PartialObject, Slim};
+use crate::source::{Change, ObjectId, Observed, Selector};
+use crate::watch::{self, Raw};
+
+/// Objects in a page of a list: large enough to be quick, small enough to be held.
+pub(crate) const PAGE: u32 = 500;
+
+/// What a live read found, and the API server's time.
+pub(crate) type ReadChange<R> = (Change<R>, Option<Timestamp>);
+/// A page of a list, and the token of the next one.
+pub(crate) type PageOf<R> = (Vec<Change<R>>, Option<String>);
+
+/// From objects to rows, whatever the partial type is.
+pub(crate) trait Projection<R>: Send + Sync {
+    /// From a file, or from the answer to a write.
+    fn decode(&self, resource: &ApiResource, object: Document<'_>) -> Result<Change<R>, DecodeError>;
+
+    /// From a watch, which is restarted with a list after an error and after each resync interval. Of an
+    /// optional kind that the cluster does not serve, it delivers an empty list.
+    fn watch(
+        &self,
+        client: Client,
+        resource: Arc<ApiResource>,
+        selector: &Selector,
+        optional: bool,
+        resync: Duration,
+    ) -> BoxStream<'static, Change<R>>;
+
+    /// From a live read of one object. An object that the API server says does not exist is a
+    /// [`Change::Delete`].
+    fn get<'a>(
+        &'a self,
+        client: &'a Client,
+        resource: &'a ApiResource,
+        namespace: Option<&'a str>,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<ReadChange<R>, kube::Error>>;
+
+    /// From one page of a list.
+    fn page<'a>(
+        &'a self,
+        client: &'a Client,
+        resource: &'a ApiResource,
+        namespace: Option<&'a str>,
+        selector: &'a Selector,
+        token: Option<String>,
+    ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>>;
+}
+
+type Project<T, R> = dyn Fn(&ApiResource, T) -> Option<R> + Send + Sync;
+
+pub(crate) struct Typed<T, R> {
+    project: Arc<Project<T, R>>,
+    object: PhantomData<fn() -> T>,
+}
+
+impl<T: PartialObject, R: Send + 'static> Typed<T, R> {
+    pub(crate) fn boxed(
+        project: impl Fn(&ApiResource, T) -> Option<R> + Send + Sync + 'static,
+    ) -> Arc<dyn Projection<R>> {
+        Arc::new(Self { project: Arc::new(project), object: PhantomData })
+    }
+}
+
+fn id_of<T: PartialObject>(object: &T) -> ObjectId {
+    let meta = object.metadata();
+    ObjectId {
+        namespace: Some(meta.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+    }
+}
+
+/// An object that does not matter (any more) is the same as one that is gone.
+fn change<T: PartialObject, R>(project: &Project<T, R>, resource: &ApiResource, object: T) -> Change<R> {
+    let id = id_of(&object);
+    match project(resource, object) {
+        Some(row) => Change::Apply(Observed { id, row }),
+        None => Change::Delete(id),
+    }
+}
+
+pub(crate) fn api<T: PartialObject>(client: Client, resource: &ApiResource, namespace: Option<&str>) -> Api<Slim<T>> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, resource),
+        None => Api::all_with(client, resource),
+    }
+}
+
+impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
+    fn decode(&self, resource: &ApiResource, object: Document<'_>) -> Result<Change<R>, DecodeError> {
+        Ok(change(&*self.project, resource, object.decode()?))
+    }
+
+    fn watch(
+        &self,
+        client: Client,
+        resource: Arc<ApiResource>,
+        selector: &Selector,
+        optional: bool,
+        resync: Duration,
+    ) -> BoxStream<'static, Change<R>> {
+        let project = self.project.clone();
+        watch::watch::<T>(client, resource.clone(), selector, optional, resync)
+            .map(move |raw| match raw {
+                Raw::Init => Change::Init,
+                Raw::Apply(object) => change(&*project, &resource, object),
+                Raw::InitDone => Change::InitDone,
+                Raw::Delete(object) => Change::Delete(id_of(&object)),
+                Raw::Error(error) => Change::Error(error),
+            })
+            .boxed()
+    }
+
+    fn get<'a>(
+        &'a self,
+        client: &'a Client,
+        resource: &'a ApiResource,
+        namespace: Option<&'a str>,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<ReadChange<R>, kube::Error>> {
+        async move {
+            let (object, date) = get_with_server_time::<T>(client, resource, namespace, name).await?;
+            let gone = || ObjectId { namespace: namespace.map(str::to_owned), ..ObjectId::named(name) };
+            let change =
+                object.map_or_else(|| Change::Delete(gone()), |object| change(&*self.project, resource, object));
+            Ok((change, date))
+        }
+        .boxed()
+    }
+
+    fn page<'a>(
+        &'a self,
+        client: &'a Client,
+        resource: &'a ApiResource,
+        namespace: Option<&'a str>,
+        selector: &'a Selector,
+        token: Option<String>,
+    ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>> {
+        let api: Api<Slim<T>> = api(client.clone(), resource, namespace);
+        async move {
+            let mut params = ListParams::default().limit(PAGE);
+            params.field_selector.clone_from(&selector.fields);
+            params.continue_token = token;
+            let page = api.list(&params).await?;
+            let changes = page.items.into_iter().map(|slim| change(&*self.project, resource, slim.object));
+            Ok((changes.collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
+        }
+        .boxed()
+    }
+}
+
+/// Reads one object, and the time on the API server's clock: the deadlines that the API server sets are
+/// by its clock. `None` if the API server says that this very object does not exist.
+pub async fn get_with_server_time<T: PartialObject>(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<(Option<T>, Option<Timestamp>), kube::Error> {
+    let path = Slim::<T>::url_path(resource, namespace);
+    let request = Request::new(path).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+    let answer = client.send(request.map(Body::from)).await?;
+    let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));
+    let (ok, code) = (answer.status().is_success(), answer.status().as_u16());
+    let bytes = answer.into_body().collect().await?.to_bytes();
+    if ok {
+        return serde_json::from_slice(&bytes).map(|object| (Some(object), date)).map_err(kube::Error::SerdeError);
+    }
+    // An answer that is no Status says nothing about the object.
+    let status = serde_json::from_slice::<kube::core::Status>(&bytes);
+    let status = status.unwrap_or_else(|_| kube::core::Status {
+        code,
+        message: String::from_utf8_lossy(&bytes).chars().take(200).collect(),
+        ..kube::core::Status::default()
+    });
+    if is_not_found(&status, name) { Ok((None, date)) } else { Err(kube::Error::Api(Box::new(status))) }
+}
+
+/// True for a 404 about this very object. A proxy in the way, or an API that is not served, answers 404 as
+/// well, and says nothing about the object.
+#[must_use]
+pub fn is_not_found(status: &kube::core::Status, name: &str) -> bool {
+    status.code == 404 && status.reason == "NotFound" && status.details.as_ref().is_some_and(|d| d.name == name)
+}
+
+/// True if a write came second: the object has changed, or another object has its name.
+#[must_use]
+pub fn is_conflict(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => true,
+        // The answer to a patch that names another uid.
+        kube::Error::Api(status) => status.code == 422 && status.message.contains("metadata.uid"),
+        _ => false,
+    }
+}
+
+/// True if the answer is: not allowed.
+#[must_use]
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// True for the answer of a cluster that does not serve an API.
+#[must_use]
+pub fn is_not_served(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}

@@ -1,0 +1,224 @@
+//! The last stages for one batch: whether it may start, confirm, apply.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use caretaker_core::{Action as _, Timestamp, time};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kube::Client;
+
+use super::ControlLoop;
+use crate::apply::{ActionResult, ApplyError, BatchResult, Confirmed};
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::confirm::LiveView;
+use crate::controller::{Batch, Controller, PlannedAction, WriteTarget};
+use crate::feed::CacheFeed;
+use crate::source::{Change, Delivered, ObjectId, SourceRef};
+use crate::sources::Sources;
+use crate::writer::Writer;
+
+/// How long an object is left alone after a conflict, at most; twice as long each time.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What to do with a queued batch.
+enum Gate {
+    /// Start it.
+    Proceed,
+    /// Keep it queued: a source that it needs is not proven current beyond its deadline.
+    Hold,
+    /// Judge again: a subject of it changed, or the breaker opened.
+    Rejudge,
+}
+
+impl<K: Controller> ControlLoop<K> {
+    /// The next queued batch that may start. What must be judged again goes back; what waits for a proof
+    /// stays.
+    pub(super) fn next_startable(&mut self) -> Option<Batch<K>> {
+        let mut held = Vec::new();
+        let mut startable = None;
+        let ready = !self.queue.is_empty() && self.is_ready();
+        while ready && let Some(batch) = self.queue.pop_front() {
+            match self.gate(&batch) {
+                Gate::Proceed => {
+                    startable = Some(batch);
+                    break;
+                }
+                Gate::Hold => held.push(batch),
+                Gate::Rejudge => self.planner.requeue(&batch.target),
+            }
+        }
+        for batch in held.into_iter().rev() {
+            self.queue.push_front(batch);
+        }
+        startable
+    }
+
+    fn gate(&self, batch: &Batch<K>) -> Gate {
+        let is_guarded = |planned: &&PlannedAction<K>| planned.verdict.next.is_guarded();
+        let mut guarded = batch.actions.iter().filter(is_guarded).peekable();
+        if guarded.peek().is_none() {
+            return Gate::Proceed;
+        }
+        match self.ledger.as_ref().map(|ledger| ledger.value.open.is_some()) {
+            None => return Gate::Hold,
+            Some(true) => return Gate::Rejudge,
+            Some(false) => {}
+        }
+        let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+        for planned in guarded {
+            let kind = planned.action.kind();
+            let proving = self.sources.iter().filter(|source| source.proves() && (source.needed_for)(kind));
+            for source in proving {
+                if self.planner.is_outdated(batch) {
+                    return Gate::Rejudge;
+                }
+                let deadline = planned.verdict.next.deadline();
+                if feed.status(source.id).current_until <= deadline {
+                    self.proof_wanted
+                        .send_if_modified(|wanted| std::mem::replace(wanted, deadline.max(*wanted)) < deadline);
+                    return Gate::Hold;
+                }
+            }
+        }
+        Gate::Proceed
+    }
+
+    pub(super) fn start(&mut self, batch: Batch<K>) -> BoxFuture<'static, Finished<K>> {
+        self.planner.start(&batch.target);
+        let now = self.context.clock.now();
+        for deadline in batch.actions.iter().filter_map(|planned| planned.verdict.next.deadline()) {
+            self.context.metrics.observe_lag(time::duration_between(deadline, now).as_secs_f64());
+        }
+        let client = match &self.context.standby {
+            Some(standby) if !self.is_leader => standby.writer.clone(),
+            _ => self.context.writer.clone(),
+        };
+        let world = self.world(now);
+        let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+        let extract = feed.cache.extract(&batch.keys());
+        let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
+        let writer = Writer::new(client, self.context.field_manager.clone(), sources.clone());
+        confirm_and_apply(keeper, sources, writer, batch, extract, world, self.context.clock.clone()).boxed()
+    }
+}
+
+/// A batch that ended.
+pub struct Finished<K: Controller> {
+    /// What was written.
+    pub target: WriteTarget,
+    /// How each action ended.
+    pub results: Vec<ActionResult<K>>,
+    /// What the API server answered, for the cache.
+    pub changes: Vec<Delivered<K::Cache>>,
+    /// What was deleted, for the cache after the answers.
+    pub deleted: Vec<(SourceRef, ObjectId)>,
+}
+
+impl<K: Controller> Finished<K> {
+    /// Puts what was written into the cache, before the watch delivers it.
+    pub fn update(
+        changes: Vec<Delivered<K::Cache>>,
+        deleted: Vec<(SourceRef, ObjectId)>,
+        feed: &mut CacheFeed<K::Cache>,
+    ) {
+        changes.into_iter().for_each(|(source, change)| feed.update(&source, change));
+        deleted.into_iter().for_each(|(source, id)| feed.deleted_by_us(&source, id));
+    }
+}
+
+/// Confirms and applies one batch: the extract of the cache, with what is read live on top of it, is judged
+/// again, and what is still due is written. After a conflict that is done again, a few times.
+pub async fn confirm_and_apply<K: Controller>(
+    keeper: Arc<K>,
+    sources: Arc<Sources<K::Cache>>,
+    mut writer: Writer<K>,
+    batch: Batch<K>,
+    extract: K::Cache,
+    world: K::World,
+    clock: Clock,
+) -> Finished<K> {
+    let mut live: LiveView<'_, K> = LiveView::new(extract, &world, &sources, Client::clone(writer.client()));
+    let mut results: Vec<Option<Result<(), ApplyError>>> = batch.actions.iter().map(|_| None).collect();
+    let needs_read = batch.actions.iter().any(|planned| planned.action.kind().confirmed);
+    let mut verified = 0;
+    // After a conflict only what is still to be written is read again.
+    let mut unfinished: Option<Batch<K>> = None;
+    loop {
+        let to_read = unfinished.as_ref().unwrap_or(&batch);
+        if needs_read && let Err(error) = keeper.read_live(to_read, &mut live).await {
+            fill(&mut results, &error.into());
+            break;
+        }
+        let now = judging_time(&live, &clock);
+        let (mut places, mut actions) = (Vec::new(), Vec::new());
+        for (place, planned) in batch.actions.iter().enumerate() {
+            if results[place].is_some() {
+                continue;
+            }
+            match live.confirm(&keeper, planned, now) {
+                Ok(confirmed) => {
+                    places.push(place);
+                    actions.push(confirmed);
+                }
+                Err(error) => results[place] = Some(Err(error)),
+            }
+        }
+        if actions.is_empty() {
+            break;
+        }
+        let BatchResult(outcomes) = keeper.apply(Confirmed { actions, world: world.clone(), now }, &mut writer).await;
+        // What the API server answered is judged once more: a webhook may have changed it on the way.
+        for (source, change) in &writer.changes[verified..] {
+            live.written(source, change.clone());
+        }
+        for (source, id) in &writer.deleted {
+            live.written(source, Change::Delete(id.clone()));
+        }
+        let answered = writer.changes.len() > verified;
+        verified = writer.changes.len();
+        let may_retry = live.retries() < batch.target.conflict_retries;
+        let mut again = false;
+        for (place, mut outcome) in places.into_iter().zip(outcomes) {
+            if answered && outcome.is_ok() && live.is_still_due(&keeper, &batch.actions[place], now) {
+                outcome = Err(ApplyError::Mutated("the same rule still asks for the same action".to_owned()));
+            }
+            let conflict = matches!(outcome, Err(ApplyError::Conflict(_))) && may_retry;
+            again |= conflict;
+            results[place] = if conflict { None } else { Some(outcome) };
+        }
+        if !again {
+            break;
+        }
+        let pause = CONFLICT_PAUSE.mul_f64(fastrand::f64() * f64::from(1 << live.retries().min(16)));
+        tokio::time::sleep(pause).await;
+        live.start_retry();
+        let left = batch.actions.iter().zip(&results).filter(|(_, result)| result.is_none());
+        let actions = left.map(|(planned, _)| planned.clone()).collect();
+        unfinished = Some(Batch { target: batch.target.clone(), actions });
+    }
+    drop(live);
+    let unreported = ApplyError::Failed {
+        what: "applying".to_owned(),
+        why: "the keeper did not report how it ended".to_owned(),
+        forbidden: false,
+    };
+    fill(&mut results, &unreported);
+    let Batch { target, actions } = batch;
+    let results = actions.into_iter().zip(results.into_iter().flatten());
+    let results = results.map(|(planned, result)| ActionResult { planned, result }).collect();
+    Finished { target, results, changes: writer.changes, deleted: writer.deleted }
+}
+
+/// A clock of a test is not compared with the API server's.
+fn judging_time<K: Controller>(live: &LiveView<'_, K>, clock: &Clock) -> Timestamp {
+    let now = clock.now();
+    if clock.is_real() { live.now(now) } else { now }
+}
+
+fn fill(results: &mut [Option<Result<(), ApplyError>>], error: &ApplyError) {
+    for result in results.iter_mut().filter(|result| result.is_none()) {
+        *result = Some(Err(error.clone()));
+    }
+}

@@ -1,0 +1,146 @@
+//! Record: what was done, refused, or would have been done goes to the journal, becomes an Event, and is
+//! counted.
+
+use std::sync::PoisonError;
+
+use caretaker_core::limits::OpenBreaker;
+use caretaker_core::{Action as _, EngineRule, ObjectRef};
+
+use super::{ControlLoop, Finished};
+use crate::apply::ActionResult;
+use crate::controller::{Controller, PlannedAction};
+use crate::events::{EventRecord, event_target};
+use crate::journal::{Entry, Outcome};
+use crate::planner::Refusal;
+use crate::state;
+
+const JOURNAL: &str = "journal";
+
+impl<K: Controller> ControlLoop<K> {
+    /// A batch ended.
+    pub(super) fn record(&mut self, finished: Finished<K>) {
+        let Finished { target, results, changes, deleted } = finished;
+        for ActionResult { planned, result } in &results {
+            let (outcome, error) = match result {
+                Ok(()) => (Outcome::Done, None),
+                Err(error) => (error.outcome(), Some(error.to_string())),
+            };
+            self.record_action(planned, outcome, error);
+        }
+        for event in self.keeper.events(&results) {
+            self.context.events.publish(event);
+        }
+        {
+            let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
+            Finished::<K>::update(changes, deleted, &mut feed);
+        }
+        if results.iter().filter_map(|one| one.result.as_ref().err()).any(|error| error.is_forbidden()) {
+            self.context.health.request_recheck();
+        }
+        self.planner.finish(&self.keeper, &target, &results, self.context.clock.now());
+    }
+
+    /// In a dry run, the action would have been done.
+    pub(super) fn record_dry_run(&self, planned: &PlannedAction<K>) {
+        self.record_action(planned, Outcome::DryRun, None);
+    }
+
+    fn record_action(&self, planned: &PlannedAction<K>, outcome: Outcome, error: Option<String>) {
+        let PlannedAction { subject, verdict, action, .. } = planned;
+        let (keeper, now) = (self.keeper.name(), self.context.clock.now());
+        self.context.metrics.record_action(keeper, action.name(), verdict.rule.name(), outcome);
+        let found = self.keeper.subject_ref(subject);
+        self.write_entry(&Entry {
+            at: now,
+            keeper,
+            kind: found.kind.to_owned(),
+            namespace: found.namespace.map(str::to_owned),
+            name: found.name.to_owned(),
+            uid: found.uid.to_owned(),
+            rule: verdict.rule.name().to_owned(),
+            because: verdict.because.clone(),
+            action: Some(action.name()),
+            outcome,
+            error,
+            dry_run: self.context.dry_run,
+            before: Some(self.keeper.snapshot(subject, now)),
+        });
+    }
+
+    /// Subjects that are refused an action, and objects that cannot be read. Only the leader reports them.
+    pub(super) fn record_refusals(&self, refusals: &[Refusal]) {
+        refusals.iter().filter(|_| self.is_leader).for_each(|refusal| self.refuse(refusal));
+    }
+
+    /// The breaker opens: nothing that it guards happens until a person has looked.
+    pub(super) fn record_open_breaker(&mut self, opens: Option<&OpenBreaker>) {
+        let Some(open) = opens else { return };
+        self.context.metrics.breaker(self.keeper.name(), self.is_leader);
+        // A dry run reports it once.
+        if self.context.dry_run && std::mem::replace(&mut self.reported_open, true) {
+            return;
+        }
+        let remedy = if self.context.dry_run {
+            "a dry run has nothing to close".to_owned()
+        } else {
+            format!("look at `caretaker plan`, then close it with `caretaker breaker reset {}`", self.keeper.name())
+        };
+        let because = format!("{}; {remedy}", open.because);
+        tracing::warn!("the breaker is open: {because}");
+        let (namespace, name) = (Some(state::NAMESPACE), state::NAME);
+        let object = ObjectRef { api_version: "v1", kind: "ConfigMap", namespace, name, uid: "" };
+        self.refuse(&Refusal {
+            kind: object.kind.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            uid: String::new(),
+            rule: EngineRule::BreakerOpen.name(),
+            because,
+            event_target: event_target(object),
+            before: None,
+        });
+    }
+
+    fn refuse(&self, refusal: &Refusal) {
+        let Refusal { kind, namespace, name, uid, rule, because, event_target, before } = refusal.clone();
+        self.write_entry(&Entry {
+            at: self.context.clock.now(),
+            keeper: self.keeper.name(),
+            kind,
+            namespace,
+            name,
+            uid,
+            rule: rule.to_owned(),
+            because: because.clone(),
+            action: None,
+            outcome: Outcome::Refused,
+            error: None,
+            dry_run: self.context.dry_run,
+            before,
+        });
+        let (regarding, reason, action) = (event_target, rule, "refuse");
+        self.context.events.publish(EventRecord { regarding, warning: true, reason, action, note: because });
+    }
+
+    pub(super) fn report_verdict_counts(&self) {
+        for (kind, count) in self.planner.verdict_counts() {
+            self.context.metrics.subjects(self.keeper.name(), kind.name(), count);
+        }
+    }
+
+    /// Writes the entries that the journal did not take. Nothing starts that cannot be recorded.
+    pub(super) fn flush_journal(&self) {
+        self.report_journal(self.context.journal.flush_pending());
+    }
+
+    fn write_entry(&self, entry: &Entry) {
+        self.report_journal(self.context.journal.write(entry));
+    }
+
+    fn report_journal(&self, written: std::io::Result<()>) {
+        match written {
+            Ok(()) => self.context.health.set_ready(JOURNAL),
+            Err(error) => self.context.health.set_blocked(JOURNAL, format!("entries wait to be written: {error}")),
+        }
+    }
+}

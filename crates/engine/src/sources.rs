@@ -1,0 +1,254 @@
+//! All sources of a keeper together: opened as one stream, listed once, or read from files.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use caretaker_core::{Action as _, ObjectRef, SourceId};
+use futures::stream::{BoxStream, SelectAll};
+use futures::{StreamExt, TryStreamExt};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Resource as _};
+
+use crate::cache::Cache;
+use crate::controller::Controller;
+use crate::decode::{DecodeError, Document};
+use crate::discovery::{self, Served};
+use crate::feed::CacheFeed;
+use crate::object::{Partial, Slim};
+use crate::projection::{Projection, is_not_served};
+use crate::source::{
+    Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, group_of,
+};
+
+/// The sources of a keeper.
+pub struct Sources<C: Cache> {
+    pub(crate) all: Vec<Source<C>>,
+    /// The kinds that sources have discovered so far, by group and kind.
+    pub(crate) discovered: RwLock<BTreeMap<(String, String), SourceRef>>,
+}
+
+/// A source that reads one kind: the source, its selector and its projection.
+pub(crate) struct Reading<'a, C: Cache> {
+    pub(crate) source: SourceRef,
+    pub(crate) resource: Arc<ApiResource>,
+    pub(crate) optional: bool,
+    pub(crate) selector: Selector,
+    pub(crate) projection: &'a Arc<dyn Projection<C::Row>>,
+}
+
+/// Why a cluster could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading {path}: {}", crate::format_error(.source.as_ref()))]
+pub struct ListError {
+    /// What was to be listed.
+    pub path: String,
+    /// The API server's answer.
+    pub source: Box<kube::Error>,
+}
+
+impl<C: Cache> Sources<C> {
+    /// The sources of a keeper, without those that only disabled actions need: they are neither read nor
+    /// asked for.
+    pub fn of<K: Controller<Cache = C>>(keeper: &K) -> Arc<Self> {
+        let enabled: Vec<_> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
+        let needed = |source: &Source<C>| enabled.iter().any(|kind| (source.needed_for)(kind));
+        let all = keeper.sources().into_iter().filter(needed).collect();
+        Arc::new(Self { all, discovered: RwLock::default() })
+    }
+
+    /// All of them, in the keeper's order.
+    pub fn iter(&self) -> impl Iterator<Item = &Source<C>> {
+        self.all.iter()
+    }
+
+    /// The kinds that are read at present: the fixed ones, and those that were discovered.
+    pub(crate) fn kinds_of(&self, id: SourceId) -> Vec<Arc<ApiResource>> {
+        let fixed = self.all.iter().filter(|source| source.id == id).filter_map(Source::resource).cloned();
+        let discovered = self.discovered.read().unwrap_or_else(PoisonError::into_inner);
+        let found = discovered.values().filter(|source| source.id == id).filter_map(|source| source.resource.clone());
+        fixed.chain(found).collect()
+    }
+
+    /// The source that reads objects of this group and kind.
+    pub(crate) fn reading(&self, group: &str, kind: &str) -> Option<Reading<'_, C>> {
+        let discovered = self.discovered.read().unwrap_or_else(PoisonError::into_inner);
+        let found = discovered.get(&(group.to_owned(), kind.to_owned()));
+        self.all.iter().find_map(|source| match &source.origin {
+            Origin::Watch { resource, .. } if resource.group == group && resource.kind == kind => reading_fixed(source),
+            Origin::Discover { projection, .. } => {
+                let known = found.filter(|found| found.id == source.id)?;
+                let (resource, selector) = (known.resource.clone()?, Selector::default());
+                Some(Reading { source: known.clone(), resource, optional: true, selector, projection })
+            }
+            _ => None,
+        })
+    }
+
+    /// The source that reads this object.
+    pub(crate) fn reading_object(&self, object: ObjectRef<'_>) -> Option<Reading<'_, C>> {
+        self.reading(group_of(object.api_version), object.kind)
+    }
+
+    /// The source of this name, if it watches a fixed kind.
+    pub(crate) fn reading_source(&self, id: SourceId) -> Option<Reading<'_, C>> {
+        self.all.iter().find(|source| source.id == id).and_then(reading_fixed)
+    }
+
+    /// True if a source reads objects of this kind; `api_version` may be empty, as in the items of a list.
+    #[must_use]
+    pub fn reads_kind(&self, api_version: &str, kind: &str) -> bool {
+        self.of_file(api_version, kind).is_some()
+    }
+
+    /// The fields that no projection reads of a kind, for cutting large manifests before they are parsed.
+    #[must_use]
+    pub fn unread_fields(&self, api_version: &str, kind: &str) -> &'static [SkippableField] {
+        self.of_file(api_version, kind).map_or(&[], |(source, _)| source.unread_fields)
+    }
+
+    fn of_file(&self, api_version: &str, kind: &str) -> Option<(&Source<C>, Arc<ApiResource>)> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        self.all.iter().find_map(|source| match &source.origin {
+            // The version may be another one; the items of a list may not say the group either.
+            Origin::Watch { resource, .. }
+                if resource.kind == kind && (api_version.is_empty() || resource.group == group) =>
+            {
+                Some((source, resource.clone()))
+            }
+            Origin::Discover { wants, .. } => {
+                let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+                wants(&resource).then(|| (source, Arc::new(resource)))
+            }
+            _ => None,
+        })
+    }
+
+    /// Projects an object of a file; `None` if no source reads its kind.
+    pub fn decode(
+        &self,
+        api_version: &str,
+        kind: &str,
+        object: Document<'_>,
+    ) -> Option<Result<Delivered<C>, DecodeError>> {
+        let (source, resource) = self.of_file(api_version, kind)?;
+        let projection = match &source.origin {
+            Origin::Watch { projection, .. } | Origin::Discover { projection, .. } => projection,
+            Origin::Stream { .. } => return None,
+        };
+        let decoded = projection.decode(&resource, object);
+        Some(decoded.map(|change| (SourceRef { id: source.id, resource: Some(resource) }, change)))
+    }
+
+    /// Puts in what streams have saved in the state store.
+    pub fn load_saved(&self, state: &StateSnapshot, feed: &mut CacheFeed<C>) -> Result<(), String> {
+        for source in &self.all {
+            if let Origin::Stream { saved: Some(load), .. } = &source.origin {
+                let itself = SourceRef { id: source.id, resource: None };
+                for observed in load(state)? {
+                    feed.update(&itself, Change::Apply(observed));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything once, for commands and for a single round. The first error means that nothing is
+    /// known.
+    pub async fn list_all(&self, client: &Client, concurrency: usize) -> Result<CacheFeed<C>, ListError> {
+        let mut kinds = Vec::new();
+        let mut served: Option<Served> = None;
+        for source in &self.all {
+            match &source.origin {
+                Origin::Watch { .. } => kinds.extend(reading_fixed(source)),
+                Origin::Discover { wants, projection } => {
+                    if served.is_none() {
+                        let found = discovery::served(client).await;
+                        served = Some(found.map_err(|error| list_error("the served kinds".to_owned(), error))?);
+                    }
+                    for resource in served.iter().flatten().filter(|resource| wants(resource)) {
+                        let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
+                        let mut discovered = self.discovered.write().unwrap_or_else(PoisonError::into_inner);
+                        discovered.insert((resource.group.clone(), resource.kind.clone()), itself.clone());
+                        let (resource, selector) = (resource.clone(), Selector::default());
+                        kinds.push(Reading { source: itself, resource, optional: true, selector, projection });
+                    }
+                }
+                Origin::Stream { .. } => {}
+            }
+        }
+        let mut feed = CacheFeed::default();
+        let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| kind.list(client, None).await);
+        let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
+        while let Some((source, changes)) = lists.try_next().await? {
+            changes.into_iter().for_each(|change| feed.update(&source, change));
+        }
+        Ok(feed)
+    }
+
+    /// Opens every source: the kinds that are watched or discovered, which deliver until they are dropped,
+    /// and the streams of other systems, which end after shutdown once they have flushed.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        context: &SourceContext<C>,
+    ) -> (BoxStream<'static, Delivered<C>>, BoxStream<'static, Delivered<C>>) {
+        let (mut kinds, mut streams) = (SelectAll::new(), SelectAll::new());
+        let (client, resync) = (context.context.reader.clone(), context.context.resync_interval);
+        for (index, source) in self.all.iter().enumerate() {
+            match &source.origin {
+                Origin::Watch { resource, optional, selector, projection } => {
+                    let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
+                    let changes = projection.watch(client.clone(), resource.clone(), selector, *optional, resync);
+                    kinds.push(changes.map(move |change| (itself.clone(), change)).boxed());
+                }
+                Origin::Discover { .. } => {
+                    kinds.push(discovery::follow(self.clone(), index, client.clone(), resync).boxed());
+                }
+                Origin::Stream { start, .. } => {
+                    let itself = SourceRef { id: source.id, resource: None };
+                    streams.push(start(context.clone()).map(move |change| (itself.clone(), change)).boxed());
+                }
+            }
+        }
+        (kinds.boxed(), streams.boxed())
+    }
+}
+
+fn reading_fixed<C: Cache>(source: &Source<C>) -> Option<Reading<'_, C>> {
+    let Origin::Watch { resource, optional, selector, projection } = &source.origin else { return None };
+    let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
+    let (resource, optional, selector) = (resource.clone(), *optional, selector.clone());
+    Some(Reading { source: itself, resource, optional, selector, projection })
+}
+
+impl<C: Cache> Reading<'_, C> {
+    /// The path of all objects of this kind, or of those in one namespace, for messages.
+    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+        Slim::<Partial>::url_path(&self.resource, namespace)
+    }
+
+    /// A complete list as changes, in one namespace or in all.
+    pub(crate) async fn list(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+    ) -> Result<(SourceRef, Vec<Change<C::Row>>), ListError> {
+        let (mut changes, mut token) = (vec![Change::Init], None);
+        loop {
+            let page = self.projection.page(client, &self.resource, namespace, &self.selector, token.take()).await;
+            let (objects, more) = match page {
+                Err(error) if self.optional && is_not_served(&error) => (Vec::new(), None),
+                other => other.map_err(|error| list_error(self.path(namespace), error))?,
+            };
+            changes.extend(objects);
+            token = more;
+            if token.is_none() {
+                changes.push(Change::InitDone);
+                return Ok((self.source.clone(), changes));
+            }
+        }
+    }
+}
+
+fn list_error(path: String, error: kube::Error) -> ListError {
+    ListError { path, source: Box::new(error) }
+}

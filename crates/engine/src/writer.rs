@@ -1,0 +1,176 @@
+//! Conditional writes. What the API server answers goes through the source's projection into the cache,
+//! before the watch delivers it.
+
+use std::sync::Arc;
+
+use caretaker_core::ObjectRef;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request};
+use kube::{Client, Resource as _};
+use serde_json::{Value, json};
+
+use crate::apply::ApplyError;
+use crate::controller::{Controller, RowOf};
+use crate::decode::Document;
+use crate::object::{Partial, Slim};
+use crate::projection::is_not_found;
+use crate::source::{Change, ObjectId, Observed, SourceRef};
+use crate::sources::{Reading, Sources};
+
+/// Writes as one field manager.
+pub struct Writer<K: Controller> {
+    client: Client,
+    field_manager: String,
+    sources: Arc<Sources<K::Cache>>,
+    pub(crate) changes: Vec<(SourceRef, Change<RowOf<K>>)>,
+    pub(crate) deleted: Vec<(SourceRef, ObjectId)>,
+}
+
+/// The object as the API server answered; `None` if its projection does not keep it.
+pub type Answer<K> = Option<Observed<RowOf<K>>>;
+
+impl<K: Controller> Writer<K> {
+    /// Writes through this client, as this field manager.
+    pub fn new(client: Client, field_manager: impl Into<String>, sources: Arc<Sources<K::Cache>>) -> Self {
+        Self { client, field_manager: field_manager.into(), sources, changes: Vec::new(), deleted: Vec::new() }
+    }
+
+    /// For calls that nothing here makes.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Puts in what was written to another system.
+    pub fn observed(&mut self, source: SourceRef, change: Change<RowOf<K>>) {
+        self.changes.push((source, change));
+    }
+
+    /// Reads an object again, live; `None` if it does not exist, or its projection does not keep it.
+    pub async fn get(&mut self, object: ObjectRef<'_>) -> Result<Answer<K>, ApplyError> {
+        let what = format!("reading {} {}", object.kind, object.name);
+        let reading = self.reading(object, &what)?;
+        let read = reading.projection.get(&self.client, &reading.resource, object.namespace, object.name).await;
+        let (change, _) = read.map_err(|error| ApplyError::from_api(what, object, &error))?;
+        let source = reading.source.clone();
+        Ok(self.keep(source, change))
+    }
+
+    /// Merges a patch on condition of uid and resourceVersion.
+    pub async fn merge_patch(
+        &mut self,
+        object: ObjectRef<'_>,
+        resource_version: &str,
+        patch: Value,
+    ) -> Result<Answer<K>, ApplyError> {
+        let (params, patch) = (self.patch_params(), conditional(object, resource_version, patch));
+        self.send(object, "writing", |request| request.patch(object.name, &params, &Patch::Merge(patch))).await
+    }
+
+    /// The same on the status subresource.
+    pub async fn patch_status(
+        &mut self,
+        object: ObjectRef<'_>,
+        resource_version: &str,
+        patch: Value,
+    ) -> Result<Answer<K>, ApplyError> {
+        let (params, patch) = (self.patch_params(), conditional(object, resource_version, patch));
+        self.send(object, "writing the status of", |request| {
+            request.patch_subresource("status", object.name, &params, &Patch::Merge(patch))
+        })
+        .await
+    }
+
+    /// Creates an object; an object of that name that exists is a conflict.
+    pub async fn create(&mut self, object: ObjectRef<'_>, body: &Value) -> Result<Answer<K>, ApplyError> {
+        let params = PostParams { field_manager: Some(self.field_manager.clone()), ..PostParams::default() };
+        let body = serde_json::to_vec(body).map_err(|error| failed("creating", object, &error.to_string()))?;
+        self.send(object, "creating", |request| request.create(&params, body)).await
+    }
+
+    /// Deletes the object that was judged, and no other. Returns what is left of it until its finalizers
+    /// are done; one that is gone already is deleted.
+    pub async fn delete(&mut self, object: ObjectRef<'_>, resource_version: &str) -> Result<Answer<K>, ApplyError> {
+        let what = format!("deleting {} {}", object.kind, object.name);
+        let reading = self.reading(object, &what)?;
+        let (uid, resource_version) = (Some(object.uid.to_owned()), Some(resource_version.to_owned()));
+        let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version });
+        let path = Slim::<Partial>::url_path(&reading.resource, object.namespace);
+        let answer: Result<Value, kube::Error> = match Request::new(path).delete(object.name, &params) {
+            Ok(request) => self.client.request(request).await,
+            Err(error) => Err(kube::Error::BuildRequest(error)),
+        };
+        match answer {
+            Ok(left) if left["kind"] != "Status" => {
+                let change = reading.projection.decode(&reading.resource, Document::Value(&left));
+                let change = change.map_err(|error| failed("reading the answer about", object, &error.reason))?;
+                let source = reading.source.clone();
+                Ok(self.keep(source, change))
+            }
+            Ok(_) => Ok(self.gone(object)),
+            Err(kube::Error::Api(status)) if is_not_found(&status, object.name) => Ok(self.gone(object)),
+            Err(error) => Err(ApplyError::from_api(what, object, &error)),
+        }
+    }
+
+    /// Records that an object does not exist any more.
+    pub fn gone(&mut self, object: ObjectRef<'_>) -> Answer<K> {
+        if let Some(reading) = self.sources.reading_object(object) {
+            let (namespace, name) = (object.namespace.map(str::to_owned), object.name.to_owned());
+            let id = ObjectId { namespace, name, uid: object.uid.to_owned(), resource_version: String::new() };
+            let source = reading.source.clone();
+            self.deleted.push((source, id));
+        }
+        None
+    }
+
+    fn patch_params(&self) -> PatchParams {
+        PatchParams { field_manager: Some(self.field_manager.clone()), ..PatchParams::default() }
+    }
+
+    fn reading(&self, object: ObjectRef<'_>, what: &str) -> Result<Reading<'_, K::Cache>, ApplyError> {
+        self.sources.reading_object(object).ok_or_else(|| ApplyError::Failed {
+            what: what.to_owned(),
+            why: "no source reads this kind".to_owned(),
+            forbidden: false,
+        })
+    }
+
+    fn keep(&mut self, source: SourceRef, change: Change<RowOf<K>>) -> Answer<K> {
+        let answer = if let Change::Apply(observed) = &change { Some(observed.clone()) } else { None };
+        self.changes.push((source, change));
+        answer
+    }
+
+    async fn send(
+        &mut self,
+        object: ObjectRef<'_>,
+        verb: &str,
+        build: impl FnOnce(Request) -> Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Answer<K>, ApplyError> {
+        let what = format!("{verb} {} {}", object.kind, object.name);
+        let reading = self.reading(object, &what)?;
+        let path = Slim::<Partial>::url_path(&reading.resource, object.namespace);
+        let answer: Result<Value, kube::Error> = match build(Request::new(path)) {
+            Ok(request) => self.client.request(request).await,
+            Err(error) => Err(kube::Error::BuildRequest(error)),
+        };
+        let answer = answer.map_err(|error| ApplyError::from_api(what, object, &error))?;
+        let change = reading.projection.decode(&reading.resource, Document::Value(&answer));
+        let change = change.map_err(|error| failed("reading the answer about", object, &error.reason))?;
+        let source = reading.source.clone();
+        Ok(self.keep(source, change))
+    }
+}
+
+fn failed(verb: &str, object: ObjectRef<'_>, why: &str) -> ApplyError {
+    let what = format!("{verb} {} {}", object.kind, object.name);
+    ApplyError::Failed { what, why: why.to_owned(), forbidden: false }
+}
+
+/// The patch, on condition that the object is still the one that was judged and has not changed since.
+#[must_use]
+pub fn conditional(object: ObjectRef<'_>, resource_version: &str, mut patch: Value) -> Value {
+    patch["metadata"]["uid"] = json!(object.uid);
+    patch["metadata"]["resourceVersion"] = json!(resource_version);
+    patch
+}
