@@ -31,6 +31,7 @@ pub trait Cache: Default + Send + Sync + 'static {
 
     /// A cache of its own with everything that the subjects of these keys are made of. Live reads are
     /// put on top of it before the subjects are judged again.
+    #[must_use]
     fn extract(&self, keys: &BTreeSet<Self::Key>) -> Self;
 
     /// All subjects, in the order in which people read them. Default: the order of the keys.
@@ -76,7 +77,7 @@ impl InvalidObject {
 /// A cache where each object is one subject.
 #[derive(Debug, Clone)]
 pub struct Rows<S> {
-    rows: BTreeMap<RowKey, Row<S>>,
+    all: BTreeMap<RowKey, Row<S>>,
     dirty: BTreeSet<RowKey>,
     /// The number of the list that delivered a row last, by source.
     lists: BTreeMap<SourceKey, u32>,
@@ -96,7 +97,7 @@ struct Row<S> {
 
 impl<S> Default for Rows<S> {
     fn default() -> Self {
-        Self { rows: BTreeMap::new(), dirty: BTreeSet::new(), lists: BTreeMap::new() }
+        Self { all: BTreeMap::new(), dirty: BTreeSet::new(), lists: BTreeMap::new() }
     }
 }
 
@@ -116,27 +117,27 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
             Change::Init => *list += 1,
             Change::Apply(Observed { id, row: subject }) => {
                 let key = (source, id.namespace.clone(), id.name.clone());
-                if let Some(known) = self.rows.get_mut(&key)
+                if let Some(known) = self.all.get_mut(&key)
                     && is_newer(&known.id, &id)
                 {
                     known.list = *list;
                     return;
                 }
-                let unchanged = self.rows.get(&key).is_some_and(|known| known.subject == subject);
-                self.rows.insert(key.clone(), Row { id, subject, list: *list });
+                let unchanged = self.all.get(&key).is_some_and(|known| known.subject == subject);
+                self.all.insert(key.clone(), Row { id, subject, list: *list });
                 if !unchanged {
                     self.dirty.insert(key);
                 }
             }
             Change::Delete(id) => {
                 let key = (source, id.namespace, id.name);
-                if self.rows.remove(&key).is_some() {
+                if self.all.remove(&key).is_some() {
                     self.dirty.insert(key);
                 }
             }
             Change::InitDone => {
                 let list = *list;
-                let gone = self.rows.extract_if(.., |key, row| key.0 == source && row.list != list);
+                let gone = self.all.extract_if(.., |key, row| key.0 == source && row.list != list);
                 self.dirty.extend(gone.map(|(key, _)| key));
             }
             Change::CurrentUntil(_) | Change::Error(_) => {}
@@ -148,16 +149,16 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
     }
 
     fn keys(&self) -> Vec<RowKey> {
-        self.rows.keys().cloned().collect()
+        self.all.keys().cloned().collect()
     }
 
     fn subjects_for(&self, key: &RowKey) -> Vec<S> {
-        self.rows.get(key).map(|row| row.subject.clone()).into_iter().collect()
+        self.all.get(key).map(|row| row.subject.clone()).into_iter().collect()
     }
 
     fn extract(&self, keys: &BTreeSet<RowKey>) -> Self {
-        let rows = keys.iter().filter_map(|key| Some((key.clone(), self.rows.get(key)?.clone()))).collect();
-        Self { rows, dirty: BTreeSet::new(), lists: self.lists.clone() }
+        let all = keys.iter().filter_map(|key| Some((key.clone(), self.all.get(key)?.clone()))).collect();
+        Self { all, dirty: BTreeSet::new(), lists: self.lists.clone() }
     }
 }
 

@@ -136,7 +136,9 @@ impl<'a, K: Controller> LiveView<'a, K> {
         let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
         let listed = reading.list(&self.client, namespace).await;
         let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
-        changes.into_iter().for_each(|change| self.extract.update(&source, change));
+        for change in changes {
+            self.extract.update(&source, change);
+        }
         Ok(())
     }
 
@@ -153,7 +155,9 @@ impl<'a, K: Controller> LiveView<'a, K> {
         let lists = many.iter().map(|(namespace, names)| list_names(&self.client, &reading, namespace, names));
         let mut lists = futures::stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_READS);
         while let Some((namespace, ListedNames { changes, missing, error })) = lists.next().await {
-            changes.into_iter().for_each(|change| self.extract.update(&reading.source, change));
+            for change in changes {
+                self.extract.update(&reading.source, change);
+            }
             match error {
                 Some(error) if may_be_absent && is_not_served(&error) => {}
                 Some(error) => {

@@ -27,7 +27,7 @@ pub(crate) type Served = Vec<Arc<ApiResource>>;
 /// Not in the group's preferred version: kinds of one group may be served in different versions.
 pub(crate) async fn served(client: &Client) -> Result<Served, kube::Error> {
     let discovery = Discovery::new(client.clone()).run_aggregated().await?;
-    let resources = discovery.groups().flat_map(|group| group.resources_by_stability());
+    let resources = discovery.groups().flat_map(kube::discovery::ApiGroup::resources_by_stability);
     let listed = resources
         .filter(|(_, caps)| caps.supports_operation(verbs::LIST) && caps.supports_operation(verbs::WATCH))
         .map(|(resource, _)| Arc::new(resource));

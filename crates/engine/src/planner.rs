@@ -121,6 +121,7 @@ impl<K: Controller> Planner<K> {
     /// Judges what changed or fell due, and everything that is held back if `rejudge_held` or if an
     /// action is due that competes with it: what is due longest goes first. Pure but for what the cache
     /// remembers of a verdict.
+    #[expect(clippy::too_many_arguments, reason = "what a round is judged on and by, each of its own type")]
     pub fn judge(
         &mut self,
         keeper: &K,
@@ -210,7 +211,9 @@ impl<K: Controller> Planner<K> {
         let Judged { mut due, mut admitted_before, .. } = judged;
         for planned in [&mut due, &mut admitted_before] {
             let held: Vec<_> = planned.extract_if(.., |planned| blocked(planned.action.kind())).collect();
-            held.iter().for_each(|planned| self.hold(&planned.key, None, VerdictKind::Wait));
+            for planned in held {
+                self.hold(&planned.key, None, VerdictKind::Wait);
+            }
         }
         let memberships = due.iter().map(|planned| keeper.membership(&planned.subject));
         let mut groups = PopulationGroups { of: memberships.map(|m| m.group).collect(), ..Default::default() };

@@ -120,7 +120,7 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
         resync: Duration,
     ) -> BoxStream<'static, Change<R>> {
         let project = self.project.clone();
-        watch::watch::<T>(client, resource.clone(), selector, optional, resync)
+        watch::watch::<T>(client, &resource, selector, optional, resync)
             .map(move |raw| match raw {
                 Raw::Init => Change::Init,
                 Raw::Apply(object) => change(&*project, &resource, object),

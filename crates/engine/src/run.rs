@@ -101,6 +101,7 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
     control.drain(running, streams).await;
 }
 
+type DeliveredStream<C> = BoxStream<'static, Delivered<C>>;
 type Running<K> = FuturesUnordered<BoxFuture<'static, Finished<K>>>;
 
 /// What the loop knows between two turns.
@@ -169,7 +170,7 @@ impl<K: Controller> ControlLoop<K> {
         }
     }
 
-    fn open_sources(&self) -> (BoxStream<'static, Delivered<K::Cache>>, BoxStream<'static, Delivered<K::Cache>>) {
+    fn open_sources(&self) -> (DeliveredStream<K::Cache>, DeliveredStream<K::Cache>) {
         self.sources.open(&SourceContext {
             context: self.context.clone(),
             cache: CacheReader::new(self.feed.clone()),
@@ -192,7 +193,7 @@ impl<K: Controller> ControlLoop<K> {
                 let (client, health) = (context.reader.clone(), context.health.clone());
                 watch_permissions(client, required, health, PERMISSIONS, denied).await;
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -180,9 +180,43 @@ impl<C: Cache> Sources<C> {
         let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| kind.list(client, None).await);
         let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
         while let Some((source, changes)) = lists.try_next().await? {
-            changes.into_iter().for_each(|change| feed.update(&source, change));
+            for change in changes {
+                feed.update(&source, change);
+            }
         }
         Ok(feed)
+    }
+
+    /// Lists what one source reads, in one namespace or in all, into a feed.
+    pub async fn list_into(
+        &self,
+        client: &Client,
+        id: SourceId,
+        namespace: Option<&str>,
+        feed: &mut CacheFeed<C>,
+    ) -> Result<(), ListError> {
+        let Some(reading) = self.reading_source(id) else { return Ok(()) };
+        let (source, changes) = reading.list(client, namespace).await?;
+        for change in changes {
+            feed.update(&source, change);
+        }
+        Ok(())
+    }
+
+    /// Reads one object of a source into a feed.
+    pub async fn get_into(
+        &self,
+        client: &Client,
+        id: SourceId,
+        namespace: Option<&str>,
+        name: &str,
+        feed: &mut CacheFeed<C>,
+    ) -> Result<(), ListError> {
+        let Some(reading) = self.reading_source(id) else { return Ok(()) };
+        let read = reading.projection.get(client, &reading.resource, namespace, name).await;
+        let (change, _) = read.map_err(|error| list_error(format!("{}/{name}", reading.path(namespace)), error))?;
+        feed.update(&reading.source, change);
+        Ok(())
     }
 
     /// Opens every source: the kinds that are watched or discovered, which deliver until they are dropped,

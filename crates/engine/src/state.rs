@@ -32,7 +32,7 @@ pub enum StateStore {
     /// Keys of the ConfigMap `caretaker-state`, written on condition of its resourceVersion.
     ConfigMap {
         /// The ConfigMaps of Caretaker's namespace.
-        api: Api<ConfigMap>,
+        api: Box<Api<ConfigMap>>,
         /// The field manager of the writes.
         field_manager: String,
     },
@@ -104,7 +104,7 @@ impl StateStore {
     /// In the ConfigMap, written as this field manager.
     #[must_use]
     pub fn config_map(client: Client, field_manager: impl Into<String>) -> Self {
-        Self::ConfigMap { api: Api::namespaced(client, NAMESPACE), field_manager: field_manager.into() }
+        Self::ConfigMap { api: Box::new(Api::namespaced(client, NAMESPACE)), field_manager: field_manager.into() }
     }
 
     /// In a file.

@@ -5,7 +5,6 @@
 //! comes the same way as every other change, so that there is one path and no second truth.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
@@ -33,14 +32,14 @@ pub(crate) enum Raw<T> {
 /// Lists and watches the objects of a kind, and lists them again every `resync` or so.
 pub(crate) fn watch<T: PartialObject>(
     client: Client,
-    resource: Arc<ApiResource>,
+    resource: &ApiResource,
     selector: &Selector,
     optional: bool,
     resync: Duration,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let mut config = watcher::Config::default().page_size(PAGE);
     config.field_selector.clone_from(&selector.fields);
-    follow(api(client, &resource, None), config, &resource, optional, resync)
+    follow(api(client, resource, None), config, resource, optional, resync)
 }
 
 /// The same for one object of a namespace.

@@ -12,7 +12,7 @@ use caretaker_engine::writer::Writer;
 use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde_json::json;
@@ -131,7 +131,7 @@ async fn serve(client: &Client, kind: &str, plural: &str) -> Api<DynamicObject> 
     definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
     let toys = Api::all_with(client.clone(), &caretaker_engine::source::resource(GROUP, "v1", kind, plural));
     until("the kind to be served", LIMIT, async || {
-        Ok(toys.list(&Default::default()).await.map(drop).map_err(|error| error.to_string()))
+        Ok(toys.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
     })
     .await
     .unwrap();
@@ -164,7 +164,11 @@ async fn kinds_are_found_when_they_are_served_and_forgotten_when_they_vanish() {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions.delete(&format!("balls.{GROUP}"), &DeleteParams::default()).await.unwrap();
     until("the kind to be gone", LIMIT, async || {
-        Ok(if balls.list(&Default::default()).await.is_err() { Ok(()) } else { Err("it is still served".to_owned()) })
+        Ok(if balls.list(&ListParams::default()).await.is_err() {
+            Ok(())
+        } else {
+            Err("it is still served".to_owned())
+        })
     })
     .await
     .unwrap();

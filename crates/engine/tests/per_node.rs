@@ -158,7 +158,7 @@ async fn a_keeper_of_a_node_needs_no_lease_and_its_ledger_outlives_it() {
     hands.set(time::saturating_add(at(10), SignedDuration::from_mins(59)));
     let pods: Api<Pod> = Api::namespaced(client.clone(), "shop");
     let stickers = async || {
-        let pods = pods.list(&Default::default()).await.unwrap().items;
+        let pods = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
         let with = pods.into_iter().filter(|pod| pod.metadata.labels.as_ref().is_some_and(|l| !l.is_empty()));
         with.filter_map(|pod| pod.metadata.name).collect::<Vec<_>>()
     };

@@ -65,7 +65,7 @@ impl Script {
         names(&self.round(now).batches)
     }
 
-    fn finish(&mut self, batch: &Batch<Toys>, result: Result<(), ApplyError>, now: Timestamp) {
+    fn finish(&mut self, batch: &Batch<Toys>, result: &Result<(), ApplyError>, now: Timestamp) {
         let results =
             batch.actions.iter().map(|planned| ActionResult { planned: planned.clone(), result: result.clone() });
         self.planner.finish(&self.keeper, &batch.target, &results.collect::<Vec<_>>(), now);
@@ -112,7 +112,7 @@ fn a_batch_has_no_more_actions_than_its_target_allows_and_the_others_follow() {
     assert_eq!(names(&round.batches), [one("box", &["ball", "bear"])]);
 
     script.deliver("box", &[("kite", "1")]);
-    script.finish(&round.batches[0], Ok(()), at(6));
+    script.finish(&round.batches[0], &Ok(()), at(6));
 
     assert_eq!(script.due(at(6)), [one("box", &["kite"])]);
 }
@@ -128,7 +128,7 @@ fn what_changes_or_falls_due_at_a_busy_target_is_judged_when_it_is_free() {
     assert_eq!(script.due(at(20)), [one("box-other", &["ball"])], "one batch at a time at a target");
 
     script.deliver("box", &[("bear", "10"), ("kite", "1")]);
-    script.finish(&round.batches[0], Ok(()), at(21));
+    script.finish(&round.batches[0], &Ok(()), at(21));
 
     assert_eq!(script.due(at(21)), [one("box", &["bear", "kite"])]);
 }
@@ -140,7 +140,7 @@ fn what_failed_alone_waits_while_the_others_of_its_target_go_on() {
     let round = script.round(at(5));
     assert_eq!(names(&round.batches), [one("box", &["ball"])]);
 
-    script.finish(&round.batches[0], stale(), at(5));
+    script.finish(&round.batches[0], &stale(), at(5));
 
     assert_eq!(script.due(at(5)), [one("box", &["bear"])]);
 }
@@ -152,7 +152,7 @@ fn after_a_batch_its_target_rests() {
     let round = script.round(at(5));
     script.planner.start(&round.batches[0].target);
     script.deliver("box", &[("bear", "7")]);
-    script.finish(&round.batches[0], Ok(()), at(8));
+    script.finish(&round.batches[0], &Ok(()), at(8));
 
     assert_eq!(script.due(at(9)), [], "it rests");
     assert_eq!(script.planner.next_deadline(), Some(at(18)));
@@ -169,7 +169,7 @@ fn however_long_a_batch_takes_the_rest_starts_at_its_end() {
     assert_eq!(script.due(at(30)), [], "it is running");
     script.deliver("box", &[("bear", "7")]);
 
-    script.finish(&round.batches[0], Ok(()), at(30));
+    script.finish(&round.batches[0], &Ok(()), at(30));
 
     assert_eq!(script.due(at(40)), []);
     assert_eq!(script.due(at(41)), [one("box", &["bear"])]);
@@ -280,7 +280,7 @@ fn a_target_rests_in_whatever_role_the_keeper_judges() {
     let round = script.round(at(5));
     script.planner.start(&round.batches[0].target);
     script.planner.reset();
-    script.finish(&round.batches[0], stale(), at(6));
+    script.finish(&round.batches[0], &stale(), at(6));
 
     script.planner.mark_all_dirty(&script.feed.cache);
 

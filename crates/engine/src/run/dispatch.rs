@@ -123,8 +123,12 @@ impl<K: Controller> Finished<K> {
         deleted: Vec<(SourceRef, ObjectId)>,
         feed: &mut CacheFeed<K::Cache>,
     ) {
-        changes.into_iter().for_each(|(source, change)| feed.update(&source, change));
-        deleted.into_iter().for_each(|(source, id)| feed.deleted_by_us(&source, id));
+        for (source, change) in changes {
+            feed.update(&source, change);
+        }
+        for (source, id) in deleted {
+            feed.deleted_by_us(&source, id);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use caretaker_core::limits::OpenBreaker;
 use caretaker_core::{Action as _, EngineRule, ObjectRef};
 
 use super::{ControlLoop, Finished};
-use crate::apply::ActionResult;
+use crate::apply::{ActionResult, ApplyError};
 use crate::controller::{Controller, PlannedAction};
 use crate::events::{EventRecord, event_target};
 use crate::journal::{Entry, Outcome};
@@ -34,7 +34,7 @@ impl<K: Controller> ControlLoop<K> {
             let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
             Finished::<K>::update(changes, deleted, &mut feed);
         }
-        if results.iter().filter_map(|one| one.result.as_ref().err()).any(|error| error.is_forbidden()) {
+        if results.iter().filter_map(|one| one.result.as_ref().err()).any(ApplyError::is_forbidden) {
             self.context.health.request_recheck();
         }
         self.planner.finish(&self.keeper, &target, &results, self.context.clock.now());

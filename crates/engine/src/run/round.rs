@@ -48,7 +48,7 @@ impl<K: Controller> ControlLoop<K> {
         if self.ledger.is_none() && !self.read_ledger(&self.context.state.clone()).await {
             return None;
         }
-        if !self.may_judge() { None } else { self.round() }
+        if self.may_judge() { self.round() } else { None }
     }
 
     /// A round over everything, once a resync interval.
