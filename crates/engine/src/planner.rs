@@ -22,7 +22,7 @@ use crate::cache::{Cache, InvalidObject};
 use crate::controller::{Batch, Controller, KeyOf, PlannedAction, WriteTarget};
 use crate::events::event_target;
 use locks::WriteLocks;
-use population::Populations;
+use population::{Counted, Populations};
 use retry::{Check, RetryState};
 
 /// A subject whose verdict is a refusal, or an object that cannot be read. It is reported once.
@@ -67,14 +67,21 @@ pub struct Admitted<K: Controller> {
 /// How many subjects of a key have each kind of verdict.
 type VerdictCounts = [u32; 4];
 
+/// What is kept of every key: how its subjects count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct KeyState {
+    verdicts: VerdictCounts,
+    counted: Counted,
+}
+
 /// What is known between two rounds. Of a key with nothing to do there is only its counts.
 pub struct Planner<K: Controller> {
     /// To be judged in the next round.
     dirty: BTreeSet<KeyOf<K>>,
     deadlines: Deadlines<KeyOf<K>>,
-    counts: BTreeMap<KeyOf<K>, VerdictCounts>,
+    keys: BTreeMap<KeyOf<K>, KeyState>,
     totals: [i64; 4],
-    populations: Populations<KeyOf<K>>,
+    populations: Populations,
     /// Keys with an action that a limit, a missing source or a missing right holds back.
     held: BTreeSet<KeyOf<K>>,
     locks: WriteLocks<KeyOf<K>>,
@@ -86,7 +93,7 @@ impl<K: Controller> Default for Planner<K> {
         Self {
             dirty: BTreeSet::new(),
             deadlines: Deadlines::default(),
-            counts: BTreeMap::new(),
+            keys: BTreeMap::new(),
             totals: [0; 4],
             populations: Populations::default(),
             held: BTreeSet::new(),
@@ -162,7 +169,7 @@ impl<K: Controller> Planner<K> {
         if self.locks.wait_if_busy(key, subjects.iter().map(|subject| keeper.write_target(subject).key)) {
             return;
         }
-        self.populations.count(key, subjects.iter().map(|subject| keeper.membership(subject)));
+        let counted = self.populations.counted(subjects.iter().map(|subject| keeper.membership(subject)));
         let (mut before, mut retry) = (self.retries.remove(key).unwrap_or_default(), RetryState::default());
         let (mut counts, mut deadline) = (VerdictCounts::default(), None);
         let mut refusals: Vec<Refusal> = cache.invalid_objects(key).into_iter().map(refuse_object).collect();
@@ -191,7 +198,7 @@ impl<K: Controller> Planner<K> {
         refusals.retain(|refusal| retry.is_new(refusal, &before));
         round.judged.refusals.extend(refusals);
         self.deadlines.set(key, deadline);
-        self.set_counts(key, counts);
+        self.set_state(key, KeyState { verdicts: counts, counted });
         if !retry.is_empty() {
             self.retries.insert(key.clone(), retry);
         }
@@ -279,26 +286,25 @@ impl<K: Controller> Planner<K> {
         batches
     }
 
-    fn set_counts(&mut self, key: &KeyOf<K>, counts: VerdictCounts) {
-        let before = if counts == VerdictCounts::default() {
-            self.counts.remove(key)
-        } else {
-            self.counts.insert(key.clone(), counts)
-        };
+    fn set_state(&mut self, key: &KeyOf<K>, state: KeyState) {
+        let before =
+            if state == KeyState::default() { self.keys.remove(key) } else { self.keys.insert(key.clone(), state) };
+        let before = before.unwrap_or_default();
         for (i, total) in self.totals.iter_mut().enumerate() {
-            *total += i64::from(counts[i]) - before.map_or(0, |before| i64::from(before[i]));
+            *total += i64::from(state.verdicts[i]) - i64::from(before.verdicts[i]);
         }
+        self.populations.replace(before.counted, state.counted);
     }
 
     /// A due action of this key is held back, until then or until something outside changes.
     fn hold(&mut self, key: &KeyOf<K>, until: Option<Timestamp>, shown_as: VerdictKind) {
         let known = self.deadlines.get(key);
         self.deadlines.set(key, earlier(known, until));
-        let mut counts = self.counts.get(key).copied().unwrap_or_default();
-        counts[shown_as as usize] += 1;
-        let due = &mut counts[VerdictKind::Act as usize];
+        let mut state = self.keys.get(key).copied().unwrap_or_default();
+        state.verdicts[shown_as as usize] += 1;
+        let due = &mut state.verdicts[VerdictKind::Act as usize];
         *due = due.saturating_sub(1);
-        self.set_counts(key, counts);
+        self.set_state(key, state);
         self.held.insert(key.clone());
     }
 

@@ -1,38 +1,30 @@
-//! The denominators of pace and breaker, kept up to date key by key. What counts is said by the keeper
-//! alone.
+//! The denominators of pace and breaker. What counts is said by the keeper alone.
 
 use std::collections::BTreeMap;
 
 use caretaker_core::Membership;
 use caretaker_core::limits::Population;
 
-#[derive(Debug)]
-pub(super) struct Populations<Key> {
-    keys: BTreeMap<Key, Counted>,
+/// The totals over all keys, and the size of each group.
+#[derive(Debug, Default)]
+pub(super) struct Populations {
     total: Population,
-    /// The groups by their number, and how many subjects each has.
-    groups: Vec<(String, usize)>,
+    /// How many subjects each group has, by the number of the group.
+    sizes: Vec<usize>,
     numbers: BTreeMap<String, u32>,
 }
 
 /// How the subjects of a key count. Subjects of one key belong to one group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Counted {
+pub(super) struct Counted {
     breaker: u32,
     pace: u32,
     group: Option<u32>,
 }
 
-impl<Key> Default for Populations<Key> {
-    fn default() -> Self {
-        let (keys, total) = (BTreeMap::new(), Population::default());
-        Self { keys, total, groups: Vec::new(), numbers: BTreeMap::new() }
-    }
-}
-
-impl<Key: Ord + Clone> Populations<Key> {
-    /// Counts the subjects of a key in place of those it had.
-    pub(super) fn count<'a>(&mut self, key: &Key, memberships: impl Iterator<Item = Membership<'a>>) {
+impl Populations {
+    /// How these subjects count.
+    pub(super) fn counted<'a>(&mut self, memberships: impl Iterator<Item = Membership<'a>>) -> Counted {
         let mut counted = Counted::default();
         for membership in memberships {
             counted.breaker += u32::from(membership.breaker);
@@ -41,31 +33,33 @@ impl<Key: Ord + Clone> Populations<Key> {
                 counted.group = Some(self.number(group));
             }
         }
-        let before =
-            if counted == Counted::default() { self.keys.remove(key) } else { self.keys.insert(key.clone(), counted) };
-        let before = before.unwrap_or_default();
-        if before == counted {
-            return;
-        }
-        let add = |total: usize, now: u32, before: u32| total + now as usize - before as usize;
-        self.total.breaker_total = add(self.total.breaker_total, counted.breaker, before.breaker);
-        self.total.pace_total = add(self.total.pace_total, counted.pace, before.pace);
-        if let Some(group) = counted.group {
-            self.groups[group as usize].1 += counted.breaker as usize;
-        }
-        if let Some(group) = before.group {
-            self.groups[group as usize].1 -= before.breaker as usize;
-        }
+        counted
     }
 
     fn number(&mut self, group: &str) -> u32 {
         if let Some(number) = self.numbers.get(group) {
             return *number;
         }
-        let number = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
-        self.groups.push((group.to_owned(), 0));
+        let number = u32::try_from(self.sizes.len()).unwrap_or(u32::MAX);
+        self.sizes.push(0);
         self.numbers.insert(group.to_owned(), number);
         number
+    }
+
+    /// A key counts differently from now on.
+    pub(super) fn replace(&mut self, before: Counted, after: Counted) {
+        if before == after {
+            return;
+        }
+        let change = |total: &mut usize, before: u32, after: u32| *total = *total + after as usize - before as usize;
+        change(&mut self.total.breaker_total, before.breaker, after.breaker);
+        change(&mut self.total.pace_total, before.pace, after.pace);
+        if let Some(group) = after.group {
+            self.sizes[group as usize] += after.breaker as usize;
+        }
+        if let Some(group) = before.group {
+            self.sizes[group as usize] -= before.breaker as usize;
+        }
     }
 
     /// Over all keys.
@@ -75,7 +69,7 @@ impl<Key: Ord + Clone> Populations<Key> {
 
     /// How many subjects of a group count for the breaker.
     pub(super) fn group_size(&self, group: &str) -> usize {
-        self.numbers.get(group).map_or(0, |number| self.groups[*number as usize].1)
+        self.numbers.get(group).map_or(0, |number| self.sizes[*number as usize])
     }
 }
 
@@ -87,14 +81,17 @@ mod tests {
     fn a_key_that_is_counted_again_replaces_what_it_counted_before() {
         let mut populations = Populations::default();
         let member = |group| Membership { breaker: true, pace: false, group: Some(group) };
+        let none = Counted::default();
+        let two_of_x = populations.counted([member("x"), member("x")].into_iter());
+        let one_of_y = populations.counted([member("y")].into_iter());
 
-        populations.count(&"a", [member("x"), member("x")].into_iter());
-        populations.count(&"b", [member("y")].into_iter());
+        populations.replace(none, two_of_x);
+        populations.replace(none, one_of_y);
         assert_eq!((populations.total().breaker_total, populations.total().pace_total), (3, 0));
         assert_eq!((populations.group_size("x"), populations.group_size("y")), (2, 1));
 
-        populations.count(&"a", [member("y")].into_iter());
-        populations.count(&"b", [].into_iter());
+        populations.replace(two_of_x, one_of_y);
+        populations.replace(one_of_y, none);
         assert_eq!(populations.total().breaker_total, 1);
         assert_eq!((populations.group_size("x"), populations.group_size("y")), (0, 1));
     }
