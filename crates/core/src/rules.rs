@@ -177,14 +177,14 @@ mod tests {
 
     type Text = &'static str;
 
-    struct Texts;
+    struct Words;
 
     crate::actions! { enum Nothing {
         /// Does nothing.
         Nothing => ActionKind::plain("nothing"),
     } }
 
-    crate::rules! { enum Rule for Texts {
+    crate::rules! { enum Rule for Words {
         /// Below the limit.
         Small => small,
         /// Even, whatever its size.
@@ -199,14 +199,14 @@ mod tests {
         text.len().is_multiple_of(2).then(|| RuleMatch::wait(now, Nothing::Nothing, "even"))
     }
 
-    impl Keeper for Texts {
+    impl Keeper for Words {
         type Subject = Text;
         type World = Text;
         type Action = Nothing;
         type Rule = Rule;
 
         fn name(&self) -> &'static str {
-            "texts"
+            "words"
         }
 
         fn subject_ref<'a>(&self, text: &'a Text) -> SubjectRef<'a> {

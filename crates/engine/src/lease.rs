@@ -147,7 +147,7 @@ pub async fn changed(leadership: &mut Option<LeaderHandle>) {
 }
 
 /// The holder that was observed last, and since when nothing has changed.
-struct Observation {
+struct ObservedLease {
     version: String,
     holder: String,
     lasts: Duration,
@@ -156,7 +156,7 @@ struct Observation {
     last_seen: Option<Timestamp>,
 }
 
-impl Observation {
+impl ObservedLease {
     /// True if nobody renewed for as long as the Lease lasts.
     fn is_expired(&self) -> bool {
         self.holder.is_empty() || self.at.elapsed() > self.lasts
@@ -174,7 +174,7 @@ impl Candidate {
         let acknowledge = acknowledged.clone();
         let campaign = async move {
             let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
-            let mut seen: Option<Observation> = None;
+            let mut seen: Option<ObservedLease> = None;
             let mut next = Instant::now();
             let mut stop = std::pin::pin!(stop);
             loop {
@@ -234,7 +234,7 @@ impl Candidate {
     async fn try_acquire(
         &self,
         leases: &Api<Lease>,
-        seen: &mut Option<Observation>,
+        seen: &mut Option<ObservedLease>,
         acknowledged: bool,
     ) -> Result<bool, kube::Error> {
         let Some(lease) = leases.get_opt(&self.name).await? else {
@@ -254,7 +254,7 @@ impl Candidate {
             let lasts = Duration::from_secs(lasts);
             let renewed = spec.renew_time.as_ref().map(|time| time.0);
             let last_seen = last_leader_seen(&lease).into_iter().chain(renewed).min();
-            *seen = Some(Observation { version, holder: holder.clone(), lasts, at: Instant::now(), last_seen });
+            *seen = Some(ObservedLease { version, holder: holder.clone(), lasts, at: Instant::now(), last_seen });
         }
         let ours = holder == self.identity;
         if !ours && seen.as_ref().is_some_and(|s| !s.is_expired()) {

@@ -167,12 +167,12 @@ pub fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
 
 /// A partial object in the form that kube's `Api` wants: only the resourceVersion is kept twice.
 #[derive(Debug, Clone)]
-pub(crate) struct Slim<T> {
+pub(crate) struct ApiObject<T> {
     meta: ObjectMeta,
     pub(crate) object: T,
 }
 
-impl<'de, T: PartialObject> Deserialize<'de> for Slim<T> {
+impl<'de, T: PartialObject> Deserialize<'de> for ApiObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = T::deserialize(deserializer)?;
         let resource_version = Some(object.metadata().resource_version.clone());
@@ -180,7 +180,7 @@ impl<'de, T: PartialObject> Deserialize<'de> for Slim<T> {
     }
 }
 
-impl<T: PartialObject> kube::Resource for Slim<T> {
+impl<T: PartialObject> kube::Resource for ApiObject<T> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 

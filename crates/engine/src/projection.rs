@@ -16,7 +16,7 @@ use kube::core::ApiResource;
 use kube::{Api, Client, Resource};
 
 use crate::decode::{DecodeError, Document};
-use crate::object::{PartialObject, Slim};
+use crate::object::{ApiObject, PartialObject};
 use crate::source::{Change, ObjectId, Observed, Selector};
 use crate::watch::{self, Raw};
 
@@ -99,7 +99,11 @@ fn change<T: PartialObject, R>(project: &Project<T, R>, resource: &ApiResource, 
     }
 }
 
-pub(crate) fn api<T: PartialObject>(client: Client, resource: &ApiResource, namespace: Option<&str>) -> Api<Slim<T>> {
+pub(crate) fn api<T: PartialObject>(
+    client: Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+) -> Api<ApiObject<T>> {
     match namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
@@ -156,13 +160,13 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
         selector: &'a Selector,
         token: Option<String>,
     ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>> {
-        let api: Api<Slim<T>> = api(client.clone(), resource, namespace);
+        let api: Api<ApiObject<T>> = api(client.clone(), resource, namespace);
         async move {
             let mut params = ListParams::default().limit(PAGE);
             params.field_selector.clone_from(&selector.fields);
             params.continue_token = token;
             let page = api.list(&params).await?;
-            let changes = page.items.into_iter().map(|slim| change(&*self.project, resource, slim.object));
+            let changes = page.items.into_iter().map(|found| change(&*self.project, resource, found.object));
             Ok((changes.collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
         }
         .boxed()
@@ -177,7 +181,7 @@ pub async fn get_with_server_time<T: PartialObject>(
     namespace: Option<&str>,
     name: &str,
 ) -> Result<(Option<T>, Option<Timestamp>), kube::Error> {
-    let path = Slim::<T>::url_path(resource, namespace);
+    let path = ApiObject::<T>::url_path(resource, namespace);
     let request = Request::new(path).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     let answer = client.send(request.map(Body::from)).await?;
     let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));

@@ -14,7 +14,7 @@ use crate::controller::Controller;
 use crate::decode::{DecodeError, Document};
 use crate::discovery::{self, Served};
 use crate::feed::CacheFeed;
-use crate::object::{Partial, Slim};
+use crate::object::{ApiObject, Partial};
 use crate::projection::{Projection, is_not_served};
 use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, group_of,
@@ -257,7 +257,7 @@ fn reading_fixed<C: Cache>(source: &Source<C>) -> Option<Reading<'_, C>> {
 impl<C: Cache> Reading<'_, C> {
     /// The path of all objects of this kind, or of those in one namespace, for messages.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
-        Slim::<Partial>::url_path(&self.resource, namespace)
+        ApiObject::<Partial>::url_path(&self.resource, namespace)
     }
 
     /// A complete list as changes, in one namespace or in all.

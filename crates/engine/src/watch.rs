@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Resource};
 use tokio::time::Instant;
 
-use crate::object::{PartialObject, Slim};
+use crate::object::{ApiObject, PartialObject};
 use crate::projection::{PAGE, api};
 use crate::source::Selector;
 
@@ -54,14 +54,14 @@ pub(crate) fn watch_one<T: PartialObject>(
 }
 
 fn follow<T: PartialObject>(
-    api: Api<Slim<T>>,
+    api: Api<ApiObject<T>>,
     config: watcher::Config,
     resource: &ApiResource,
     optional: bool,
     resync: Duration,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let stream = watcher(api.clone(), config.clone()).boxed();
-    let (path, backoff) = (Slim::<T>::url_path(resource, None), DefaultBackoff::default());
+    let (path, backoff) = (ApiObject::<T>::url_path(resource, None), DefaultBackoff::default());
     let watching = Watching { api, config, path, optional, stream, resync, until: None, pause: None, backoff };
     futures::stream::unfold(watching, |mut watching| async {
         let raw = watching.next().await;
@@ -69,10 +69,10 @@ fn follow<T: PartialObject>(
     })
 }
 
-type Events<T> = Pin<Box<dyn Stream<Item = Result<Event<Slim<T>>, watcher::Error>> + Send>>;
+type Events<T> = Pin<Box<dyn Stream<Item = Result<Event<ApiObject<T>>, watcher::Error>> + Send>>;
 
 struct Watching<T: PartialObject> {
-    api: Api<Slim<T>>,
+    api: Api<ApiObject<T>>,
     config: watcher::Config,
     path: String,
     optional: bool,
@@ -102,12 +102,12 @@ impl<T: PartialObject> Watching<T> {
             };
             match event {
                 Some(Ok(Event::Init)) => return Raw::Init,
-                Some(Ok(Event::InitApply(slim) | Event::Apply(slim))) => return Raw::Apply(slim.object),
+                Some(Ok(Event::InitApply(found) | Event::Apply(found))) => return Raw::Apply(found.object),
                 Some(Ok(Event::InitDone)) => {
                     self.until = Some(jittered(self.resync));
                     return Raw::InitDone;
                 }
-                Some(Ok(Event::Delete(slim))) => return Raw::Delete(slim.object),
+                Some(Ok(Event::Delete(found))) => return Raw::Delete(found.object),
                 Some(Err(error)) if self.optional && is_not_served(&error) => {
                     self.pause = Some(NOT_SERVED_PAUSE);
                     return Raw::InitDone;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::apply::ApplyError;
 use crate::controller::{Controller, RowOf};
 use crate::decode::Document;
-use crate::object::{Partial, Slim};
+use crate::object::{ApiObject, Partial};
 use crate::projection::is_not_found;
 use crate::source::{Change, ObjectId, Observed, SourceRef};
 use crate::sources::{Reading, Sources};
@@ -94,7 +94,7 @@ impl<K: Controller> Writer<K> {
         let reading = self.reading(object, &what)?;
         let (uid, resource_version) = (Some(object.uid.to_owned()), Some(resource_version.to_owned()));
         let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version });
-        let path = Slim::<Partial>::url_path(&reading.resource, object.namespace);
+        let path = ApiObject::<Partial>::url_path(&reading.resource, object.namespace);
         let answer: Result<Value, kube::Error> = match Request::new(path).delete(object.name, &params) {
             Ok(request) => self.client.request(request).await,
             Err(error) => Err(kube::Error::BuildRequest(error)),
@@ -149,7 +149,7 @@ impl<K: Controller> Writer<K> {
     ) -> Result<Answer<K>, ApplyError> {
         let what = format!("{verb} {} {}", object.kind, object.name);
         let reading = self.reading(object, &what)?;
-        let path = Slim::<Partial>::url_path(&reading.resource, object.namespace);
+        let path = ApiObject::<Partial>::url_path(&reading.resource, object.namespace);
         let answer: Result<Value, kube::Error> = match build(Request::new(path)) {
             Ok(request) => self.client.request(request).await,
             Err(error) => Err(kube::Error::BuildRequest(error)),

@@ -138,7 +138,7 @@ async fn a_keeper_of_a_node_needs_no_lease_and_its_ledger_outlives_it() {
     let account = serde_json::from_value(json!({ "metadata": { "name": "default" } })).unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "shop");
     accounts.create(&PostParams::default(), &account).await.unwrap();
-    for (name, node) in [("a", "here"), ("b", "here"), ("c", "elsewhere")] {
+    for (name, node) in [("a", "here"), ("b", "here"), ("c", "another-node")] {
         create(&client, name, node).await;
     }
     let folder = tempfile::tempdir().unwrap();
