@@ -1,8 +1,8 @@
-//! What it costs to look after a hundred thousand addresses, and to give thousands back.
+//! What it costs to watch a hundred thousand addresses, and to release thousands.
 
+mod cache;
 mod crowd;
 mod deleted;
-mod index;
 mod leak;
 mod made;
 mod wire;
@@ -10,7 +10,7 @@ mod wire;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use caretaker_addresses::api::{ENDPOINT, GROUP, POOL, VERSION, crds};
+use caretaker_addresses::api::{Kind, crds};
 use caretaker_testkit::operator::Operator;
 use caretaker_testkit::{Cluster, Error, until};
 use futures::{StreamExt, TryStreamExt};
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 use crate::Row;
 use crate::operator::{LIMIT, program};
 
-pub(crate) use index::{ALONE, alone};
+pub(crate) use cache::{ALONE, alone};
 
-/// Objects that are made at once.
-const AT_ONCE: usize = 16;
+/// Objects that are created at once.
+const CONCURRENT_CREATES: usize = 16;
 
 pub(crate) async fn rows() -> Result<Vec<Row>> {
-    let mut rows = index::rows()?;
+    let mut rows = cache::rows()?;
     rows.extend(leak::rows().await?);
     rows.extend(crowd::rows().await?);
     Ok(rows)
@@ -47,20 +47,15 @@ fn memory(process: &str) -> Result<(u64, u64)> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-fn kind(name: &str, plural: &str) -> ApiResource {
-    let api_version = format!("{GROUP}/{VERSION}");
-    ApiResource { group: GROUP.into(), version: VERSION.into(), api_version, kind: name.into(), plural: plural.into() }
-}
-
 fn pools(client: &Client) -> Api<DynamicObject> {
-    Api::all_with(client.clone(), &kind(POOL, "spiderippools"))
+    Api::all_with(client.clone(), &Kind::Pool.resource())
 }
 
 fn endpoints(client: &Client, namespace: &str) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, &kind(ENDPOINT, "spiderendpoints"))
+    Api::namespaced_with(client.clone(), namespace, &Kind::Endpoint.resource())
 }
 
-/// A cluster that knows Spiderpool's resources.
+/// A cluster with Spiderpool's resources.
 async fn cluster() -> Result<Cluster> {
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
@@ -96,7 +91,7 @@ async fn operator(cluster: &Cluster, settings: &str) -> Result<Operator> {
     Ok(Operator::start(&program()?, &kubeconfig, &args).await?)
 }
 
-/// Makes a pool `10.<number>.0.0/16` with these records: address, holder, uid.
+/// Creates a pool `10.<number>.0.0/16` with these records: address, holder, uid.
 async fn make_pool(client: &Client, name: &str, number: usize, records: &[(String, String, String)]) -> Result<()> {
     let pool = made::pool(name, number, records);
     let created = json!({
@@ -119,7 +114,7 @@ async fn make_endpoint(client: &Client, key: &str, uid: &str, ip: &str) -> Resul
     Ok(())
 }
 
-/// Makes something for each, many at once, and returns what they return in the same order.
+/// Runs `make` for each, many at once, and returns the results in the same order.
 async fn all<T, R>(of: impl IntoIterator<Item = T>, make: impl AsyncFn(T) -> Result<R>) -> Result<Vec<R>> {
-    futures::stream::iter(of).map(|one| make(one)).buffered(AT_ONCE).try_collect().await
+    futures::stream::iter(of).map(|one| make(one)).buffered(CONCURRENT_CREATES).try_collect().await
 }

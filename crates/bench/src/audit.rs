@@ -1,4 +1,5 @@
-//! How many audit events a core takes, from the bytes on the wire to the last use of each namespace.
+//! Measures how many audit events one core processes, from the bytes of a batch to the last use of each
+//! namespace.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::Row;
 
-/// As many to a batch as the API server sends at most.
+/// Events in a batch: the most that the API server sends by default.
 const BATCH: usize = 400;
 const BATCHES: usize = 250;
 const START: i64 = 1_772_442_000;
@@ -43,7 +44,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             || Timestamp::constant(START + 86_400, 0),
         );
         for body in &batches {
-            // Every one of them was read a moment ago.
+            // Every batch was decoded above, so this does not fail.
             let _ = ear.batch(body);
         }
         ear
@@ -69,7 +70,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     ])
 }
 
-/// The best of five.
+/// Runs `work` five times, and returns the last result and the shortest time.
 fn timed<T>(mut work: impl FnMut() -> T) -> (T, Duration) {
     let mut best = Duration::MAX;
     let mut result = None;
@@ -78,10 +79,10 @@ fn timed<T>(mut work: impl FnMut() -> T) -> (T, Duration) {
         result = Some(work());
         best = best.min(began.elapsed());
     }
-    (result.expect("five turns"), best)
+    (result.expect("it ran five times"), best)
 }
 
-/// A mixture as a cluster of some size has it: most of it is the machinery's own.
+/// Makes a batch with the mixture of a large cluster: most events come from Kubernetes' own components.
 fn batch(number: usize) -> Vec<u8> {
     let items: Vec<Value> = (0..BATCH).map(|i| item(number * BATCH + i)).collect();
     let list = json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items });

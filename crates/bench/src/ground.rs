@@ -1,4 +1,4 @@
-//! How soon there is a cluster, and what counting its calls costs.
+//! Measures how fast a test cluster starts, and what the fault layer costs.
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +57,8 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The same reads through a plain client and through the layer that counts and fails them, in turns
-/// so that a noisy neighbour disturbs both.
+/// Makes the same reads through a plain client and through the fault layer. The two alternate, so that other
+/// load on the machine affects both.
 async fn counting() -> Result<Row> {
     let cluster = Cluster::builder().start().await?;
     let plain = cluster.client().await?;

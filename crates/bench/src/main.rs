@@ -1,6 +1,6 @@
-//! `make bench`: figures and ratios, each taken within one run on one machine.
+//! `make bench`: measurements and ratios, each within one run on one machine.
 //!
-//! Nothing here fails for being slow: machines differ. The table says what was measured, beside
+//! A slow result does not fail the run, because machines differ. The table shows each measurement beside
 //! what it is compared with.
 
 mod addresses;
@@ -12,7 +12,7 @@ mod wake;
 
 use anyhow::Result;
 
-/// One line of the report.
+/// One row of the report.
 pub(crate) struct Row {
     what: &'static str,
     measured: String,

@@ -1,4 +1,4 @@
-//! What the operator costs on a real API server: at work, and idle.
+//! Measures what the operator costs on a real API server, while it acts and while it is idle.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::Row;
 
 const NAMESPACES: usize = 200;
 const IDLE: usize = 10_000;
-/// Acts at a time, of the operator by default and of the baseline.
+/// Concurrent actions: the operator's default, used for the baseline too.
 const AT_ONCE: usize = 8;
 pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
@@ -31,7 +31,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The time at which deadlines are set here.
+/// Returns the time from which deadlines are computed.
 fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -53,7 +53,8 @@ async fn start(cluster: &Cluster, settings: &str) -> Result<(Operator, tempfile:
     Ok((operator, folder))
 }
 
-/// A namespace that was used then: with three Deployments, a StatefulSet and a DaemonSet, or empty.
+/// Creates a namespace that was last used at `used`; with `workloads` three Deployments, a StatefulSet and a
+/// DaemonSet in it.
 pub(crate) async fn furnish(
     client: &Client,
     name: &str,
@@ -89,7 +90,7 @@ async fn furnish_all(
     futures::stream::iter(all).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// What a piece of work took.
+/// The cost of one measurement.
 struct Cost {
     wall: Duration,
     cpu: Duration,
@@ -119,8 +120,8 @@ impl Cost {
     }
 }
 
-/// 200 namespaces, all due at the same moment; and beside them 200 of the same, to which eleven calls
-/// each are made as kube-green makes them.
+/// Measures 200 namespaces that are due at the same moment; and, to compare with, 200 equal namespaces with
+/// eleven calls each, as kube-green makes them.
 async fn work() -> Result<Vec<Row>> {
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
@@ -138,7 +139,7 @@ async fn work() -> Result<Vec<Row>> {
     let wall = all_done(&operator, "sleep", began).await?;
     let slept = slept.end(&cluster, wall)?;
 
-    // Meanwhile it is held, so that all are due at once again.
+    // The operator is stopped meanwhile, so that all namespaces are due at the same moment again.
     signal("STOP", operator.id());
     touch(&client).await?;
     let woken = Measured::begin(&cluster, "caretaker", operator.id(), "busy-")?;
@@ -157,7 +158,7 @@ async fn work() -> Result<Vec<Row>> {
     ])
 }
 
-/// Waits until the journal tells of all of them, and says how long that took.
+/// Waits until the journal has this action for every namespace, and returns how long that took.
 async fn all_done(operator: &Operator, action: &str, began: Instant) -> Result<Duration> {
     until(&format!("every {action}"), LIMIT, async || {
         let done = operator.journal().iter().filter(|l| l["action"] == action && l["outcome"] == "done").count();
@@ -180,7 +181,7 @@ async fn touch(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Fast and wrong would be no figure.
+/// Checks that every workload has its former replicas.
 async fn awake_with_what_they_had(client: &Client) -> Result<()> {
     for deployment in Api::<Deployment>::all(client.clone()).list(&ListParams::default()).await? {
         let expected = match deployment.name_any().as_str() {
@@ -194,7 +195,7 @@ async fn awake_with_what_they_had(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// A stretch of a process's life: its CPU, and its calls on namespaces of a prefix.
+/// A running measurement of a process: its CPU time, and its calls on namespaces with this prefix.
 struct Measured {
     user: &'static str,
     process: u32,
@@ -226,8 +227,8 @@ fn resident(process: u32) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? / 1024)
 }
 
-/// Eleven calls a namespace and as many at a time, through the same client: what it looks after and
-/// its memory of it are read, three kinds listed, five workloads written, the memory written.
+/// Measures eleven calls for each namespace, with the operator's client and concurrency: reads the namespace
+/// and a Secret, lists three kinds, patches five workloads and the Secret.
 async fn baseline(cluster: &Cluster, down: bool) -> Result<Cost> {
     let user = if down { "green-sleep" } else { "green-wake" };
     let config = cluster.user_config(user, Some("system:masters")).await?;
@@ -272,7 +273,8 @@ async fn eleven_calls(client: &Client, name: String, down: bool) -> Result<()> {
     Ok(())
 }
 
-/// 10,000 namespaces with a deadline in six days; and one each second for a while.
+/// Measures an operator with 10,000 namespaces whose deadline is in six days; and the lag of ten that are
+/// due one second apart.
 async fn idle() -> Result<Vec<Row>> {
     const WATCHED: Duration = Duration::from_mins(1);
     const SOON: usize = 10;

@@ -1,4 +1,4 @@
-//! How fast a cluster is judged, simulated and read from files.
+//! Measures how fast a cluster is judged, simulated and read from files.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn start() -> Timestamp {
     START.parse().expect("a time")
 }
 
-/// Namespaces in all walks of life.
+/// Makes namespaces in many different states.
 fn subjects(count: usize) -> Vec<Subject> {
     let row = |kind, form| {
         let (name, uid, resource_version) = ("web".into(), String::new(), String::new());
@@ -74,7 +74,7 @@ fn judge() -> Row {
     }
 }
 
-/// A year of 1,000 namespaces, each used so often.
+/// Simulates a year of 1,000 namespaces, each with `uses_each` uses.
 fn simulate(uses_each: usize) -> Row {
     let count = 1_000;
     let year = SignedDuration::from_hours(365 * 24);
@@ -104,10 +104,10 @@ fn plan(what: &'static str, text: &str, wanted: &str) -> Result<Row> {
     Ok(Row { what, measured: millis(took), beside: format!("{wanted}; {peak} MB at its peak") })
 }
 
-/// How long it took, and the most memory it had, in MB.
+/// Runs `caretaker plan`, and returns how long it took and its peak memory in MB.
 ///
-/// The kernel's sum for ended children would count this process as well, whose pages a child shares
-/// until it becomes another program; so the child's own mark is watched while it lives.
+/// The peak is read from `/proc` while the child runs. The kernel's figure for exited children would
+/// include this process, because a child shares its pages until it executes another program.
 fn run(program: &Path, folder: &Path) -> Result<(Duration, u64)> {
     let answer = folder.join("answer");
     let began = Instant::now();
@@ -137,7 +137,7 @@ fn run(program: &Path, folder: &Path) -> Result<(Duration, u64)> {
     Ok((took, peak / 1024))
 }
 
-/// A list as `kubectl get -o yaml` prints it.
+/// Returns a list as `kubectl get -o yaml` prints it; `mixed` adds Pods and ConfigMaps.
 fn dump(mixed: bool) -> String {
     let mut text = String::from("apiVersion: v1\nitems:\n");
     let mut i = 0;

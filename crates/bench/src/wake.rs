@@ -1,4 +1,4 @@
-//! How long somebody waits who looks into a sleeping namespace.
+//! Measures how long a user waits whose request wakes a namespace.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::operator::{furnish, program};
 const LOOKS: usize = 20;
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// What looks around here is no use.
+/// The benchmark's own requests, as admin, do not count as activity.
 const SETTINGS: &str = "keepers: {namespaces: {breaker: none, activity: {ignore: {users: [admin]}}}}\n";
 
 pub(crate) async fn rows() -> Result<Vec<Row>> {
@@ -57,7 +57,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
         let began = Instant::now();
         Api::<Pod>::namespaced(ann.clone(), &name).list(&ListParams::default()).await?;
         while !is_up(&client, &name).await? {
-            anyhow::ensure!(began.elapsed() < LIMIT, "{name} does not wake\n{}", operator.log());
+            anyhow::ensure!(began.elapsed() < LIMIT, "{name} was not woken within the limit; the operator's log:\n{}", operator.log());
         }
         waits.push(began.elapsed());
     }
@@ -85,7 +85,7 @@ async fn somebody(cluster: &Cluster) -> Result<Client> {
     Ok(Client::try_from(cluster.user_config("ann", None).await?)?)
 }
 
-/// Whether everything that was laid down is back.
+/// True if every workload is scaled up again and no DaemonSet is suspended.
 async fn is_up(client: &Client, name: &str) -> Result<bool> {
     let all = ListParams::default();
     let deployments = Api::<Deployment>::namespaced(client.clone(), name).list(&all).await?;

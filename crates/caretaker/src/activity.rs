@@ -1,4 +1,4 @@
-//! `caretaker activity`: when each namespace was last used, by whom and how, and what did not count.
+//! `caretaker activity`: when each namespace was last used, by which user and how, and what did not count.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,66 +6,67 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use caretaker_activity::ear::Ear;
-use caretaker_activity::filter::Reason;
-use caretaker_activity::fold::{Told, Use};
+use caretaker_activity::collector::ActivityCollector;
+use caretaker_activity::filter::IgnoreReason;
+use caretaker_activity::state::{LastActivity, NamespaceActivity};
+use caretaker_core::time::ago;
 use caretaker_core::{Timestamp, time};
-use caretaker_engine::api::Resource;
+use caretaker_engine::format_error;
 use caretaker_engine::state::NAMESPACE;
-use caretaker_engine::told;
-use caretaker_namespaces::observe::{Manifest, SOURCES, subject};
-use caretaker_namespaces::subject::{Kind, ago};
-use kube::{Client, Config as Cluster};
-use serde::Deserialize;
+use caretaker_namespaces::api;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client, Config as KubeConfig, ResourceExt};
 
-use crate::cli::{Activity, TextOutput};
+use crate::cli::{ActivityArgs, TextOutput};
 use crate::config::Config;
-use crate::output::{Answer, cell, json};
-use crate::{listen, live, scene};
+use crate::live::{self, OperatorConfigMaps};
+use crate::output::{Output, indented, json, sanitize_cell, sanitize_line, table};
+use crate::{activity_source, snapshot};
 
-/// How often the operator is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How long it may take to answer.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Where it answers in its pod.
+/// How often the operator is asked with `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a request to the operator.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The port of the operator in its pod.
 const PORT: u16 = 8080;
-/// By this its pods are known.
-const PODS: &str = "app.kubernetes.io/name=caretaker";
+/// The label selector of the operator's pods.
+const POD_SELECTOR: &str = "app.kubernetes.io/name=caretaker";
 
-/// Answers it.
-pub fn answer(args: &Activity, now: Timestamp) -> Result<Answer> {
+/// Runs the command.
+pub fn run(args: &ActivityArgs, now: Timestamp) -> Result<Output> {
     if !args.audit.is_empty() {
-        let config = scene::config(args.config.as_deref(), &BTreeMap::new())?;
-        let (ear, notes) = read(&args.audit, &config)?;
-        let mut answer = show(args, ear.told(), args.at.unwrap_or(now))?;
-        answer.code = answer.code.max(if notes.is_empty() { 0 } else { 3 });
-        answer.notes.extend(notes);
-        return Ok(answer);
+        let config = snapshot::resolve_config(args.config.as_deref(), &OperatorConfigMaps::default())?;
+        let (collector, notes) = read_logs(&args.audit, &config)?;
+        let mut output = show(args, collector.namespaces(), args.at.unwrap_or(now))?;
+        output.code = output.code.max(if notes.is_empty() { 0 } else { 3 });
+        output.notes.extend(notes);
+        return Ok(output);
     }
     live::block_on(async {
-        let asked = Asked::new(args).await?;
+        let origin = Origin::new(args).await?;
         if args.watch {
-            return watch(args, &asked).await;
+            return watch(args, &origin).await;
         }
-        let (told, notes) = asked.ask().await?;
-        let mut answer = show(args, told, now)?;
-        answer.notes.splice(0..0, notes);
-        Ok(answer)
+        let (activity, notes) = origin.read().await?;
+        let mut output = show(args, activity, now)?;
+        output.notes.splice(0..0, notes);
+        Ok(output)
     })
 }
 
-/// Hears what audit logs tell; the lines that could not be read are counted by file.
-pub(crate) fn read(files: &[impl AsRef<Path>], config: &Config) -> Result<(Ear, Vec<String>)> {
-    let ear = listen::ear(&config.keepers.namespaces.activity);
+/// Collects activity from audit logs. Also returns how many lines of each file could not be read.
+fn read_logs(files: &[impl AsRef<Path>], config: &Config) -> Result<(ActivityCollector, Vec<String>)> {
+    let collector = activity_source::collector(&config.keepers.namespaces.activity);
     let mut notes = Vec::new();
     for file in files {
-        let broken = each_line(file.as_ref(), |line| ear.lines(std::iter::once(line)) == 0)?;
-        notes.extend(broken);
+        let unreadable = each_line(file.as_ref(), |line| collector.add_lines(std::iter::once(line)) == 0)?;
+        notes.extend(unreadable);
     }
-    Ok((ear, notes))
+    Ok((collector, notes))
 }
 
-/// Reads a file line by line, of any size; says how many lines `each` could not use.
+/// Reads a file of any size line by line; returns a note about the lines that `each` could not read.
 pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Result<Option<String>> {
     let reading = || format!("reading {}", path.display());
     let source: Box<dyn Read> = if path == Path::new("-") {
@@ -75,7 +76,7 @@ pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Res
     };
     let mut reader = BufReader::with_capacity(1 << 20, source);
     if reader.fill_buf().with_context(reading)?.starts_with(&[0x1f, 0x8b]) {
-        bail!("{0} is compressed: give it as zcat {0} | caretaker … --audit -", path.display());
+        bail!("{0} is compressed: run zcat {0} | caretaker … --audit -", path.display());
     }
     let (mut line, mut number, mut broken, mut first) = (Vec::new(), 0_u64, 0_u64, 0);
     loop {
@@ -91,67 +92,46 @@ pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Res
         }
     }
     Ok((broken > 0).then(|| {
-        format!("{}: {broken} of {number} lines are no audit events, the first is line {first}", path.display())
+        format!("{}: {broken} of {number} lines are not audit events, the first is line {first}", path.display())
     }))
 }
 
-/// Whom to ask.
-struct Asked {
-    /// The cluster, for its annotations and the operator's pods.
+/// Where activity is read from.
+struct Origin {
+    /// The cluster, for annotations and for the operator's pods.
     cluster: Option<Client>,
-    /// The operator itself.
+    /// One replica of the operator.
     operator: Option<Client>,
 }
 
-#[derive(Deserialize)]
-struct Pod {
-    metadata: PodMeta,
-    #[serde(default)]
-    status: PodStatus,
-}
-
-#[derive(Deserialize)]
-struct PodMeta {
-    name: String,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct PodStatus {
-    phase: String,
-}
-
-impl Asked {
-    async fn new(args: &Activity) -> Result<Self> {
-        let meant = &args.cluster;
+impl Origin {
+    async fn new(args: &ActivityArgs) -> Result<Self> {
         let Some(url) = &args.operator else {
-            let cluster = Client::try_from(live::settings(meant).await?)?;
-            return Ok(Self { cluster: Some(cluster), operator: None });
+            return Ok(Self { cluster: Some(live::client(&args.cluster).await?), operator: None });
         };
-        let whole = if url.contains("://") { url.clone() } else { format!("http://{url}") };
-        let url = whole
+        let with_scheme = if url.contains("://") { url.clone() } else { format!("http://{url}") };
+        let url = with_scheme
             .parse::<http::Uri>()
             .ok()
             .filter(|url| url.host().is_some())
-            .with_context(|| format!("--operator {url}: write one such as http://127.0.0.1:8080"))?;
-        let mut config = Cluster::new(url);
-        (config.connect_timeout, config.read_timeout, config.default_retry) = (Some(ANSWER), Some(ANSWER), false);
-        // Another cluster than the operator's would only confuse.
-        let named = meant.kubeconfig.is_some() || meant.context.is_some();
-        let cluster = if named { Some(Client::try_from(live::settings(meant).await?)?) } else { None };
+            .with_context(|| format!("--operator {url}: write a URL such as http://127.0.0.1:8080"))?;
+        let mut config = KubeConfig::new(url);
+        (config.connect_timeout, config.read_timeout, config.default_retry) = (Some(TIMEOUT), Some(TIMEOUT), false);
+        // The cluster of the default kubeconfig may not be the operator's.
+        let named = args.cluster.kubeconfig.is_some() || args.cluster.context.is_some();
+        let cluster = if named { Some(live::client(&args.cluster).await?) } else { None };
         Ok(Self { cluster, operator: Some(Client::try_from(config)?) })
     }
 
-    /// Everything that is known, and what could not be found out.
-    async fn ask(&self) -> Result<(Vec<Told>, Vec<String>)> {
-        let mut all: BTreeMap<String, Told> = BTreeMap::new();
+    /// All activity, and notes about what could not be read.
+    async fn read(&self) -> Result<(Vec<NamespaceActivity>, Vec<String>)> {
+        let mut all: BTreeMap<String, NamespaceActivity> = BTreeMap::new();
         let mut notes = Vec::new();
         if let Some(operator) = &self.operator {
-            merge(&mut all, ask(operator, "/activity").await.map_err(|why| anyhow::anyhow!("--operator: {why}"))?);
+            let received = request(operator, "/activity").await;
+            merge(&mut all, received.map_err(|reason| anyhow::anyhow!("--operator: {reason}"))?);
         } else if let Some(cluster) = &self.cluster {
-            notes.extend(ask_pods(cluster, &mut all).await);
+            notes.extend(request_from_pods(cluster, &mut all).await);
         }
         if let Some(cluster) = &self.cluster {
             merge(&mut all, annotations(cluster).await?);
@@ -160,83 +140,86 @@ impl Asked {
     }
 }
 
-async fn ask(client: &Client, path: &str) -> Result<Vec<Told>, String> {
+async fn request(client: &Client, path: &str) -> Result<Vec<NamespaceActivity>, String> {
     let request = http::Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
-    let text = match tokio::time::timeout(ANSWER, client.request_text(request)).await {
+    let text = match tokio::time::timeout(TIMEOUT, client.request_text(request)).await {
         Ok(Ok(text)) => text,
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-            return Err("it does not listen to audit events (404)".to_owned());
+            return Err("it does not receive audit events (404)".to_owned());
         }
-        Ok(Err(e)) => return Err(told(&e)),
+        Ok(Err(e)) => return Err(format_error(&e)),
         Err(_) => return Err("no answer".to_owned()),
     };
-    serde_json::from_str(&text).map_err(|e| format!("not what an operator answers: {e}"))
+    serde_json::from_str(&text).map_err(|e| format!("not the answer of an operator: {e}"))
 }
 
 /// Asks every replica, through the API server.
-async fn ask_pods(client: &Client, all: &mut BTreeMap<String, Told>) -> Vec<String> {
-    let pods = Resource::new("/api/v1", "pods", "Pod");
-    let mut found: Vec<Pod> = Vec::new();
-    if let Err(e) = pods.list(client, Some(NAMESPACE), |pod| found.push(pod)).await {
+async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, NamespaceActivity>) -> Vec<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let found = match pods.list(&ListParams::default().labels(POD_SELECTOR)).await {
+        Ok(found) => found,
+        Err(e) => {
+            let error = format_error(&e);
+            return vec![format!(
+                "the operator's pods could not be listed, so only the annotations of namespaces are shown: {error}"
+            )];
+        }
+    };
+    let is_running = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
+    let running: Vec<String> = found.iter().filter(|pod| is_running(pod)).map(ResourceExt::name_any).collect();
+    if running.is_empty() {
         return vec![format!(
-            "the operator's pods could not be listed, so only what is written down is shown: {}",
-            told(&e)
-        )];
-    }
-    let (key, value) = PODS.split_once('=').unwrap_or_default();
-    found.retain(|pod| pod.metadata.labels.get(key).is_some_and(|v| v == value) && pod.status.phase == "Running");
-    if found.is_empty() {
-        return vec![format!(
-            "no pod with the label {PODS} runs in {NAMESPACE}, so only what is written down is shown; ask an operator elsewhere with --operator"
+            "no pod with the label {POD_SELECTOR} runs in {NAMESPACE}, so only the annotations of namespaces are shown; name an operator elsewhere with --operator"
         )];
     }
     let mut notes = Vec::new();
-    for pod in found {
-        let name = &pod.metadata.name;
-        match ask(client, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:{PORT}/proxy/activity")).await {
-            Ok(told) => merge(all, told),
-            Err(why) => notes.push(format!("pod {NAMESPACE}/{name}: {why}")),
+    for name in running {
+        match request(client, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:{PORT}/proxy/activity")).await {
+            Ok(received) => merge(all, received),
+            Err(reason) => notes.push(format!("pod {NAMESPACE}/{name}: {reason}")),
         }
     }
     notes
 }
 
-/// What is written down on the namespaces.
-async fn annotations(client: &Client) -> Result<Vec<Told>> {
-    let mut all = Vec::new();
-    let add = |object: Manifest| {
-        let ns = subject(Kind::Namespace, &object);
-        let last = ns.activity.get().map(|a| Use {
-            at: a.at,
-            what: a.by.clone(),
-            user: a.user.clone(),
-            uid: a.uid.clone(),
+/// What is written on the namespaces.
+async fn annotations(client: &Client) -> Result<Vec<NamespaceActivity>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let listed = namespaces.list(&ListParams::default()).await;
+    let listed = listed.map_err(|e| anyhow::anyhow!("listing namespaces: {}", format_error(&e)))?;
+    let recorded = |namespace: &Namespace| {
+        let annotation = |key: &str| namespace.annotations().get(key).map(String::as_str);
+        let activity = api::read_activity(annotation(api::ACTIVITY));
+        let last = activity.get().map(|last| LastActivity {
+            at: last.at,
+            what: last.by.clone(),
+            user: last.user.clone(),
+            uid: last.uid.clone(),
             agent: String::new(),
-        });
-        if last.is_some() {
-            let open = ns.sessions.get().map(|open| open.values().copied().collect()).unwrap_or_default();
-            all.push(Told { namespace: ns.name, last, counted: 0, open, ignored: BTreeMap::new() });
-        }
+        })?;
+        let sessions = api::read_sessions(annotation(api::SESSIONS));
+        let open = sessions.get().map(|open| open.values().copied().collect()).unwrap_or_default();
+        let (namespace, ignored) = (namespace.name_any(), BTreeMap::new());
+        Some(NamespaceActivity { namespace, last: Some(last), counted: 0, open, ignored })
     };
-    SOURCES[0].list(client, None, add).await.map_err(|e| anyhow::anyhow!("listing namespaces: {}", told(&e)))?;
-    Ok(all)
+    Ok(listed.iter().filter_map(recorded).collect())
 }
 
-/// What several have heard of the same namespaces.
-fn merge(all: &mut BTreeMap<String, Told>, more: Vec<Told>) {
-    for told in more {
-        let Some(known) = all.get_mut(&told.namespace) else {
-            all.insert(told.namespace.clone(), told);
+/// Adds what another replica has received.
+fn merge(all: &mut BTreeMap<String, NamespaceActivity>, more: Vec<NamespaceActivity>) {
+    for activity in more {
+        let Some(known) = all.get_mut(&activity.namespace) else {
+            all.insert(activity.namespace.clone(), activity);
             continue;
         };
-        if told.last.as_ref().map(|u| u.at) > known.last.as_ref().map(|u| u.at) {
-            known.last = told.last;
+        if activity.last.as_ref().map(|u| u.at) > known.last.as_ref().map(|u| u.at) {
+            known.last = activity.last;
         }
-        known.counted += told.counted;
-        if told.open.len() > known.open.len() {
-            known.open = told.open;
+        known.counted += activity.counted;
+        if activity.open.len() > known.open.len() {
+            known.open = activity.open;
         }
-        for (reason, ignored) in told.ignored {
+        for (reason, ignored) in activity.ignored {
             match known.ignored.get_mut(&reason) {
                 Some(before) => {
                     let count = before.count + ignored.count;
@@ -251,128 +234,135 @@ fn merge(all: &mut BTreeMap<String, Told>, more: Vec<Told>) {
     }
 }
 
-fn show(args: &Activity, mut told: Vec<Told>, now: Timestamp) -> Result<Answer> {
+fn show(args: &ActivityArgs, mut all: Vec<NamespaceActivity>, now: Timestamp) -> Result<Output> {
     if let Some(name) = &args.namespace {
-        told.retain(|t| t.namespace == *name);
-        if told.is_empty() {
-            return Ok(Answer {
-                notes: vec![format!("nothing was heard of namespace {name:?}")],
-                code: 1,
-                ..Answer::default()
-            });
+        all.retain(|activity| activity.namespace == *name);
+        if all.is_empty() {
+            let notes = vec![format!("no activity of namespace {name:?} was received")];
+            return Ok(Output { notes, code: 1, ..Output::default() });
         }
     }
     let text = match (args.output, args.namespace.is_some()) {
-        (TextOutput::Json, _) => json(&told)?,
-        (TextOutput::Text, true) => told.iter().map(|t| detail(t, now)).collect(),
-        (TextOutput::Text, false) if told.is_empty() => "nothing was heard\n".to_owned(),
-        (TextOutput::Text, false) => table(&told, now),
+        (TextOutput::Json, _) => json(&all)?,
+        (TextOutput::Text, true) => all.iter().map(|activity| show_one(activity, now)).collect(),
+        (TextOutput::Text, false) if all.is_empty() => "no activity was received\n".to_owned(),
+        (TextOutput::Text, false) => show_all(&all, now),
     };
-    Ok(Answer::text(text))
+    Ok(Output::text(text))
 }
 
-fn table(all: &[Told], now: Timestamp) -> String {
-    let mut rows =
-        vec![["NAMESPACE", "LAST ACTIVITY", "WHAT", "WHO", "OPEN", "COUNTED", "DID NOT COUNT"].map(str::to_owned)];
-    for told in all {
-        let word = |text: Option<&str>| cell(text.filter(|t| !t.is_empty()).unwrap_or("-"));
-        let last = told.last.as_ref();
-        let mut ignored: Vec<_> = told.ignored.iter().collect();
-        ignored.sort_by_key(|(_, i)| std::cmp::Reverse(i.count));
-        let ignored: Vec<String> = ignored.iter().map(|(reason, i)| format!("{} {reason}", i.count)).collect();
-        rows.push([
-            cell(&told.namespace),
-            last.map_or_else(|| "-".to_owned(), |u| ago(u.at, now)),
-            word(last.map(|u| u.what.as_str())),
-            word(last.map(|u| u.user.as_str())),
-            if told.open.is_empty() { "-".to_owned() } else { told.open.len().to_string() },
-            told.counted.to_string(),
-            word(Some(&ignored.join(", "))),
-        ]);
-    }
-    let widths: Vec<usize> =
-        (0..rows[0].len()).map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
-    let line = |row: &[String; 7]| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(text, wide)| format!("{text:wide$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
+fn show_all(all: &[NamespaceActivity], now: Timestamp) -> String {
+    let row = |activity: &NamespaceActivity| {
+        let or_dash = |text: Option<&str>| text.filter(|t| !t.is_empty()).unwrap_or("-").to_owned();
+        let last = activity.last.as_ref();
+        let mut ignored: Vec<_> = activity.ignored.iter().collect();
+        ignored.sort_by_key(|(_, events)| std::cmp::Reverse(events.count));
+        let ignored: Vec<String> =
+            ignored.iter().map(|(reason, events)| format!("{} {reason}", events.count)).collect();
+        [
+            activity.namespace.clone(),
+            last.map_or_else(|| "-".to_owned(), |last| ago(last.at, now)),
+            or_dash(last.map(|last| last.what.as_str())),
+            or_dash(last.map(|last| last.user.as_str())),
+            if activity.open.is_empty() { "-".to_owned() } else { activity.open.len().to_string() },
+            activity.counted.to_string(),
+            or_dash(Some(&ignored.join(", "))),
+        ]
     };
-    rows.iter().map(line).collect()
+    let titles = ["NAMESPACE", "LAST ACTIVITY", "WHAT", "WHO", "OPEN", "COUNTED", "DID NOT COUNT"];
+    table(titles, all.iter().map(row).collect())
 }
 
-fn detail(told: &Told, now: Timestamp) -> String {
-    let mut text = format!("namespace {}\n", cell(&told.namespace));
-    let mut fact = |name: &str, value: String| text.push_str(&format!("  {name:14} {value}\n"));
-    match &told.last {
-        Some(last) => fact("last activity", format!("{} ({}), {}", time::format(last.at), ago(last.at, now), deed(last))),
-        None => fact("last activity", "none was heard of".to_owned()),
+fn show_one(activity: &NamespaceActivity, now: Timestamp) -> String {
+    let mut rows = Vec::new();
+    let mut push = |name: &str, value: String| rows.push([name.to_owned(), value]);
+    match &activity.last {
+        Some(last) => {
+            let (at, ago) = (time::format(last.at), ago(last.at, now));
+            push("last activity", format!("{at} ({ago}), {}", describe(last)));
+        }
+        None => push("last activity", "none was received".to_owned()),
     }
-    if !told.open.is_empty() {
-        let since: Vec<String> = told.open.iter().map(|t| time::format(*t)).collect();
-        fact("open sessions", format!("{}, since {}", told.open.len(), since.join(", ")));
+    if !activity.open.is_empty() {
+        let since: Vec<String> = activity.open.iter().map(|t| time::format(*t)).collect();
+        push("open sessions", format!("{}, since {}", activity.open.len(), since.join(", ")));
     }
-    fact("counted", told.counted.to_string());
-    let mut ignored: Vec<_> = told.ignored.iter().collect();
-    ignored.sort_by_key(|(_, i)| std::cmp::Reverse(i.count));
-    for (name, i) in ignored {
-        let says = Reason::named(name).map_or_else(|| name.clone(), |reason| reason.says().to_owned());
-        let example = format!("the last {}: {} by {}", ago(i.at, now), cell(&i.what), cell(&i.user));
-        fact("did not count", format!("{}, {says}; {example}", i.count));
+    push("counted", activity.counted.to_string());
+    let mut ignored: Vec<_> = activity.ignored.iter().collect();
+    ignored.sort_by_key(|(_, events)| std::cmp::Reverse(events.count));
+    for (name, events) in ignored {
+        let reason =
+            IgnoreReason::from_name(name).map_or_else(|| name.clone(), |reason| reason.description().to_owned());
+        let example = format!("the last {}: {} by {}", ago(events.at, now), events.what, events.user);
+        push("did not count", format!("{}, {reason}; {example}", events.count));
     }
-    text
+    format!("namespace {}\n{}", sanitize_cell(&activity.namespace), indented(rows))
 }
 
-fn deed(last: &Use) -> String {
-    let mut text = cell(&last.what);
+fn describe(last: &LastActivity) -> String {
+    let mut text = last.what.clone();
     if !last.user.is_empty() {
-        text.push_str(&format!(" by {}", cell(&last.user)));
+        text.push_str(&format!(" by {}", last.user));
     }
     if !last.agent.is_empty() {
-        text.push_str(&format!(" with {}", cell(&last.agent)));
+        text.push_str(&format!(" with {}", last.agent));
     }
     text
 }
 
-/// Shows each use as it is heard of, until nobody looks any more.
-async fn watch(args: &Activity, asked: &Asked) -> Result<Answer> {
-    let mut shown: BTreeMap<String, Timestamp> = BTreeMap::new();
-    let mut trouble = Vec::new();
+/// Prints each use as it is received, until standard output is closed.
+async fn watch(args: &ActivityArgs, origin: &Origin) -> Result<Output> {
+    let mut printed: BTreeMap<String, Timestamp> = BTreeMap::new();
+    let mut last_notes = Vec::new();
     loop {
-        match asked.ask().await {
-            Ok((told, notes)) => {
-                if notes != trouble {
+        match origin.read().await {
+            Ok((all, notes)) => {
+                if notes != last_notes {
                     for note in &notes {
-                        eprintln!("caretaker: {}", crate::output::line(note));
+                        eprintln!("caretaker: {}", sanitize_line(note));
                     }
-                    trouble = notes;
+                    last_notes = notes;
                 }
-                let mut news: Vec<(&String, &Use)> = told
-                    .iter()
-                    .filter(|t| args.namespace.as_ref().is_none_or(|ns| *ns == t.namespace))
-                    .filter_map(|t| Some((&t.namespace, t.last.as_ref()?)))
-                    .filter(|(ns, last)| shown.get(*ns).is_none_or(|at| *at < last.at))
-                    .collect();
-                news.sort_by_key(|(_, last)| last.at);
-                for (ns, last) in news {
-                    shown.insert(ns.clone(), last.at);
-                    let line = match args.output {
-                        TextOutput::Text => format!("{}  {}  {}", time::format(last.at), cell(ns), deed(last)),
-                        TextOutput::Json => serde_json::json!({ "namespace": ns, "last": last }).to_string(),
-                    };
-                    let mut out = io::stdout().lock();
-                    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-                        return Ok(Answer::default());
-                    }
+                if print_new(args, &all, &mut printed).is_err() {
+                    return Ok(Output::default());
                 }
             }
-            Err(e) if shown.is_empty() => bail!(e),
+            Err(e) if printed.is_empty() => bail!(e),
             Err(e) => {
                 let note = format!("{e:#}");
-                if trouble.first() != Some(&note) {
-                    eprintln!("caretaker: {}; trying again", crate::output::line(&note));
-                    trouble = vec![note];
+                if last_notes.first() != Some(&note) {
+                    eprintln!("caretaker: {}; trying again", sanitize_line(&note));
+                    last_notes = vec![note];
                 }
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(WATCH_INTERVAL).await;
     }
+}
+
+/// Prints what is newer than what was printed before; an error if standard output is closed.
+fn print_new(
+    args: &ActivityArgs,
+    all: &[NamespaceActivity],
+    printed: &mut BTreeMap<String, Timestamp>,
+) -> io::Result<()> {
+    let mut new: Vec<(&String, &LastActivity)> = all
+        .iter()
+        .filter(|activity| args.namespace.as_ref().is_none_or(|ns| *ns == activity.namespace))
+        .filter_map(|activity| Some((&activity.namespace, activity.last.as_ref()?)))
+        .filter(|(ns, last)| printed.get(*ns).is_none_or(|at| *at < last.at))
+        .collect();
+    new.sort_by_key(|(_, last)| last.at);
+    for (ns, last) in new {
+        printed.insert(ns.clone(), last.at);
+        let line = match args.output {
+            TextOutput::Text => {
+                format!("{}  {}  {}", time::format(last.at), sanitize_cell(ns), sanitize_cell(&describe(last)))
+            }
+            TextOutput::Json => serde_json::json!({ "namespace": ns, "last": last }).to_string(),
+        };
+        let mut out = io::stdout().lock();
+        writeln!(out, "{line}").and_then(|()| out.flush())?;
+    }
+    Ok(())
 }

@@ -1,61 +1,61 @@
 //! `caretaker addresses`: what each pool holds, and the definitions of Spiderpool's resources.
 
 use anyhow::Result;
+use caretaker_addresses::Addresses;
 use caretaker_addresses::api::crds;
-use caretaker_addresses::report::{Line, lines};
+use caretaker_addresses::report::{PoolSummary, summarize};
 use caretaker_core::Timestamp;
 
-use crate::cli::{Addresses, AddressesVerb, Report, TextOutput};
-use crate::keepers;
-use crate::output::{Answer, cell, columns, json};
-use crate::scene::Scene;
+use crate::cli::{AddressesArgs, AddressesCommand, ReportArgs, TextOutput};
+use crate::output::{Output, json, table};
+use crate::snapshot::{Snapshot, UseState, Wanted};
 
-/// Answers it.
-pub fn answer(args: &Addresses, now: Timestamp) -> Result<Answer> {
-    match &args.verb {
-        AddressesVerb::Report(args) => report(args, now),
-        AddressesVerb::Crds => {
+/// Runs the command.
+pub fn run(args: &AddressesArgs, now: Timestamp) -> Result<Output> {
+    match &args.command {
+        AddressesCommand::Report(args) => report(args, now),
+        AddressesCommand::Crds => {
             let texts: Result<Vec<String>, _> = crds().iter().map(serde_saphyr::to_string).collect();
-            Ok(Answer::text(texts?.join("---\n")))
+            Ok(Output::text(texts?.join("---\n")))
         }
     }
 }
 
-fn report(args: &Report, now: Timestamp) -> Result<Answer> {
+fn report(args: &ReportArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
-    let scene = Scene::read_for(keepers::named(caretaker_addresses::NAME)?, &args.source)?;
-    let Some(stage) = scene.stage::<caretaker_addresses::Addresses>() else {
-        return Ok(scene.refused("the addresses keeper was not asked".to_owned()));
+    let snapshot = Snapshot::load(&args.input, &Wanted::Only(caretaker_addresses::NAME), UseState::Current)?;
+    let Some(addresses) = snapshot.keeper::<Addresses>() else {
+        return Ok(snapshot.not_found("the addresses keeper is not used".to_owned()));
     };
-    let lines = lines(&stage.subjects, &stage.judged(at));
+    let pools = summarize(&addresses.subjects, &addresses.raw_verdicts(at));
     let text = match args.output {
-        TextOutput::Json => json(&lines)?,
-        TextOutput::Text => table(&lines),
+        TextOutput::Json => json(&pools)?,
+        TextOutput::Text => show(&pools),
     };
-    Ok(Answer { text, code: scene.code(), notes: scene.notes })
+    Ok(snapshot.output(text))
 }
 
-fn table(lines: &[Line]) -> String {
-    let row = |line: &Line| {
-        let free = line.size.saturating_sub(line.held.try_into().unwrap_or(u128::MAX));
-        let drift = if line.drift == 0 { "-".to_owned() } else { format!("{:+}", line.drift) };
-        let counts = [line.held, line.in_use, line.leaked, line.suspected, line.refused].map(|count| count.to_string());
+fn show(pools: &[PoolSummary]) -> String {
+    let row = |pool: &PoolSummary| {
+        let free = pool.size.saturating_sub(pool.held.try_into().unwrap_or(u128::MAX));
+        let drift = if pool.drift == 0 { "-".to_owned() } else { format!("{:+}", pool.drift) };
+        let counts = [pool.held, pool.in_use, pool.leaked, pool.suspected, pool.refused].map(|count| count.to_string());
         let [held, in_use, leaked, suspected, refused] = counts;
-        let trouble = line.trouble.as_deref().map_or_else(|| "-".to_owned(), cell);
-        let (pool, size, free) = (line.pool.clone(), line.size.to_string(), free.to_string());
-        [pool, size, held, free, in_use, leaked, suspected, refused, drift, trouble]
+        let error = pool.error.clone().unwrap_or_else(|| "-".to_owned());
+        let (name, size, free) = (pool.pool.clone(), pool.size.to_string(), free.to_string());
+        [name, size, held, free, in_use, leaked, suspected, refused, drift, error]
     };
-    let head = ["POOL", "SIZE", "HELD", "FREE", "IN USE", "LEAKED", "SUSPECTED", "REFUSED", "COUNT DRIFT", "TROUBLE"];
-    let mut text = columns(head, lines.iter().map(row).collect());
-    let sum = |of: fn(&Line) -> usize| lines.iter().map(of).sum::<usize>();
+    let titles = ["POOL", "SIZE", "HELD", "FREE", "IN USE", "LEAKED", "SUSPECTED", "REFUSED", "COUNT DRIFT", "ERROR"];
+    let mut text = table(titles, pools.iter().map(row).collect());
+    let sum = |of: fn(&PoolSummary) -> usize| pools.iter().map(of).sum::<usize>();
     text.push_str(&format!(
         "\n{} {}: {} addresses held, {} leaked, {} suspected, {} refused\n",
-        lines.len(),
-        if lines.len() == 1 { "pool" } else { "pools" },
-        sum(|line| line.held),
-        sum(|line| line.leaked),
-        sum(|line| line.suspected),
-        sum(|line| line.refused)
+        pools.len(),
+        if pools.len() == 1 { "pool" } else { "pools" },
+        sum(|pool| pool.held),
+        sum(|pool| pool.leaked),
+        sum(|pool| pool.suspected),
+        sum(|pool| pool.refused)
     ));
     text
 }

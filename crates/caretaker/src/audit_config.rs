@@ -1,4 +1,4 @@
-//! `caretaker audit-config`: everything that an API server needs to send its audit events here.
+//! `caretaker audit-config`: everything that an API server needs to send its audit events to the operator.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -8,50 +8,47 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use caretaker_activity::receive;
-use caretaker_engine::api::Resource;
+use caretaker_activity::audit_webhook;
+use caretaker_engine::format_error;
 use caretaker_engine::state::NAMESPACE;
-use caretaker_engine::told;
 use k8s_openapi::ByteString;
-use kube::Client;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
 };
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cli::AuditConfig;
+use crate::cli::AuditConfigArgs;
 use crate::live;
-use crate::output::Answer;
+use crate::output::Output;
 
-/// The Service in front of the receiver, and the Secret with what it proves itself with.
+/// The Service of the receiver, and the Secret with its certificate and token.
 const NAME: &str = "caretaker-audit";
-const SERVICES: Resource = Resource::new("/api/v1", "services", "Service");
 const PORT: u16 = 9443;
 
-/// One file of the answer.
+/// One file of the output.
 struct Part {
     name: &'static str,
-    what: &'static str,
+    purpose: &'static str,
     text: String,
+    /// Only its owner may read it.
     secret: bool,
 }
 
-/// Prints it, or writes it to files.
-pub fn answer(args: &AuditConfig) -> Result<Answer> {
+/// Runs the command: prints the files, or writes them.
+pub fn run(args: &AuditConfigArgs) -> Result<Output> {
     let address = match &args.address {
-        Some(address) => checked(address)?,
+        Some(address) => parse_address(address)?,
         None => service_address(args)?,
     };
     let identity = args.client_cert.as_deref().zip(args.client_key.as_deref());
-    receive::check(args.ca.as_deref(), identity, args.token_file.as_deref())?;
+    audit_webhook::check_files(args.ca.as_deref(), identity, args.token_file.as_deref())?;
     let parts = parts(args, &address)?;
     let mut notes = vec![format!("the API servers will send audit events to https://{address}")];
     if args.ca.is_none() {
-        notes.push(
-            "the authority and the token are new: whatever has others must get these, API servers too".to_owned(),
-        );
+        notes.push("the authority and the token are new: the operator and every API server must get these".to_owned());
     }
     if let Some(dir) = &args.dir {
         std::fs::create_dir_all(dir).with_context(|| format!("--dir {}", dir.display()))?;
@@ -59,19 +56,19 @@ pub fn answer(args: &AuditConfig) -> Result<Answer> {
         for part in &parts {
             let path = dir.join(part.name);
             write(&path, part, args.force)?;
-            writeln!(text, "{}: {}", path.display(), part.what)?;
+            writeln!(text, "{}: {}", path.display(), part.purpose)?;
         }
         notes.push(next_steps(&parts).to_owned());
-        return Ok(Answer { text, notes, code: 0 });
+        return Ok(Output { text, notes, code: 0 });
     }
     let mut text = String::new();
     for part in &parts {
-        // A flag is none in YAML, so all of it stays YAML.
+        // Flags are comments here, so that all of the output is YAML.
         let body = if part.name == FLAGS { part.text.replace("--", "# --") } else { part.text.clone() };
-        write!(text, "---\n# {}: {}\n{body}", part.name, part.what)?;
+        write!(text, "---\n# {}: {}\n{body}", part.name, part.purpose)?;
     }
     notes.push(next_steps(&parts).to_owned());
-    Ok(Answer { text, notes, code: 0 })
+    Ok(Output { text, notes, code: 0 })
 }
 
 fn next_steps(parts: &[Part]) -> &'static str {
@@ -87,12 +84,12 @@ const WEBHOOK: &str = "audit-webhook.kubeconfig";
 const FLAGS: &str = "flags.txt";
 const SECRET: &str = "secret.yaml";
 
-fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
+fn parts(args: &AuditConfigArgs, address: &str) -> Result<Vec<Part>> {
     let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-    let made = if args.ca.is_none() { Some(make(host(address))?) } else { None };
-    let authority = match (&args.ca, &made) {
+    let created = if args.ca.is_none() { Some(create_certificate(host(address))?) } else { None };
+    let authority = match (&args.ca, &created) {
         (Some(path), _) => read(path)?,
-        (None, made) => made.as_ref().map(|made| made.authority.clone()).unwrap_or_default(),
+        (None, created) => created.as_ref().map(|created| created.authority.clone()).unwrap_or_default(),
     };
     let (user, token) = match (&args.token_file, &args.client_cert, &args.client_key) {
         (Some(path), ..) => {
@@ -105,9 +102,7 @@ fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
             (format!("    client-certificate-data: {cert}\n    client-key-data: {key}\n"), None)
         }
         _ if args.ca.is_some() => {
-            bail!(
-                "--ca needs --token-file, or --client-cert and --client-key: how else would the API server prove itself?"
-            )
+            bail!("--ca needs --token-file, or --client-cert and --client-key: the API server must authenticate itself")
         }
         _ => {
             let token = new_token()?;
@@ -115,10 +110,10 @@ fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
         }
     };
     let mut parts = vec![
-        Part { name: POLICY_FILE, what: "for --audit-policy-file", text: POLICY.to_owned(), secret: false },
+        Part { name: POLICY_FILE, purpose: "for --audit-policy-file", text: POLICY.to_owned(), secret: false },
         Part {
             name: WEBHOOK,
-            what: "for --audit-webhook-config-file",
+            purpose: "for --audit-webhook-config-file",
             text: format!(
                 "apiVersion: v1\nkind: Config\nclusters:\n- name: caretaker\n  cluster:\n    server: https://{address}/audit\n    \
                  certificate-authority-data: {}\nusers:\n- name: kube-apiserver\n  user:\n{user}contexts:\n- name: caretaker\n  \
@@ -127,10 +122,10 @@ fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
             ),
             secret: true,
         },
-        Part { name: FLAGS, what: "for every kube-apiserver", text: flags(&args.host_dir), secret: false },
+        Part { name: FLAGS, purpose: "for every kube-apiserver", text: flags(&args.host_dir), secret: false },
     ];
-    if let Some(made) = made {
-        let mut data = vec![("tls.crt", &made.certificate), ("tls.key", &made.key)];
+    if let Some(created) = created {
+        let mut data = vec![("tls.crt", &created.certificate), ("tls.key", &created.key)];
         data.extend(token.as_ref().map(|token| ("token", token)));
         let mut text = format!(
             "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {NAME}\n  namespace: {NAMESPACE}\ntype: Opaque\ndata:\n"
@@ -140,7 +135,7 @@ fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
         }
         parts.push(Part {
             name: SECRET,
-            what: "what the receiver proves itself with, for kubectl apply",
+            purpose: "the certificate and the token of the receiver, for kubectl apply",
             text,
             secret: true,
         });
@@ -148,8 +143,8 @@ fn parts(args: &AuditConfig, address: &str) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// What matters of an audit for activity, and nothing else: the machinery's own is left out where it
-/// arises.
+/// The audit policy: only what can be activity. What the control plane itself does is left out at the
+/// source.
 const POLICY: &str = "\
 # The policy of an API server is one for all of its audit, logs included. Where there is one already,
 # keep it: it is enough if it has the level Metadata or a higher one, for reads as well, and the
@@ -158,7 +153,7 @@ apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
-# By this Caretaker finds out whether anything is heard at all.
+# By this Caretaker checks whether audit events arrive.
 - level: Metadata
   namespaces: [caretaker-system]
   resources: [{group: \"\", resources: [configmaps]}]
@@ -172,7 +167,7 @@ rules:
   - {group: \"\", resources: [events, endpoints]}
   - {group: events.k8s.io, resources: [events]}
   - {group: discovery.k8s.io, resources: [endpointslices]}
-# What is in no namespace is no use of one.
+# Requests outside of namespaces are not activity.
 - level: None
   nonResourceURLs: [\"*\"]
 - level: None
@@ -196,15 +191,16 @@ fn flags(dir: &Path) -> String {
     )
 }
 
-struct Made {
+/// A new authority, and a certificate that it has signed.
+struct NewCertificate {
     authority: String,
     certificate: String,
     key: String,
 }
 
-/// An authority, and a certificate of it for the receiver. The authority's key is not kept: nobody can
-/// make another one.
-fn make(host: &str) -> Result<Made> {
+/// Creates an authority and a certificate for the receiver. The authority's key is discarded, so that it
+/// cannot sign another certificate.
+fn create_certificate(host: &str) -> Result<NewCertificate> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -215,14 +211,14 @@ fn make(host: &str) -> Result<Made> {
     names.sort();
     names.dedup();
     let mut params = CertificateParams::new(names).context("--address")?;
-    // Another name than its authority's, which else looks like the same certificate.
+    // A name that differs from the authority's; otherwise both look like the same certificate.
     params.distinguished_name.push(DnType::CommonName, "caretaker-audit-receiver");
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?.pem();
-    Ok(Made { authority: issuer.pem(), certificate, key: key.serialize_pem() })
+    Ok(NewCertificate { authority: issuer.pem(), certificate, key: key.serialize_pem() })
 }
 
 fn new_token() -> Result<String> {
@@ -236,15 +232,15 @@ fn new_token() -> Result<String> {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    // Kubernetes' own way to write bytes.
+    // Kubernetes writes bytes as base64.
     match serde_json::to_value(ByteString(bytes.to_vec())) {
         Ok(Value::String(text)) => text,
         _ => String::new(),
     }
 }
 
-/// As people paste it, or why it cannot be one.
-fn checked(given: &str) -> Result<String> {
+/// The address with its port; an error if it is not one. A pasted URL is accepted.
+fn parse_address(given: &str) -> Result<String> {
     let bare = given.strip_prefix("https://").unwrap_or(given).trim_end_matches('/');
     let address = with_port(bare.strip_suffix("/audit").unwrap_or(bare));
     let name = host(&address);
@@ -255,7 +251,7 @@ fn checked(given: &str) -> Result<String> {
     let known = name.parse::<IpAddr>().is_ok() || name.trim_end_matches('.').split('.').all(label);
     if !known || port.is_none() {
         bail!(
-            "--address {given:?}: write a host or an address, and a port if it is not {PORT}, such as 10.96.3.4:{PORT}"
+            "--address {given:?}: write a host name or an IP address, and a port if it is not {PORT}, such as 10.96.3.4:{PORT}"
         );
     }
     Ok(address)
@@ -277,47 +273,25 @@ fn with_port(address: &str) -> String {
     }
 }
 
-#[derive(Deserialize)]
-struct Service {
-    spec: ServiceSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-#[derive(Default)]
-struct ServiceSpec {
-    #[serde(rename = "clusterIP")]
-    cluster_ip: String,
-    ports: Vec<ServicePort>,
-}
-
-#[derive(Deserialize)]
-struct ServicePort {
-    port: u16,
-}
-
-/// By number: API servers rarely know the names of a cluster's own DNS.
-fn service_address(args: &AuditConfig) -> Result<String> {
+/// The IP address of the Service: API servers rarely know the cluster's own DNS.
+fn service_address(args: &AuditConfigArgs) -> Result<String> {
     live::block_on(async {
-        let client = Client::try_from(live::settings(&args.cluster).await?)?;
-        let found: Option<Service> = SERVICES
-            .get(&client, Some(NAMESPACE), NAME)
-            .await
-            .map_err(|e| anyhow::anyhow!("reading Service {NAMESPACE}/{NAME}: {}", told(&e)))?;
-        let Some(Service { spec }) = found else {
+        let services: Api<Service> = Api::namespaced(live::client(&args.cluster).await?, NAMESPACE);
+        let found = services.get_opt(NAME).await;
+        let found = found.map_err(|e| anyhow::anyhow!("reading Service {NAMESPACE}/{NAME}: {}", format_error(&e)))?;
+        let Some(spec) = found.map(|service| service.spec.unwrap_or_default()) else {
             bail!(
-                "there is no Service {NAMESPACE}/{NAME}: apply deploy/namespaces.yaml first, or say where the receiver is with --address"
+                "there is no Service {NAMESPACE}/{NAME}: apply deploy/namespaces.yaml first, or give the address of the receiver with --address"
             );
         };
-        let port = spec.ports.first().map_or(PORT, |p| p.port);
-        if spec.cluster_ip.is_empty() || spec.cluster_ip == "None" {
-            bail!("Service {NAMESPACE}/{NAME} has no cluster IP: say where the receiver is with --address");
+        let port = spec.ports.iter().flatten().next().map_or(PORT.into(), |port| port.port);
+        match spec.cluster_ip.as_deref() {
+            None | Some("" | "None") => {
+                bail!("Service {NAMESPACE}/{NAME} has no cluster IP: give the address of the receiver with --address")
+            }
+            Some(ip) if ip.contains(':') => Ok(format!("[{ip}]:{port}")),
+            Some(ip) => Ok(format!("{ip}:{port}")),
         }
-        Ok(with_port(&if spec.cluster_ip.contains(':') {
-            format!("[{}]:{port}", spec.cluster_ip)
-        } else {
-            format!("{}:{port}", spec.cluster_ip)
-        }))
     })
 }
 
@@ -349,7 +323,7 @@ mod tests {
     #[case::a_path("host/path", None)]
     #[case::nothing("", None)]
     fn an_address_is_checked(#[case] given: &str, #[case] whole: Option<&str>) {
-        assert_eq!(checked(given).ok().as_deref(), whole);
+        assert_eq!(parse_address(given).ok().as_deref(), whole);
     }
 
     #[rstest]

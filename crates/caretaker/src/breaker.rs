@@ -1,83 +1,79 @@
-//! `caretaker breaker`: whether it is open, and closing it.
+//! `caretaker breaker`: shows whether a breaker is open, and closes it.
 
 use anyhow::{Result, bail};
 use caretaker_core::limits::{Ledger, OpenBreaker};
 use caretaker_core::{Timestamp, time};
-use caretaker_engine::state::{State, StateError};
-use kube::Client;
+use caretaker_engine::state::{StateError, StateStore};
 
-use crate::cli::{Breaker, BreakerVerb};
-use crate::keepers::{self, ALL, Listed};
-use crate::live;
-use crate::output::Answer;
+use crate::cli::{BreakerArgs, BreakerCommand};
+use crate::config::Config;
+use crate::keepers;
+use crate::live::{self, FIELD_MANAGER};
+use crate::output::Output;
 
-/// The field manager of what a person orders.
-pub const MANAGER: &str = "caretaker-cli";
+/// How often a conflict with another writer of the state is tried again.
+const MAX_ATTEMPTS: usize = 5;
 
-/// Somebody else writes the state now and then; more often than this is something else.
-const TRIES: usize = 5;
-
-/// Shows it or closes it.
-pub fn answer(args: &Breaker, now: Timestamp) -> Result<Answer> {
-    let meant = match &args.verb {
-        None | Some(BreakerVerb::Show { keeper: None }) => ALL.to_vec(),
-        Some(BreakerVerb::Show { keeper: Some(keeper) } | BreakerVerb::Reset { keeper }) => {
-            vec![keepers::named(keeper)?]
+/// Runs the command.
+pub fn run(args: &BreakerArgs, now: Timestamp) -> Result<Output> {
+    let names = match &args.command {
+        None | Some(BreakerCommand::Show { keeper: None }) => keepers::names(),
+        Some(BreakerCommand::Show { keeper: Some(keeper) } | BreakerCommand::Reset { keeper }) => {
+            vec![keepers::by_name(&Config::default(), keeper)?.name()]
         }
     };
     live::block_on(async {
-        let client = Client::try_from(live::settings(&args.cluster).await?)?;
+        let state = StateStore::config_map(live::client(&args.cluster).await?, FIELD_MANAGER);
         let mut text = String::new();
-        for keeper in meant.into_iter().map(Listed::name) {
-            let state = State::new(client.clone(), keeper, MANAGER);
-            let said = match &args.verb {
-                None | Some(BreakerVerb::Show { .. }) => show(keeper, &state.read().await?.value),
-                Some(BreakerVerb::Reset { .. }) => reset(keeper, &state, now).await?,
+        for keeper in names {
+            let line = match &args.command {
+                None | Some(BreakerCommand::Show { .. }) => show(keeper, &state.read(keeper).await?.value),
+                Some(BreakerCommand::Reset { .. }) => reset(keeper, &state, now).await?,
             };
-            text.push_str(&(said + "\n"));
+            text.push_str(&(line + "\n"));
         }
-        Ok(Answer::text(text))
+        Ok(Output::text(text))
     })
 }
 
 fn show(keeper: &str, ledger: &Ledger) -> String {
     match (&ledger.open, ledger.reset_at) {
-        (Some(opened), _) => sentence(keeper, opened),
-        (None, Some(looked)) => {
-            format!("the breaker of {keeper} is closed; a person closed it at {}", time::format(looked))
+        (Some(open), _) => describe(keeper, open),
+        (None, Some(reset_at)) => {
+            format!("the breaker of {keeper} is closed; a person closed it at {}", time::format(reset_at))
         }
         (None, None) => format!("the breaker of {keeper} is closed"),
     }
 }
 
-async fn reset(keeper: &str, state: &State, now: Timestamp) -> Result<String> {
-    for _ in 0..TRIES {
-        let mut kept = state.read::<Ledger>().await?;
-        let Some(opened) = kept.value.open.clone() else {
+async fn reset(keeper: &str, state: &StateStore, now: Timestamp) -> Result<String> {
+    for _ in 0..MAX_ATTEMPTS {
+        let mut ledger = state.read::<Ledger>(keeper).await?;
+        let Some(open) = ledger.value.open.clone() else {
             return Ok(format!("the breaker of {keeper} was not open"));
         };
-        kept.value.reset_breaker(now);
-        match state.write(&mut kept).await {
+        ledger.value.reset_breaker(now);
+        match state.write(keeper, &mut ledger).await {
             Ok(()) => {
                 return Ok(format!(
                     "the breaker of {keeper} is closed; it was open since {}: {}",
-                    time::format(opened.since),
-                    opened.because
+                    time::format(open.since),
+                    open.because
                 ));
             }
-            Err(StateError::Conflict) => {}
+            Err(StateError::Conflict { .. }) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    bail!("the state is written faster than it can be closed; try again")
+    bail!("{} is written too often by others; try again", state.place())
 }
 
-/// An open breaker, in a sentence.
+/// An open breaker as a sentence.
 #[must_use]
-pub fn sentence(keeper: &str, opened: &OpenBreaker) -> String {
+pub fn describe(keeper: &str, open: &OpenBreaker) -> String {
     format!(
         "the breaker of {keeper} is open since {}: {}; nothing is taken away until it is closed with: caretaker breaker reset {keeper}",
-        time::format(opened.since),
-        opened.because
+        time::format(open.since),
+        open.because
     )
 }

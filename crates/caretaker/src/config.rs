@@ -1,4 +1,4 @@
-//! The settings: one YAML file, every key known, every value checked.
+//! The settings: one YAML file. Unknown keys are errors, and every value is checked.
 
 mod activity;
 mod addresses;
@@ -7,54 +7,56 @@ mod namespaces;
 
 use std::path::Path;
 
-use caretaker_core::{SignedDuration, duration};
+use caretaker_core::SignedDuration;
 use serde::Deserialize;
 
 use crate::keepers;
 
-pub use activity::{ActivityConfig, ActivitySource, Sources};
-pub use addresses::Addresses;
-use common::span;
-pub use common::{BreakerConfig, CALLS, Common, OrNone, PaceConfig, SCAN};
-pub use namespaces::{FallbackConfig, Namespaces};
+pub use activity::{ActivityConfig, ActivitySource, AuditSources};
+pub use addresses::AddressesConfig;
+pub use common::{
+    BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, FileContents, OrNone, PaceConfig,
+    Selection,
+};
+pub use namespaces::{DefaultsConfig, NamespacesConfig};
 
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{origin}: {why}")]
+#[error("{origin}: {reason}")]
 pub struct ConfigError {
     origin: String,
-    why: String,
+    reason: String,
 }
 
 /// The whole file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
-    /// How long a replica that is not heard of is taken to lead.
-    #[serde(deserialize_with = "span")]
-    pub lease: SignedDuration,
-    /// By keeper.
-    pub keepers: Keepers,
+    /// How long a leader that does not renew its Lease still counts as the leader.
+    #[serde(deserialize_with = "common::duration")]
+    pub lease_duration: SignedDuration,
+    /// The sections of the keepers.
+    pub keepers: KeepersConfig,
 }
 
-/// A Lease shorter than this is lost to every hiccup of the network.
-const SHORTEST_LEASE: SignedDuration = SignedDuration::from_secs(3);
+/// A shorter Lease is lost at every short interruption of the network.
+const MIN_LEASE_DURATION: SignedDuration = SignedDuration::from_secs(3);
 
 impl Default for Config {
-    /// The Lease is client-go's.
+    /// The duration of the Lease is client-go's default.
     fn default() -> Self {
-        Self { lease: SignedDuration::from_secs(15), keepers: Keepers::default() }
+        Self { lease_duration: SignedDuration::from_secs(15), keepers: KeepersConfig::default() }
     }
 }
 
-/// The keepers.
+/// The section of each keeper.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Keepers {
+pub struct KeepersConfig {
     /// Idle namespaces.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespacesConfig,
     /// Leaked addresses.
-    pub addresses: Addresses,
+    pub addresses: AddressesConfig,
 }
 
 impl Config {
@@ -62,39 +64,41 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let origin = path.display().to_string();
         let text =
-            std::fs::read_to_string(path).map_err(|e| ConfigError { origin: origin.clone(), why: e.to_string() })?;
+            std::fs::read_to_string(path).map_err(|e| ConfigError { origin: origin.clone(), reason: e.to_string() })?;
         Self::parse(&text, &origin)
     }
 
-    /// Reads a text; `origin` says where it is from.
+    /// Reads a text; `origin` names its source in errors.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
-        let fail = |why: String| ConfigError { origin: origin.to_owned(), why };
+        let fail = |reason: String| ConfigError { origin: origin.to_owned(), reason };
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
         let config: Self = serde_saphyr::from_str(text).map_err(|e| fail(with_suggestion(&e.to_string())))?;
-        config.check().map_err(fail)?;
+        config.validate().map_err(fail)?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), String> {
-        if self.lease < SHORTEST_LEASE {
-            return Err(format!("lease is {}: at least 3s", duration::format(self.lease)));
+    fn validate(&self) -> Result<(), String> {
+        if self.lease_duration < MIN_LEASE_DURATION {
+            let duration = caretaker_core::duration::format(self.lease_duration);
+            return Err(format!("leaseDuration is {duration}: at least 3s"));
         }
-        keepers::ALL.iter().try_for_each(|keeper| keeper.check(self))
+        self.keepers.namespaces.validate()?;
+        keepers::keepers(self).iter().try_for_each(|keeper| keeper.validate())
     }
 
-    /// With what the variables say by which the systems are set that a keeper stands in for.
+    /// Applies the environment variables of the replaced tools (`SPIDERPOOL_GC_*`).
     pub fn with_environment(mut self) -> Result<Self, ConfigError> {
-        let fail = |why: String| ConfigError { origin: "environment".to_owned(), why };
-        self.keepers.addresses.take_over(|name| std::env::var(name).ok()).map_err(fail)?;
-        self.check().map_err(fail)?;
+        let fail = |reason: String| ConfigError { origin: "environment".to_owned(), reason };
+        self.keepers.addresses.apply_env(|name| std::env::var(name).ok()).map_err(fail)?;
+        self.validate().map_err(fail)?;
         Ok(self)
     }
 }
 
-/// The parser's first line says where and what; of an unknown key it names the known ones, and the
-/// nearest of them is what was meant.
+/// The first line of the parser's message, which says where and what. For an unknown key the parser
+/// lists the known ones; the closest of them is suggested.
 fn with_suggestion(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
     let unknown = line.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`'));
@@ -112,20 +116,25 @@ fn with_suggestion(message: &str) -> String {
     )
 }
 
-/// A slip of the pen is closer than this.
-const CLOSE: f64 = 0.5;
+/// Two words that are at least this similar are the same word with a typo.
+const MIN_SIMILARITY: f64 = 0.5;
 
+/// The closest known word as a question, or all of them.
 pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
     nearest(word, known.iter().copied())
         .map_or_else(|| format!(" (known: {})", known.join(", ")), |k| format!("; did you mean {k}?"))
 }
 
-/// What was meant, if anything is close to it.
-pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The same, but nothing if no known word is close.
+pub(crate) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(word, known).map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|k| (strsim::normalized_levenshtein(word, k), k))
         .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(closeness, _)| *closeness >= CLOSE)
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .map(|(_, k)| k)
 }
 
@@ -138,23 +147,23 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn no_text_of_settings_makes_it_panic(
-            text in "(keepers|namespaces|pace|delete|breaker|none|share|per|announce|fallback|sleepAfter|protected|[-:{}\\[\\],&*#|\"' \n.0-9a-z\u{e9}]|: |\n  |1e999|-1|\\.nan){0,30}",
+        fn no_text_of_settings_causes_a_panic(
+            text in "(keepers|namespaces|pace|delete|breaker|none|fraction|window|deletionNotice|defaults|sleepAfter|protected|[-:{}\\[\\],&*#|\"' \n.0-9a-z\u{e9}]|: |\n  |1e999|-1|\\.nan){0,30}",
             other in any::<String>(),
         ) {
             for text in [text, other] {
                 if let Ok(config) = Config::parse(&text, "x") {
-                    let limits = keepers::limits::<caretaker_namespaces::Namespaces>(&config);
+                    let limits: Vec<_> = keepers::keepers(&config).iter().map(|keeper| keeper.limits()).collect();
                     let _ = (config.keepers.namespaces.policy().protects("shop"), limits);
                 }
             }
         }
 
         #[test]
-        fn nor_does_any_figure(share in any::<f64>(), count in any::<usize>(), per in any::<String>()) {
-            let per = serde_json::to_string(&per).unwrap_or_default();
-            let pace = format!("{{atLeast: {count}, share: {share}, per: {per}}}");
-            let _ = Config::parse(&format!("keepers: {{namespaces: {{announce: {share}, pace: {{delete: {pace}}}}}}}"), "x");
+        fn no_number_in_settings_causes_a_panic(fraction in any::<f64>(), count in any::<usize>(), window in any::<String>()) {
+            let window = serde_json::to_string(&window).unwrap_or_default();
+            let pace = format!("{{limit: {count}, fraction: {fraction}, window: {window}}}");
+            let _ = Config::parse(&format!("keepers: {{namespaces: {{deletionNotice: {fraction}, pace: {{delete: {pace}}}}}}}"), "x");
         }
     }
 }

@@ -1,38 +1,41 @@
-//! `caretaker explain`: every fact about one subject, and every rule tried on it.
+//! `caretaker explain`: every fact about one subject, and every rule that was tried on it.
 
 use anyhow::{Result, bail};
-use caretaker_core::limits::{BREAKER_OPEN, PACED};
-use caretaker_core::{Action, Keeper, Next, Timestamp, Verdict, time};
-use caretaker_namespaces::subject::ago;
+use caretaker_core::{Action, Keeper, Next, RuleId, RuleSet, Timestamp, Verdict, VerdictKind, VerdictOf, time};
 use serde::Serialize;
 
-use crate::cli::{Explain, TextOutput};
-use crate::keepers::{ALL, Kind, Listed};
-use crate::output::{Answer, cell, json};
-use crate::plan::{Then, follows};
-use crate::scene::Scene;
+use crate::cli::{ExplainArgs, TextOutput};
+use crate::config::Config;
+use crate::keepers::{self, Kind};
+use crate::output::{Output, indented, json, sanitize_cell};
+use crate::plan::{FollowUp, next_after, verdict_name};
+use crate::snapshot::{Snapshot, UseState, Wanted};
 
-/// Everything there is to say about a subject.
+/// Everything about a subject.
 #[derive(Debug, Serialize)]
-pub struct Story {
+pub struct Explanation {
     keeper: &'static str,
-    kind: &'static str,
+    kind: String,
     namespace: Option<String>,
     name: String,
     at: Timestamp,
     facts: Vec<Fact>,
-    rules: Vec<Tried>,
+    rules: Vec<TriedRule>,
     verdict: Outcome,
     /// What would be written, in order.
     steps: Vec<String>,
-    /// How many rules were not asked any more.
+    /// The number of rules that were not tried.
     #[serde(skip)]
-    left: usize,
-    /// How long the longest name of a rule is.
+    untried: usize,
+    /// The length of the longest name of a rule.
     #[serde(skip)]
-    widest: usize,
+    name_width: usize,
+    /// The verdict as a sentence.
     #[serde(skip)]
     sentence: String,
+    /// True if pace or breaker decided: the evidence is then not among the rules.
+    #[serde(skip)]
+    limited: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,10 +45,10 @@ struct Fact {
 }
 
 #[derive(Debug, Serialize)]
-struct Tried {
+struct TriedRule {
     rule: &'static str,
-    says: &'static str,
-    fits: bool,
+    description: &'static str,
+    matched: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<String>,
 }
@@ -54,144 +57,156 @@ struct Tried {
 struct Outcome {
     rule: &'static str,
     because: String,
-    next: &'static str,
+    #[serde(serialize_with = "verdict_name")]
+    next: VerdictKind,
     action: Option<&'static str>,
     at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    then: Option<Then>,
+    then: Option<FollowUp>,
 }
 
-/// Answers it.
-pub fn answer(args: &Explain, now: Timestamp) -> Result<Answer> {
+/// Runs the command.
+pub fn run(args: &ExplainArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
-    let (keeper, kind, name) = parse(&args.subject)?;
-    let scene = Scene::read_for(keeper, &args.source)?;
-    let story = match scene.stages.first() {
-        Some(stage) => stage.explain(kind, name, args.namespace.as_deref(), at),
-        None => Err(format!("the keeper {} has nothing to look at", keeper.name())),
+    let (keeper, kind, name) = parse_subject(&args.subject)?;
+    let snapshot = Snapshot::load(&args.input, &Wanted::Only(keeper), UseState::Current)?;
+    let explained = match snapshot.keepers.first() {
+        Some(keeper) => keeper.explain(&kind, name, args.namespace.as_deref(), at),
+        None => Err(format!("the keeper {keeper} has nothing to judge")),
     };
-    let story = match story {
-        Ok(story) => story,
-        Err(why) => return Ok(scene.refused(why)),
+    let explanation = match explained {
+        Ok(explanation) => explanation,
+        Err(message) => return Ok(snapshot.not_found(message)),
     };
     let text = match args.output {
-        TextOutput::Text => story.tell(),
-        TextOutput::Json => json(&story)?,
+        TextOutput::Text => explanation.show(),
+        TextOutput::Json => json(&explanation)?,
     };
-    Ok(Answer { text, code: scene.code(), notes: scene.notes })
+    Ok(snapshot.output(text))
 }
 
-/// The keeper that judges such a kind, the kind, and the name.
-fn parse(words: &[String]) -> Result<(&'static dyn Listed, &'static Kind, &str)> {
-    let said = match words {
+/// The name of the keeper that judges this kind, the kind, and the name of the subject.
+fn parse_subject(words: &[String]) -> Result<(&'static str, Kind, &str)> {
+    let given = match words {
         [kind, name] if !kind.contains('/') => Some((kind.as_str(), name.as_str())),
         [word] => word.split_once('/'),
         _ => None,
     };
-    let Some((kind, name)) = said.filter(|(_, name)| !name.is_empty()) else {
+    let Some((given, name)) = given.filter(|(_, name)| !name.is_empty()) else {
         bail!("{:?} is not KIND/NAME; write for instance namespace/shop", words.join(" "));
     };
-    let word = kind.to_ascii_lowercase();
-    let mut kinds = ALL.iter().flat_map(|keeper| keeper.kinds().iter().map(|kind| (*keeper, kind)));
-    match kinds.find(|(_, kind)| kind.words.contains(&word.as_str())) {
-        Some((keeper, kind)) => Ok((keeper, kind, name)),
-        None => bail!("no keeper judges a {kind:?}; the kinds are {}", all_kinds()),
+    let alias = given.to_ascii_lowercase();
+    let mut known = Vec::new();
+    for keeper in keepers::keepers(&Config::default()) {
+        for kind in keeper.kinds() {
+            if kind.aliases.contains(&alias) {
+                return Ok((keeper.name(), kind, name));
+            }
+            known.extend(kind.aliases.into_iter().next());
+        }
     }
+    bail!("no keeper judges a {given:?}; the kinds are {}", listed(&known))
 }
 
-fn all_kinds() -> String {
-    let kinds: Vec<&str> = ALL.iter().flat_map(|k| k.kinds()).filter_map(|kind| kind.words.first().copied()).collect();
+fn listed(kinds: &[String]) -> String {
     match kinds.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
         _ => kinds.concat(),
     }
 }
 
-impl Story {
-    /// What there is to say about a subject.
-    pub(crate) fn of<K: Keeper>(
+impl Explanation {
+    /// Everything about a subject; the verdict is the one after pace and breaker.
+    pub(crate) fn new<K: Keeper>(
+        keeper: &K,
         subject: &K::Subject,
-        verdict: Verdict<K::Action>,
+        verdict: VerdictOf<K>,
         world: &K::World,
         now: Timestamp,
     ) -> Self {
-        let all = K::rules();
         let mut rules = Vec::new();
-        for (rule, found) in all.trace(subject, world, now) {
-            let fits = found.is_some();
-            rules.push(Tried { rule: rule.name, says: rule.doc, fits, because: found.map(|f| f.because) });
-            if fits {
+        for rule in K::Rule::ALL {
+            let found = rule.check(subject, world, now);
+            let matched = found.is_some();
+            let (rule, description, because) = (rule.name(), rule.doc(), found.map(|found| found.because));
+            rules.push(TriedRule { rule, description, matched, because });
+            if matched {
                 break;
             }
         }
-        let name = K::name(subject);
+        let shown = keeper.subject_ref(subject);
+        let pending = verdict.next.pending_action();
+        let steps = pending.map(|action| keeper.describe_steps(subject, action, world, now)).unwrap_or_default();
         Self {
-            keeper: K::NAME,
-            kind: name.kind,
-            namespace: name.namespace.map(str::to_owned),
-            name: name.name.to_owned(),
+            keeper: keeper.name(),
+            kind: shown.kind.to_owned(),
+            namespace: shown.namespace.map(str::to_owned),
+            name: shown.name.to_owned(),
             at: now,
-            facts: K::facts(subject, now).into_iter().map(|(name, value)| Fact { name, value }).collect(),
-            left: all.0.len() - rules.len(),
-            widest: all.0.iter().map(|r| r.name.len()).max().unwrap_or(0),
+            facts: keeper.facts(subject, now).into_iter().map(|(name, value)| Fact { name, value }).collect(),
+            untried: K::Rule::ALL.len() - rules.len(),
+            name_width: K::Rule::ALL.iter().map(|rule| rule.name().len()).max().unwrap_or(0),
             rules,
-            steps: verdict.next.pending_action().map(|action| K::steps(subject, action, world, now)).unwrap_or_default(),
+            steps,
             sentence: sentence(&verdict, now),
+            limited: matches!(verdict.rule, RuleId::Engine(_)),
             verdict: Outcome {
-                rule: verdict.rule,
-                next: verdict.next.name(),
-                action: verdict.next.action().map(K::Action::name),
+                rule: verdict.rule.name(),
+                next: verdict.next.kind(),
+                action: verdict.next.action().map(Action::name),
                 at: verdict.next.deadline(),
-                then: follows::<K>(subject, &verdict, world, now),
+                then: next_after(keeper, subject, &verdict, world, now),
                 because: verdict.because,
             },
         }
     }
 
-    fn tell(&self) -> String {
+    fn show(&self) -> String {
         let title = self.namespace.as_ref().map_or_else(|| self.name.clone(), |ns| format!("{ns}/{}", self.name));
-        let mut text = format!("{} {} at {}\n\nFacts\n", self.kind, cell(&title), time::format(self.at));
-        let wide = self.facts.iter().map(|f| f.name.len()).max().unwrap_or(0);
-        for Fact { name, value } in &self.facts {
-            text.push_str(&format!("  {name:wide$}  {}\n", cell(value)));
-        }
+        let mut text = format!("{} {} at {}\n\nFacts\n", self.kind, sanitize_cell(&title), time::format(self.at));
+        let facts = self.facts.iter().map(|fact| [fact.name.to_owned(), fact.value.clone()]);
+        text.push_str(&indented(facts.collect()));
 
         text.push_str("\nRules\n");
-        let wide = self.widest;
-        for (i, Tried { rule, says, fits, because }) in self.rules.iter().enumerate() {
-            let fits = if *fits { "YES" } else { "no" };
-            text.push_str(&format!("  {:>2}  {fits:3}  {rule:wide$}  {says}\n", i + 1));
-            if let Some(because) = because {
-                text.push_str(&format!("           {:wide$}  {}\n", "", cell(because)));
-            }
+        let width = self.name_width;
+        let row = |number: String, answer: &str, rule: &str, description: String| {
+            [format!("{number:>2}"), format!("{answer:3}"), format!("{rule:width$}"), description]
+        };
+        let mut rows = Vec::new();
+        for (i, TriedRule { rule, description, matched, because }) in self.rules.iter().enumerate() {
+            let answer = if *matched { "YES" } else { "no" };
+            rows.push(row((i + 1).to_string(), answer, rule, (*description).to_owned()));
+            rows.extend(because.iter().map(|because| row(String::new(), "", "", because.clone())));
         }
-        if self.left > 0 {
-            text.push_str(&format!("           {:wide$}  ({} more rules are not asked)\n", "", self.left));
+        if self.untried > 0 {
+            rows.push(row(String::new(), "", "", format!("({} more rules are not tried)", self.untried)));
         }
+        text.push_str(&indented(rows));
 
         text.push_str(&format!("\nVerdict\n  {}: {}\n", self.verdict.rule, self.sentence));
-        // These two are no rules of the table, where their reason would stand.
-        if [PACED, BREAKER_OPEN].contains(&self.verdict.rule) {
-            text.push_str(&format!("  {}\n", cell(&self.verdict.because)));
+        if self.limited {
+            text.push_str(&format!("  {}\n", sanitize_cell(&self.verdict.because)));
         }
         for (i, step) in self.steps.iter().enumerate() {
-            text.push_str(&format!("    {}. {}\n", i + 1, cell(step)));
+            text.push_str(&format!("    {}. {}\n", i + 1, sanitize_cell(step)));
         }
         if let Some(then) = &self.verdict.then {
-            let when = ago(then.at, self.at);
+            let when = time::ago(then.at, self.at);
             text.push_str(&format!("  then {} at {} ({when})\n", then.action, time::format(then.at)));
         }
         text
     }
 }
 
-fn sentence(verdict: &Verdict<impl Action>, now: Timestamp) -> String {
+fn sentence<R: RuleSet>(verdict: &Verdict<R, impl Action>, now: Timestamp) -> String {
     match &verdict.next {
         Next::Nothing => "nothing happens".to_owned(),
         Next::Refuse { bookkeeping: None } => "refused, nothing happens".to_owned(),
-        Next::Refuse { bookkeeping: Some(action) } => format!("refused; {} notes it", action.name()),
-        Next::Act { action, due } if *due >= now => format!("{} now", action.name()),
-        Next::Act { action, due } => format!("{} now, due {}", action.name(), ago(*due, now)),
-        Next::Wait { until, then } => format!("{} at {}, {}", then.name(), time::format(*until), ago(*until, now)),
+        Next::Refuse { bookkeeping: Some(action) } => format!("refused; {} writes that down", action.name()),
+        Next::Act { action, due, .. } if *due >= now => format!("{} now", action.name()),
+        Next::Act { action, due, .. } => format!("{} now, due {}", action.name(), time::ago(*due, now)),
+        Next::Wait { until, then } => {
+            format!("{} at {}, {}", then.name(), time::format(*until), time::ago(*until, now))
+        }
     }
 }

@@ -4,16 +4,19 @@ use std::path::Path;
 
 use anyhow::Result;
 use caretaker_core::Timestamp;
+use caretaker_core::parsed::InvalidValue;
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::cli::{Lint, TextOutput};
-use crate::keepers::{ALL, Fault, Listed};
-use crate::manifests::{Manifests, Problem, Texts};
-use crate::output::{Answer, json, line};
+use crate::cli::{LintArgs, TextOutput};
+use crate::config::Config;
+use crate::keepers::{self, DynKeeper};
+use crate::manifests::{ManifestSet, Problem, RawFiles};
+use crate::output::{Output, json, sanitize_line};
 
-/// One thing that is wrong; what cannot be read at all has no field.
+/// Something that is wrong with a manifest. A manifest that cannot be read at all has no field.
 #[derive(Debug, Default, Serialize)]
-pub struct Row {
+pub struct LintFinding {
     file: String,
     line: Option<usize>,
     kind: Option<String>,
@@ -23,94 +26,97 @@ pub struct Row {
     text: Option<String>,
     why: String,
     remedy: Option<String>,
-    /// All of that as a sentence.
+    /// All of it as a sentence.
     #[serde(skip)]
-    said: String,
+    sentence: String,
 }
 
-/// Answers it.
-pub fn answer(args: &Lint, now: Timestamp) -> Result<Answer> {
-    let mut texts = Texts::default();
+/// Runs the command.
+pub fn run(args: &LintArgs, now: Timestamp) -> Result<Output> {
+    let mut files = RawFiles::default();
     for path in &args.files {
-        texts.read_more(path)?;
+        files.read_more(path)?;
     }
-    let mut manifests = Manifests::of(&texts);
-    let asked: Vec<&dyn Listed> = ALL.iter().copied().filter(|keeper| keeper.lints()).collect();
-    let mut rows: Vec<Row> = asked.iter().flat_map(|keeper| keeper.lint(&mut manifests, now)).collect();
-    rows.extend(manifests.problems.iter().map(unread));
-    rows.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    let mut manifests = ManifestSet::split(&files);
+    let keepers: Vec<Box<dyn DynKeeper>> =
+        keepers::keepers(&Config::default()).into_iter().filter(|keeper| keeper.lints()).collect();
+    let mut findings: Vec<LintFinding> = keepers.iter().flat_map(|keeper| keeper.lint(&mut manifests, now)).collect();
+    findings.extend(manifests.problems.iter().map(unreadable));
+    findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
 
-    let seen = Seen {
-        objects: manifests.taken(),
+    let checked = Checked {
+        objects: manifests.decoded(),
         files: manifests.files,
-        others: manifests.skipped(|kind| asked.iter().any(|keeper| keeper.wants(kind))),
+        others: manifests
+            .skipped(|api_version, kind| keepers.iter().any(|keeper| keeper.reads_kind(api_version, kind))),
     };
-    // No mistakes in nothing is what a slip in the path looks like.
-    let nothing = rows.is_empty() && seen.objects == 0 && seen.others == 0;
-    let code = u8::from(nothing || !rows.is_empty());
+    // A wrong path must not look like manifests without mistakes.
+    let nothing = findings.is_empty() && checked.objects == 0 && checked.others == 0;
+    let code = u8::from(nothing || !findings.is_empty());
     Ok(match args.output {
         TextOutput::Text => {
-            let lines: String = rows.iter().map(show).collect();
-            Answer { text: lines + &summary(rows.len(), &seen) + "\n", notes: Vec::new(), code }
+            let lines: String = findings.iter().map(show).collect();
+            Output { text: lines + &summary(findings.len(), &checked) + "\n", notes: Vec::new(), code }
         }
         TextOutput::Json => {
-            let notes = if nothing { vec![summary(0, &seen)] } else { Vec::new() };
-            Answer { text: json(&rows)?, notes, code }
+            let notes = if nothing { vec![summary(0, &checked)] } else { Vec::new() };
+            Output { text: json(&findings)?, notes, code }
         }
     })
 }
 
-fn unread(problem: &Problem) -> Row {
-    Row {
+fn unreadable(problem: &Problem) -> LintFinding {
+    LintFinding {
         file: problem.file.display().to_string(),
         line: problem.line,
         kind: problem.kind.clone(),
         name: problem.name.clone(),
-        why: problem.why.clone(),
-        said: problem.what(),
-        ..Row::default()
+        why: problem.reason.clone(),
+        sentence: problem.description(),
+        ..LintFinding::default()
     }
 }
 
-impl Row {
-    /// Something that is wrong, and where.
-    pub(crate) fn of(fault: Fault, file: &Path, line: usize, kind: &str) -> Self {
-        let Fault { namespace, name, broken } = fault;
+impl LintFinding {
+    /// An invalid value of an object, and its position.
+    pub(crate) fn new(invalid: InvalidValue, file: &Path, line: usize, kind: &str, object: &Value) -> Self {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (Some(text("namespace")).filter(|ns| !ns.is_empty()), text("name"));
         let title = namespace.as_ref().map_or_else(|| name.clone(), |ns| format!("{ns}/{name}"));
         Self {
             file: file.display().to_string(),
             line: Some(line),
             kind: Some(kind.to_owned()),
-            said: format!("{kind} {title}: {broken}"),
+            sentence: format!("{kind} {title}: {invalid}"),
             namespace,
             name: Some(name),
-            field: Some(broken.field),
-            text: Some(broken.text),
-            why: broken.why,
-            remedy: Some(broken.remedy),
+            field: Some(invalid.field),
+            text: Some(invalid.value),
+            why: invalid.reason,
+            remedy: Some(invalid.remedy),
         }
     }
 }
 
-fn show(row: &Row) -> String {
-    let at = row.line.map_or_else(String::new, |line| format!(":{line}"));
-    line(&format!("{}{at}: {}", row.file, row.said)) + "\n"
+fn show(finding: &LintFinding) -> String {
+    let at = finding.line.map_or_else(String::new, |line| format!(":{line}"));
+    sanitize_line(&format!("{}{at}: {}", finding.file, finding.sentence)) + "\n"
 }
 
-/// How much there was to look at.
-struct Seen {
+/// What was checked.
+struct Checked {
     objects: usize,
     files: usize,
     others: usize,
 }
 
-fn summary(wrong: usize, seen: &Seen) -> String {
-    let Seen { objects, files, others } = seen;
-    match wrong {
+fn summary(problems: usize, checked: &Checked) -> String {
+    let Checked { objects, files, others } = checked;
+    match problems {
         0 if *objects == 0 && *others == 0 => format!("nothing to check: no object in {files} files"),
         0 if *objects == 0 => format!("nothing to check: {others} objects in {files} files, all of other kinds"),
         0 => format!("{objects} objects in {files} files, nothing wrong"),
         1 => format!("1 problem in {objects} objects"),
-        _ => format!("{wrong} problems in {objects} objects"),
+        _ => format!("{problems} problems in {objects} objects"),
     }
 }

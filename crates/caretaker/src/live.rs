@@ -1,60 +1,112 @@
-//! The live cluster: how to reach it, and what the running operator keeps there.
+//! The live cluster: how to connect to it, and what the running operator stores there.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use caretaker_engine::api::Resource;
-use caretaker_engine::{state, told};
+use anyhow::{Context as _, Result, bail};
+use caretaker_core::limits::Limits;
+use caretaker_engine::clock::Clock;
+use caretaker_engine::events::Events;
+use caretaker_engine::health::Health;
+use caretaker_engine::journal::Journal;
+use caretaker_engine::metrics::Metrics;
+use caretaker_engine::source::StateSnapshot;
+use caretaker_engine::state::StateStore;
+use caretaker_engine::{Context, format_error, state};
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::config::KubeConfigOptions;
-use kube::{Client, Config};
-use serde::Deserialize;
+use kube::{Api, Client, Config};
 
-use crate::cli::Cluster as Meant;
+use crate::cli::ClusterArgs;
+use crate::config::{DEFAULT_CONCURRENCY, DEFAULT_RESYNC};
 
-const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps", "ConfigMap");
+/// The field manager of what the commands write.
+pub const FIELD_MANAGER: &str = "caretaker-cli";
 
-/// What is Caretaker's own in a cluster.
+/// The ConfigMap with the settings of the operator.
+const SETTINGS: &str = "caretaker-config";
+
+/// The ConfigMaps of the operator: its settings and its state.
 #[derive(Debug, Default)]
-pub struct Cluster {
-    /// Caretaker's own ConfigMaps, by name.
-    pub settings: BTreeMap<String, BTreeMap<String, String>>,
-    /// What could not be read, and what that means.
-    pub notes: Vec<String>,
-}
+pub struct OperatorConfigMaps(pub BTreeMap<String, BTreeMap<String, String>>);
 
-impl Cluster {
-    /// Reads Caretaker's own ConfigMaps.
-    pub async fn read_own(&mut self, client: &Client) {
-        for name in ["caretaker-config", "caretaker-state"] {
-            match CONFIG_MAPS.get::<ConfigMap>(client, Some(state::NAMESPACE), name).await {
-                Ok(found) => self.settings.extend(found.map(|map| (name.to_owned(), map.data))),
-                Err(e) => self.notes.push(format!(
-                    "ConfigMap {}/{name} could not be read, so the running operator may decide otherwise: {}",
+impl OperatorConfigMaps {
+    /// Reads them from a cluster. Also returns what could not be read, and what that means.
+    pub async fn read(client: &Client) -> (Self, Vec<String>) {
+        let (mut maps, mut notes) = (BTreeMap::new(), Vec::new());
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), state::NAMESPACE);
+        for name in [SETTINGS, state::NAME] {
+            match api.get_opt(name).await {
+                Ok(Some(map)) => _ = maps.insert(name.to_owned(), map.data.unwrap_or_default()),
+                Ok(None) => {}
+                Err(e) => notes.push(format!(
+                    "ConfigMap {}/{name} could not be read, so the running operator may decide differently: {}",
                     state::NAMESPACE,
-                    told(&e)
+                    format_error(&e)
                 )),
             }
         }
+        (Self(maps), notes)
+    }
+
+    /// The settings file of the operator, and its origin for messages.
+    #[must_use]
+    pub fn settings(&self) -> Option<(&str, String)> {
+        let text = self.0.get(SETTINGS)?.get("config.yaml")?;
+        Some((text, format!("ConfigMap {}/{SETTINGS}", state::NAMESPACE)))
+    }
+
+    /// The state of the operator, by key.
+    #[must_use]
+    pub fn state(&self) -> StateSnapshot {
+        self.0.get(state::NAME).cloned().unwrap_or_default()
     }
 }
 
-/// Runs one command that speaks to a cluster.
+/// Runs a command that calls a cluster.
 pub fn block_on<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
-/// How to reach the cluster that is meant.
-pub async fn settings(meant: &Meant) -> Result<Config> {
-    let options = KubeConfigOptions { context: meant.context.clone(), ..KubeConfigOptions::default() };
-    let mut config = match &meant.kubeconfig {
+/// A client for the cluster of the command line.
+pub async fn client(args: &ClusterArgs) -> Result<Client> {
+    Ok(Client::try_from(kube_config(args).await?)?)
+}
+
+/// What a command runs with that writes: the user's own client, no Lease, no limits, no journal and no Events.
+#[must_use]
+pub fn command_context(client: Client, dry_run: bool) -> Context {
+    Context {
+        reader: client.clone(),
+        writer: client.clone(),
+        leadership: None,
+        state: StateStore::config_map(client, FIELD_MANAGER),
+        standby: None,
+        clock: Clock::new(crate::now),
+        journal: Journal::new(std::io::sink()),
+        events: Events::disabled(),
+        metrics: Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"))),
+        health: Health::default(),
+        limits: Limits::default(),
+        concurrency: DEFAULT_CONCURRENCY,
+        dry_run,
+        resync_interval: DEFAULT_RESYNC.unsigned_abs(),
+        field_manager: FIELD_MANAGER.to_owned(),
+    }
+}
+
+/// How to connect to the cluster of the command line.
+pub async fn kube_config(args: &ClusterArgs) -> Result<Config> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let mut config = match &args.kubeconfig {
         Some(path) => {
             let file =
                 kube::config::Kubeconfig::read_from(path).with_context(|| format!("reading {}", path.display()))?;
             Config::from_custom_kubeconfig(file, &options).await.with_context(|| format!("using {}", path.display()))?
         }
-        None if meant.context.is_some() => Config::from_kubeconfig(&options).await.context("using the kubeconfig")?,
+        None if args.context.is_some() => Config::from_kubeconfig(&options).await.context("using the kubeconfig")?,
         None => match Config::infer().await {
             Ok(config) => config,
             Err(e) => bail!("no cluster to work on: {e}. Name one with --kubeconfig"),
@@ -62,10 +114,4 @@ pub async fn settings(meant: &Meant) -> Result<Config> {
     };
     config.headers.push((USER_AGENT, HeaderValue::from_static(concat!("caretaker/", env!("CARGO_PKG_VERSION")))));
     Ok(config)
-}
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    #[serde(default)]
-    data: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! How an answer is given: on standard output alone, and quietly where nobody listens.
+//! What a command prints: the result on standard output alone, notes on standard error.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-/// What a command has to say.
+/// What a command prints, and its exit code.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct Output {
     /// For standard output.
     pub text: String,
     /// For standard error, a line each.
@@ -17,23 +17,23 @@ pub struct Answer {
     pub code: u8,
 }
 
-impl Answer {
-    /// Only text.
+impl Output {
+    /// Text for standard output, and nothing else.
     #[must_use]
     pub fn text(text: String) -> Self {
         Self { text, ..Self::default() }
     }
 
-    /// Prints it. A reader that went away (`| head`) is no error.
+    /// Prints it. A reader that has closed the pipe (`| head`) is no error.
     #[must_use]
-    pub fn give(self) -> ExitCode {
+    pub fn print(self) -> ExitCode {
         for note in &self.notes {
-            let _ = writeln!(io::stderr(), "caretaker: {}", line(note));
+            let _ = writeln!(io::stderr(), "caretaker: {}", sanitize_line(note));
         }
         let mut out = io::stdout().lock();
         match out.write_all(self.text.as_bytes()).and_then(|()| out.flush()) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-                let _ = writeln!(io::stderr(), "caretaker: writing the answer: {e}");
+                let _ = writeln!(io::stderr(), "caretaker: writing to standard output: {e}");
                 ExitCode::from(1)
             }
             _ => ExitCode::from(self.code),
@@ -41,59 +41,77 @@ impl Answer {
     }
 }
 
-/// JSON, as everything else on this machine would print it.
+/// Indented JSON.
 pub fn json(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Longer cells hide what stands beside them.
-const CELL: usize = 400;
-/// Longer lines say no more.
-const LINE: usize = 1_000;
+/// Maximum length of a cell: a longer one pushes the other columns off the screen.
+const MAX_CELL: usize = 400;
+/// Maximum length of a line.
+const MAX_LINE: usize = 1_000;
 
-/// Text that others wrote, as a cell of a table: what would steer a terminal is replaced.
+/// Text from the cluster as a cell of a table: characters that control a terminal are replaced.
 #[must_use]
-pub fn cell(text: &str) -> String {
-    plain(text, CELL)
+pub fn sanitize_cell(text: &str) -> String {
+    sanitize(text, MAX_CELL)
 }
 
-/// The same for a line that stands alone.
+/// The same for a line of its own.
 #[must_use]
-pub fn line(text: &str) -> String {
-    plain(text, LINE)
+pub fn sanitize_line(text: &str) -> String {
+    sanitize(text, MAX_LINE)
 }
 
-fn plain(text: &str, most: usize) -> String {
-    let mut chars = text.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c });
-    let mut plain: String = chars.by_ref().take(most).collect();
+fn sanitize(text: &str, max: usize) -> String {
+    let mut chars = text.chars().map(|c| if controls_terminal(c) { char::REPLACEMENT_CHARACTER } else { c });
+    let mut sanitized: String = chars.by_ref().take(max).collect();
     if chars.next().is_some() {
-        plain.push('…');
+        sanitized.push('…');
     }
-    plain
+    sanitized
 }
 
-/// Control characters, line ends that are none, and what turns the direction of writing round.
-fn steers(c: char) -> bool {
+/// Control characters, Unicode line separators, and characters that reverse the writing direction.
+fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Rows under a head, in columns; the last one is as long as it is.
+/// Rows in aligned columns, a line each without its line end. The cells are sanitized; the last column
+/// is not padded.
 #[must_use]
-pub fn columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
-    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|text| cell(&text))).collect();
-    let width =
-        |i: usize| rows.iter().map(|r| r[i].chars().count()).chain([head[i].chars().count()]).max().unwrap_or(0);
+pub fn align<const N: usize>(rows: Vec<[String; N]>) -> Vec<String> {
+    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|text| sanitize_cell(&text))).collect();
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Text with a line end after each line.
+pub fn lines(lines: impl Iterator<Item = String>) -> String {
     let mut text = String::new();
-    for row in std::iter::once(head.map(str::to_owned)).chain(rows.iter().cloned()) {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        text.push_str(line.trim_end());
+    for line in lines {
+        text.push_str(&line);
         text.push('\n');
     }
     text
+}
+
+/// A table with column titles.
+#[must_use]
+pub fn table<const N: usize>(titles: [&str; N], mut rows: Vec<[String; N]>) -> String {
+    rows.insert(0, titles.map(str::to_owned));
+    lines(align(rows).into_iter())
+}
+
+/// Aligned rows without titles, each indented.
+#[must_use]
+pub fn indented<const N: usize>(rows: Vec<[String; N]>) -> String {
+    lines(align(rows).into_iter().map(|line| format!("  {line}")))
 }
 
 #[cfg(test)]
@@ -105,14 +123,25 @@ mod tests {
     #[case::plain("shop-preview …", "shop-preview …")]
     #[case::a_forged_row("a\nNamespace  b", "a\u{fffd}Namespace  b")]
     #[case::an_escape_code("\u{1b}[2Ja", "\u{fffd}[2Ja")]
-    #[case::a_turned_direction("a\u{202e}b", "a\u{fffd}b")]
-    fn what_steers_a_terminal_is_replaced(#[case] text: &str, #[case] shown: &str) {
-        assert_eq!(cell(text), shown);
+    #[case::a_reversed_direction("a\u{202e}b", "a\u{fffd}b")]
+    fn characters_that_control_a_terminal_are_replaced(#[case] text: &str, #[case] shown: &str) {
+        assert_eq!(sanitize_cell(text), shown);
     }
 
     #[test]
-    fn a_cell_has_an_end() {
-        assert_eq!(cell(&"a".repeat(CELL)).chars().count(), CELL);
-        assert_eq!(cell(&"a".repeat(CELL + 1)), "a".repeat(CELL) + "…");
+    fn a_long_cell_is_cut() {
+        assert_eq!(sanitize_cell(&"a".repeat(MAX_CELL)).chars().count(), MAX_CELL);
+        assert_eq!(sanitize_cell(&"a".repeat(MAX_CELL + 1)), "a".repeat(MAX_CELL) + "…");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_and_lines_have_no_trailing_blanks() {
+        let row = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
+
+        assert_eq!(
+            table(["NAME", "WHY"], vec![row("über", ""), row("shop-preview", "idle")]),
+            "\
+NAME          WHY\nüber\nshop-preview  idle\n"
+        );
     }
 }

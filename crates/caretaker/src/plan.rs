@@ -1,152 +1,160 @@
 //! `caretaker plan`: what would happen now, and what comes next.
 
 use anyhow::Result;
-use caretaker_core::{Action as _, Keeper, Next, Timestamp, Verdict, duration, time};
-use serde::Serialize;
+use caretaker_core::{Action, Keeper, Next, RuleSet as _, Timestamp, VerdictKind, VerdictOf, duration, time};
+use serde::{Serialize, Serializer};
 
-use crate::cli::{Plan, PlanOutput};
-use crate::output::{Answer, columns, json};
-use crate::scene::Scene;
+use crate::cli::{PlanArgs, PlanOutput};
+use crate::output::{Output, json, table};
+use crate::snapshot::{Snapshot, UseState, Wanted};
 
 /// One subject of a plan.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct PlanRow {
     keeper: &'static str,
-    kind: &'static str,
+    kind: String,
     namespace: Option<String>,
     name: String,
     rule: &'static str,
     because: String,
-    next: &'static str,
+    #[serde(serialize_with = "verdict_name")]
+    next: VerdictKind,
     action: Option<&'static str>,
     at: Option<Timestamp>,
-    /// What follows once that is done.
+    /// What follows once the action is done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    then: Option<Then>,
+    then: Option<FollowUp>,
 }
 
 /// What follows an action.
 #[derive(Debug, Clone, Serialize)]
-pub struct Then {
+pub struct FollowUp {
     /// The next action.
     pub action: &'static str,
     /// Its deadline.
     pub at: Timestamp,
 }
 
-/// Answers it.
-pub fn answer(args: &Plan, now: Timestamp) -> Result<Answer> {
+/// The kind of a verdict, for JSON.
+pub(crate) fn verdict_name<S: Serializer>(kind: &VerdictKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.name())
+}
+
+/// Runs the command.
+pub fn run(args: &PlanArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
-    let scene = Scene::read(&args.source)?;
-    if let Some(why) = scene.is_missing(args.scope.namespace.as_deref()) {
-        return Ok(scene.refused(why));
+    let snapshot = Snapshot::load(&args.input, &Wanted::Selected, UseState::Current)?;
+    if let Some(message) = snapshot.missing_namespace(args.scope.namespace.as_deref()) {
+        return Ok(snapshot.not_found(message));
     }
-    let mut rows = rows(&scene, args.scope.namespace.as_deref(), at);
+    let mut rows = rows(&snapshot, args.scope.namespace.as_deref(), at);
     let text = match args.output {
         PlanOutput::Json => json(&rows)?,
         PlanOutput::Yaml => serde_saphyr::to_string(&rows)?,
         PlanOutput::Table | PlanOutput::Wide => {
             rows.sort_by_key(|r| (urgency(r), r.at, r.namespace.clone(), r.name.clone()));
-            table(&rows, args.output == PlanOutput::Wide, at)
+            show(&rows, args.output == PlanOutput::Wide, at)
         }
     };
-    Ok(Answer { text, code: scene.code(), notes: scene.notes })
+    Ok(snapshot.output(text))
 }
 
-/// What every keeper would do.
-pub(crate) fn rows(scene: &Scene, namespace: Option<&str>, at: Timestamp) -> Vec<Row> {
-    scene.stages.iter().flat_map(|stage| stage.plan(namespace, at)).collect()
+/// The rows of all keepers.
+pub(crate) fn rows(snapshot: &Snapshot, namespace: Option<&str>, at: Timestamp) -> Vec<PlanRow> {
+    snapshot.keepers.iter().flat_map(|keeper| keeper.plan(namespace, at)).collect()
 }
 
-impl Row {
-    /// What becomes of a subject.
-    pub(crate) fn of<K: Keeper>(
+impl PlanRow {
+    /// What happens to a subject.
+    pub(crate) fn new<K: Keeper>(
+        keeper: &K,
         subject: &K::Subject,
-        verdict: Verdict<K::Action>,
+        verdict: VerdictOf<K>,
         world: &K::World,
         now: Timestamp,
     ) -> Self {
-        let name = K::name(subject);
+        let shown = keeper.subject_ref(subject);
         Self {
-            keeper: K::NAME,
-            kind: name.kind,
-            namespace: name.namespace.map(str::to_owned),
-            name: name.name.to_owned(),
-            next: verdict.next.name(),
-            action: verdict.next.action().map(K::Action::name),
+            keeper: keeper.name(),
+            kind: shown.kind.to_owned(),
+            namespace: shown.namespace.map(str::to_owned),
+            name: shown.name.to_owned(),
+            next: verdict.next.kind(),
+            action: verdict.next.action().map(Action::name),
             at: verdict.next.deadline(),
-            then: follows::<K>(subject, &verdict, world, now),
-            rule: verdict.rule,
+            then: next_after(keeper, subject, &verdict, world, now),
+            rule: verdict.rule.name(),
             because: verdict.because,
         }
     }
 }
 
-/// What the same rules say once the action is done: the deadlines that the next live pass starts.
-pub fn follows<K: Keeper>(
+/// What the same rules decide once the pending action is done.
+pub fn next_after<K: Keeper>(
+    keeper: &K,
     subject: &K::Subject,
-    verdict: &Verdict<K::Action>,
+    verdict: &VerdictOf<K>,
     world: &K::World,
     now: Timestamp,
-) -> Option<Then> {
+) -> Option<FollowUp> {
     let action = verdict.next.pending_action()?;
-    let later = K::after(subject.clone(), action, world, now)?;
-    match K::judge(&later, world, now).next {
-        Next::Wait { until, then } => Some(Then { action: then.name(), at: until }),
-        Next::Act { action, due } => Some(Then { action: action.name(), at: due }),
+    let later = keeper.simulate_action(subject.clone(), action, world, now)?;
+    match K::Rule::judge(&later, world, now).next {
+        Next::Wait { until, then } => Some(FollowUp { action: then.name(), at: until }),
+        Next::Act { action, due, .. } => Some(FollowUp { action: action.name(), at: due }),
         Next::Nothing | Next::Refuse { .. } => None,
     }
 }
 
 /// What happens now comes first, then what is refused, then what waits.
-fn urgency(row: &Row) -> u8 {
+fn urgency(row: &PlanRow) -> u8 {
     match row.next {
-        "act" => 0,
-        "refuse" => 1,
-        "wait" => 2,
-        _ => 3,
+        VerdictKind::Act => 0,
+        VerdictKind::Refuse => 1,
+        VerdictKind::Wait => 2,
+        VerdictKind::Nothing => 3,
     }
 }
 
-fn table(rows: &[Row], wide: bool, now: Timestamp) -> String {
-    let name = |r: &Row| r.namespace.as_ref().map_or_else(|| r.name.clone(), |ns| format!("{ns}/{}", r.name));
-    let next = |r: &Row| match (r.next, r.action) {
-        ("act", Some(action)) => action.to_owned(),
-        ("wait", Some(action)) => format!("wait, {action}"),
-        ("refuse", Some(action)) => format!("refuse, {action}"),
-        (next, _) => next.to_owned(),
+fn show(rows: &[PlanRow], wide: bool, now: Timestamp) -> String {
+    const NONE: &str = "-";
+    let name = |r: &PlanRow| r.namespace.as_ref().map_or_else(|| r.name.clone(), |ns| format!("{ns}/{}", r.name));
+    let next = |r: &PlanRow| match (r.next, r.action) {
+        (VerdictKind::Act, Some(action)) => action.to_owned(),
+        (VerdictKind::Wait | VerdictKind::Refuse, Some(action)) => format!("{}, {action}", r.next.name()),
+        (VerdictKind::Nothing, _) => NONE.to_owned(),
+        (next, None) => next.name().to_owned(),
     };
-    let when = |r: &Row| match (r.next, r.at) {
-        ("wait", Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
-        ("act", _) => "now".to_owned(),
-        _ => "-".to_owned(),
+    let when = |r: &PlanRow| match (r.next, r.at) {
+        (VerdictKind::Wait, Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
+        (VerdictKind::Act, _) => "now".to_owned(),
+        _ => NONE.to_owned(),
     };
     let mut text = if wide {
-        let line = |r: &Row| {
-            let then = r.then.as_ref().map_or_else(|| "-".to_owned(), |t| format!("{} {}", t.action, time::format(t.at)));
-            let at = r.at.map_or_else(|| "-".to_owned(), time::format);
-            [r.kind.to_owned(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.clone()]
+        let row = |r: &PlanRow| {
+            let then = r.then.as_ref().map(|then| format!("{} {}", then.action, time::format(then.at)));
+            let (at, then) = (r.at.map(time::format), then.unwrap_or_else(|| NONE.to_owned()));
+            let at = at.unwrap_or_else(|| NONE.to_owned());
+            [r.kind.clone(), name(r), next(r), when(r), at, then, r.rule.to_owned(), r.because.clone()]
         };
-        columns(
-            ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"],
-            rows.iter().map(line).collect(),
-        )
+        let titles = ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"];
+        table(titles, rows.iter().map(row).collect())
     } else {
-        let line = |r: &Row| {
-            let then = r.then.as_ref().map(|t| format!("; then {} at {}", t.action, time::format(t.at)));
+        let row = |r: &PlanRow| {
+            let then = r.then.as_ref().map(|then| format!("; then {} at {}", then.action, time::format(then.at)));
             let because = format!("{}{}", r.because, then.unwrap_or_default());
-            [r.kind.to_owned(), name(r), next(r), when(r), r.rule.to_owned(), because]
+            [r.kind.clone(), name(r), next(r), when(r), r.rule.to_owned(), because]
         };
-        columns(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], rows.iter().map(line).collect())
+        table(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], rows.iter().map(row).collect())
     };
-    let count = |next: &str| rows.iter().filter(|r| r.next == next).count();
+    let count = |next| rows.iter().filter(|r| r.next == next).count();
     text.push_str(&format!(
-        "\n{} subjects: {} to act on now, {} refused, {} waiting, {} at rest\n",
+        "\n{} subjects: {} to act on now, {} refused, {} waiting, {} with nothing to do\n",
         rows.len(),
-        count("act"),
-        count("refuse"),
-        count("wait"),
-        count("rest")
+        count(VerdictKind::Act),
+        count(VerdictKind::Refuse),
+        count(VerdictKind::Wait),
+        count(VerdictKind::Nothing)
     ));
     text
 }

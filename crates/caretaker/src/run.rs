@@ -3,86 +3,61 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use caretaker_activity::ear::Ear;
-use caretaker_addresses::Addresses;
-use caretaker_addresses::counts::Counts;
-use caretaker_addresses::subject::World as AddressesWorld;
-use caretaker_core::Keeper as _;
-use caretaker_engine::beside::Beside;
+use anyhow::{Context as _, Result};
 use caretaker_engine::clock::Clock;
+use caretaker_engine::controller::{Leadership, Standby};
 use caretaker_engine::events::Events;
 use caretaker_engine::health::{self, Health};
 use caretaker_engine::journal::Journal;
 use caretaker_engine::lease::{Candidate, Timing};
 use caretaker_engine::metrics::Metrics;
-use caretaker_engine::run::{Settings, run};
-use caretaker_engine::state::{self, State};
-use caretaker_engine::{Backup, Engine, client};
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::run::{Source, Uses};
-use caretaker_namespaces::subject::World as NamespacesWorld;
+use caretaker_engine::permissions::lease_name;
+use caretaker_engine::run::run_controller;
+use caretaker_engine::state::{self, StateStore};
+use caretaker_engine::{Context, StandbyContext, client};
 use futures::FutureExt;
-use futures::future::try_join_all;
-use kube::{Client, Config as Cluster};
+use futures::future::{LocalBoxFuture, Shared, try_join_all};
+use kube::Config as KubeConfig;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::cli::Run;
-use crate::config::{Config, Sources};
-use crate::keepers::{self, ALL, Console};
-use crate::output::Answer;
-use crate::{listen, live};
+use crate::cli::RunArgs;
+use crate::config::{CommonConfig, Config};
+use crate::keepers::{self, KeeperCli, Running};
+use crate::live;
+use crate::output::Output;
 
-/// How long Events that are still to be written, and the Lease, may take at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long queued Events, and releasing the Lease, may take at the end.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs until it is told to stop.
-pub fn answer(args: &Run) -> Result<Answer> {
+/// Resolves when the process is asked to stop.
+pub(crate) type Shutdown = Shared<LocalBoxFuture<'static, ()>>;
+
+/// Runs the operator until SIGTERM or SIGINT.
+pub fn run(args: &RunArgs) -> Result<Output> {
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?.with_environment()?;
-    let asked = keepers::asked(args.keepers.as_deref())?;
-    let on: Vec<&str> = match asked {
-        Some(asked) => asked.iter().map(|keeper| keeper.name()).collect(),
-        None => ALL.iter().filter(|keeper| keeper.is_on(&config, None)).map(|keeper| keeper.name()).collect(),
-    };
-    if on.is_empty() {
-        let all: Vec<&str> = ALL.iter().map(|keeper| keeper.name()).collect();
-        bail!(
-            "no keeper is enabled: enable one in the settings, or ask for it with --keepers; there are {}",
-            all.join(", ")
-        );
-    }
-    log();
-    // One thread is enough for what waits for the API server nearly all the time, and a loop that
-    // hangs then does not answer for its health either.
+    let selected = keepers::check_run(args, &config)?;
+    init_tracing();
+    // One thread is enough, because the loops wait for the API server nearly all the time. And if a loop
+    // hangs, the health endpoint does not answer either.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(operate(args, &config, &on));
+    let result = runtime.block_on(operate(args, &config, &selected));
     // What is still open is closed by the end of the process.
     runtime.shutdown_background();
-    outcome.map(|()| Answer::default())
+    result.map(|()| Output::default())
 }
 
-async fn operate(args: &Run, config: &Config, on: &[&str]) -> Result<()> {
-    let namespaces = on.contains(&Namespaces::NAME).then(Health::default);
-    let addresses = on.contains(&Addresses::NAME).then(Health::default);
+async fn operate(args: &RunArgs, config: &Config, selected: &[&str]) -> Result<()> {
+    let cluster = live::kube_config(&args.cluster).await?;
+    let Running { keepers, routes } = keepers::running(selected, args, config, &cluster).await?;
     let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
-    let activity = &config.keepers.namespaces.activity;
-    let sources = if namespaces.is_some() {
-        activity.sources(&args.audit).map_err(anyhow::Error::msg)?
-    } else {
-        Sources::default()
-    };
-    let ear = (!sources.is_empty()).then(|| listen::ear(activity));
-    if let Some(ear) = &ear {
-        metrics.add(|registry| ear.register(registry));
-    }
-    let counts = Counts::default();
-    if addresses.is_some() {
-        metrics.add_by_full_name(|registry| counts.register(registry));
+    for keeper in &keepers {
+        keeper.register_metrics(&mut metrics);
     }
     let metrics = Arc::new(metrics);
     let journal = match &args.journal {
@@ -91,139 +66,145 @@ async fn operate(args: &Run, config: &Config, on: &[&str]) -> Result<()> {
     };
     let listener = TcpListener::bind(args.listen)
         .await
-        .with_context(|| format!("--listen {}: is another program there?", args.listen))?;
+        .with_context(|| format!("--listen {}: is another program using it?", args.listen))?;
     tracing::info!("answering on {}", listener.local_addr()?);
-    let more = ear.as_ref().map(listen::routes).unwrap_or_default();
-    let of = |name, health: &Option<Health>| health.clone().map(|health| (name, health));
-    let healths = [of(Namespaces::NAME, &namespaces), of(Addresses::NAME, &addresses)].into_iter().flatten().collect();
-    let serving = tokio::spawn(health::serve(listener, healths, metrics.clone(), more));
-    let cluster = live::settings(&args.cluster).await?;
+    let healths: Vec<Health> = keepers.iter().map(|_| Health::default()).collect();
+    let served = keepers.iter().map(|keeper| keeper.name()).zip(healths.iter().cloned()).collect();
+    let serving = tokio::spawn(health::serve(listener, served, metrics.clone(), routes));
     if args.dry_run {
         tracing::info!("dry run: nothing is written");
     }
-    let timing = Timing::of(config.lease.unsigned_abs());
-    let (clock, identity, dry_run) = (Clock::new(crate::now), identity(), args.dry_run);
-    let house = House { cluster, clock, journal, metrics, identity, timing, dry_run };
-    let stop = told_to_stop()?.boxed_local().shared();
-    let mut keepers = Vec::new();
-    if let Some(health) = namespaces {
-        let source = hear_of_uses(args, config, sources, ear, &house.cluster).await?;
-        let world = NamespacesWorld { policy: config.keepers.namespaces.policy(), last_gap: None };
-        let beside = |engine: &Arc<Engine>| Uses::new(source, engine);
-        keepers.push(house.keep::<Namespaces, _>(world, config, health, beside, stop.clone()).boxed_local());
-    }
-    if let Some(health) = addresses {
-        let world = AddressesWorld { policy: config.keepers.addresses.policy(), leads: true };
-        keepers.push(house.keep::<Addresses, _>(world, config, health, |_| counts, stop.clone()).boxed_local());
-    }
-    try_join_all(keepers).await?;
+    let operator = Operator {
+        cluster,
+        clock: Clock::new(crate::now),
+        journal,
+        metrics,
+        identity: identity(),
+        timing: Timing::of(config.lease_duration.unsigned_abs()),
+        dry_run: args.dry_run,
+    };
+    let shutdown = shutdown_signal()?.boxed_local().shared();
+    let runs = keepers.iter().zip(healths).map(|(keeper, health)| keeper.run(&operator, health, shutdown.clone()));
+    try_join_all(runs).await?;
     serving.abort();
     Ok(())
 }
 
-/// Begins to listen for uses of namespaces, if anybody tells of them.
-async fn hear_of_uses(
-    args: &Run,
-    config: &Config,
-    sources: Sources,
-    ear: Option<Ear>,
-    cluster: &Cluster,
-) -> Result<Option<Source>> {
-    let keeper = &config.keepers.namespaces;
-    let Some(ear) = ear else {
-        tracing::info!("activity is what the annotation activity-status says: somebody else writes it");
-        if keeper.fallback.is_some() {
-            tracing::warn!(
-                "the fallback is on, but nobody here hears of activity: where nobody writes activity-status, everything looks idle"
-            );
-        }
-        return Ok(None);
-    };
-    let record = (!args.dry_run).then(|| keeper.activity.record.unsigned_abs());
-    let resumes = sources.listen.is_none();
-    listen::begin(sources, &ear, record).await?;
-    Ok(Some(listen::source(cluster, ear, &keeper.activity, resumes)?))
-}
-
 /// What all keepers of a process share.
-struct House {
-    cluster: Cluster,
+pub struct Operator {
+    cluster: KubeConfig,
     clock: Clock,
     journal: Journal,
     metrics: Arc<Metrics>,
+    /// Different for every process.
     identity: String,
     timing: Timing,
     dry_run: bool,
 }
 
-impl House {
-    /// Has a keeper campaign and work until `stop` rings; then it hands its lead back.
-    async fn keep<K: Console, B: Beside<K>>(
+impl Operator {
+    /// Runs a keeper until shutdown, then gives up its leadership.
+    pub(crate) async fn run_keeper<K: KeeperCli>(
         &self,
-        world: K::World,
-        config: &Config,
+        keeper: Arc<K>,
+        config: &CommonConfig,
         health: Health,
-        beside: impl FnOnce(&Arc<Engine>) -> B,
-        stop: impl Future<Output = ()>,
+        shutdown: Shutdown,
     ) -> Result<()> {
-        let Self { cluster, clock, journal, metrics, identity, timing, dry_run } = self;
-        let common = K::common(config);
-        let (limits, concurrency, calls) =
-            (keepers::limits::<K>(config), common.concurrency, common.calls_per_second.0);
-        let settings = Settings { world, limits, concurrency };
-        let reader = client::reader(cluster.clone())?;
-        let writer = |lead, calls| client::writer(cluster.clone(), lead, timing.call(), calls);
-        let state = |writer: &Client| State::new(writer.clone(), K::NAME, K::MANAGER);
-        let (hand_back, handed_back) = oneshot::channel::<()>();
-        let (mut lead, mut events, mut backup, mut lasts) = (None, Events::none(), None, Vec::new());
-        if !dry_run {
+        let (context, background) = self.context(&*keeper, config, health)?;
+        run_controller(keeper, Arc::new(context), shutdown).await;
+        background.stop().await;
+        Ok(())
+    }
+
+    /// What the keeper runs with: a Lease and the shared state, or on a node neither.
+    fn context<K: KeeperCli>(
+        &self,
+        keeper: &K,
+        config: &CommonConfig,
+        health: Health,
+    ) -> Result<(Context, Background)> {
+        let field_manager = lease_name(keeper.name());
+        let calls_per_second = config.calls_per_second.0;
+        let reader = client::reader(self.cluster.clone())?;
+        let writer = |leadership, qps| client::writer(self.cluster.clone(), leadership, self.timing.call(), qps);
+        let (mut leadership, mut events, mut standby) = (None, Events::disabled(), None);
+        let mut background = Background::default();
+        if !self.dry_run {
+            let (metrics, health) = (self.metrics.clone(), health.clone());
+            let (queue, writing) = Events::new(reader.clone(), &field_manager, &self.identity, metrics, health);
+            background.tasks.push(tokio::spawn(writing));
+            events = queue;
+        }
+        if let (Leadership::Lease { standby: role }, false) = (keeper.leadership(), self.dry_run) {
             let candidate = Candidate {
                 client: writer(None, None)?,
                 namespace: state::NAMESPACE.to_owned(),
-                name: K::MANAGER.to_owned(),
-                identity: identity.clone(),
-                timing: *timing,
-                clock: clock.clone(),
+                name: field_manager.clone(),
+                identity: self.identity.clone(),
+                timing: self.timing,
+                clock: self.clock.clone(),
             };
-            let (won, campaign) = candidate.campaign(async {
-                // Dropped is as good as rung.
-                let _ = handed_back.await;
+            let (release, released) = oneshot::channel::<()>();
+            let (handle, campaign) = candidate.campaign(async {
+                // An error means that the sender is gone, which ends the campaign as well.
+                let _ = released.await;
             });
-            let (say, telling) = Events::new(reader.clone(), K::MANAGER, identity, metrics.clone(), health.clone());
-            lasts.extend([tokio::spawn(campaign), tokio::spawn(telling)]);
-            (lead, events) = (Some(won), say);
-            if K::of_a_backup(&settings.world).is_some() {
-                let writer = writer(None, calls)?;
-                backup = Some(Backup { state: state(&writer), writer });
+            background.tasks.insert(0, tokio::spawn(campaign));
+            background.release = Some(release);
+            leadership = Some(handle);
+            if role == Standby::ActsAtResync {
+                let writer = writer(None, calls_per_second)?;
+                standby =
+                    Some(StandbyContext { state: StateStore::config_map(writer.clone(), &*field_manager), writer });
             }
         }
-        let writer = writer(lead.clone(), calls)?;
-        let engine = Arc::new(Engine {
-            state: state(&writer),
+        let writer = writer(leadership.clone(), calls_per_second)?;
+        let state = match keeper.leadership() {
+            Leadership::Lease { .. } => StateStore::config_map(writer.clone(), &*field_manager),
+            Leadership::PerNode { state_file } => StateStore::file(state_file),
+        };
+        let context = Context {
             reader,
             writer,
-            lead,
-            clock: clock.clone(),
-            journal: journal.clone(),
+            leadership,
+            state,
+            standby,
+            clock: self.clock.clone(),
+            journal: self.journal.clone(),
             events,
-            metrics: metrics.clone(),
+            metrics: self.metrics.clone(),
             health,
-            dry_run: *dry_run,
-            scan: common.scan.unsigned_abs(),
-            backup,
-        });
-        let beside = beside(&engine);
-        run(settings, engine, beside, stop).await;
-        // Whoever is next begins when nothing of this one is under way any more.
-        drop(hand_back);
-        for last in lasts {
-            let _ = tokio::time::timeout(LAST_WORDS, last).await;
-        }
-        Ok(())
+            limits: config.limits(keeper.default_limits()),
+            concurrency: config.concurrency,
+            dry_run: self.dry_run,
+            resync_interval: config.resync_interval.unsigned_abs(),
+            field_manager,
+        };
+        Ok((context, background))
     }
 }
 
-/// Different for every process, and telling people which one it is.
+/// What runs next to a keeper: its campaign for the Lease, and the writer of its Events.
+#[derive(Default)]
+struct Background {
+    tasks: Vec<JoinHandle<()>>,
+    /// Dropped to release the Lease.
+    release: Option<oneshot::Sender<()>>,
+}
+
+impl Background {
+    /// Releases the Lease, and waits for what is still to be written. Called after the last write, so that
+    /// the next leader starts when nothing of this one is running.
+    async fn stop(self) {
+        drop(self.release);
+        for task in self.tasks {
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, task).await;
+        }
+    }
+}
+
+/// Different for every process, and readable for people.
 fn identity() -> String {
     let host = std::env::var("POD_NAME")
         .or_else(|_| std::env::var("HOSTNAME"))
@@ -231,7 +212,8 @@ fn identity() -> String {
     format!("{}_{:08x}", host.as_deref().unwrap_or("caretaker"), fastrand::u32(..))
 }
 
-fn told_to_stop() -> Result<impl Future<Output = ()>> {
+/// Resolves at the first SIGTERM or SIGINT.
+fn shutdown_signal() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -239,16 +221,16 @@ fn told_to_stop() -> Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("told to stop");
+        tracing::info!("stopping");
     })
 }
 
-/// What happens, for people, on standard error. The journal is for programs.
-fn log() {
-    // kube tells what the health says already.
+/// Log lines for people, on standard error. The journal is for programs.
+fn init_tracing() {
+    // The health endpoint already reports what kube would log.
     let targets = Targets::new().with_default(LevelFilter::INFO);
     let targets = targets.with_target("kube_runtime", LevelFilter::OFF).with_target("kube_client", LevelFilter::OFF);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // A second one in the same process keeps the first's.
+    // Fails if it was called before in this process, which is fine.
     let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();
 }

@@ -1,116 +1,104 @@
 //! `caretaker simulate`: the clock run forward.
 
-mod audit;
-mod uses;
+mod activity;
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use caretaker_core::simulate::SimulatedEvent;
-use caretaker_core::{Action as _, Keeper, Timestamp, time};
-use caretaker_namespaces::Namespaces;
+use caretaker_core::simulate::SimulatedEventOf;
+use caretaker_core::{Action, Keeper, Timestamp, time};
 use serde::Serialize;
 
-use crate::cli::{Simulate, SimulateOutput};
-use crate::output::{Answer, json};
-use crate::scene::Scene;
-use crate::stage::Staged;
+use crate::cli::{SimulateArgs, SimulateOutput};
+use crate::output::{Output, json};
+use crate::snapshot::{DynSnapshot, Snapshot, UseState, Wanted};
 use crate::timeline;
+use activity::Activity;
 
-/// One thing that happens.
+pub use caretaker_namespaces::attribution::BlockedUser;
+
+/// One event of a simulation.
 #[derive(Debug, Serialize)]
-pub struct Row<'a> {
+#[serde(rename_all = "camelCase")]
+pub struct EventRow<'a> {
     pub(crate) at: Timestamp,
     pub(crate) keeper: &'static str,
-    pub(crate) kind: &'static str,
+    pub(crate) kind: &'a str,
     pub(crate) namespace: Option<&'a str>,
     pub(crate) name: &'a str,
     pub(crate) action: Option<&'static str>,
     pub(crate) rule: &'static str,
     pub(crate) because: &'a str,
-    /// Whose use woke it, where an audit log tells.
+    /// The user who was blocked until this wake, if an audit log shows one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waited: Option<&'a Waiting>,
-    /// Whether it happens to the keeper as a whole.
+    blocked_user: Option<&'a BlockedUser>,
+    /// True if it is about the keeper as a whole.
     #[serde(skip)]
-    pub(crate) is_of_all: bool,
+    pub(crate) of_keeper: bool,
 }
 
-/// Somebody who found a namespace asleep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Waiting {
-    user: String,
-    what: String,
-}
-
-/// Answers it.
-pub fn answer(args: &Simulate, now: Timestamp) -> Result<Answer> {
+/// Runs the command.
+pub fn run(args: &SimulateArgs, now: Timestamp) -> Result<Output> {
     let stdin = Some(Path::new("-"));
-    if args.activity.as_deref() == stdin && args.source.from.as_deref() == stdin {
+    if args.activity.as_deref() == stdin && args.input.from.as_deref() == stdin {
         bail!("--from and --activity cannot both be standard input; put one of them in a file");
     }
-    let mut scene = Scene::read(&args.source)?;
+    // What the operator has recorded until today does not apply to the past.
+    let use_state = if args.audit.is_empty() { UseState::Current } else { UseState::Ignored };
+    let mut snapshot = Snapshot::load(&args.input, &Wanted::Selected, use_state)?;
     let namespace = args.scope.namespace.as_deref();
-    if let Some(why) = scene.is_missing(namespace) {
-        return Ok(scene.refused(why));
+    if let Some(message) = snapshot.missing_namespace(namespace) {
+        return Ok(snapshot.not_found(message));
     }
-    let told = uses::read(&mut scene, args, now)?;
-    let start = args.start.or(told.span.map(|(first, _)| first)).unwrap_or(now);
-    let end = match (args.length, told.span) {
+    let activity = Activity::read(&mut snapshot, args, now)?;
+    let start = args.start.or(activity.span().map(|(first, _)| first)).unwrap_or(now);
+    let end = match (args.length, activity.span()) {
         (Some(length), _) => time::saturating_add(start, length),
         (None, Some((_, last))) if last > start => last,
         _ => bail!("--start is after the last event: give --for"),
     };
-    scene.notes.extend(told.span.and_then(|span| audit::outside(span, start, end)));
-    if let Some(stage) = scene.stage_mut::<Namespaces>() {
-        uses::set(stage, args, start);
+    activity.prepare(&mut snapshot, start, end);
+    for keeper in &mut snapshot.keepers {
+        keeper.simulate(namespace, start, end);
     }
-    for stage in &mut scene.stages {
-        stage.play(namespace, start, end);
-    }
-    if let Some(stage) = scene.stage_mut::<Namespaces>() {
-        told.name_them(stage);
-    }
-    let rows = rows(&scene.stages);
+    activity.attribute_wakes(&mut snapshot);
+    let rows = rows(&snapshot.keepers);
     let text = match args.output {
         SimulateOutput::Json => json(&rows)?,
         SimulateOutput::Timeline => {
-            let mut text = timeline::draw(&scene.stages, &rows, start, end);
-            if let Some(stage) = scene.stage::<Namespaces>().filter(|_| !args.audit.is_empty()) {
-                text.push_str(&told.tell(stage));
-            }
-            text
+            timeline::draw(&snapshot.keepers, &rows, start, end) + &activity.show_users(&snapshot)
         }
     };
-    Ok(Answer { text, code: scene.code(), notes: scene.notes })
+    Ok(snapshot.output(text))
 }
 
-/// What happens on all stages, in order of time.
-pub(crate) fn rows(stages: &[Box<dyn Staged>]) -> Vec<Row<'_>> {
-    let mut rows: Vec<Row<'_>> = stages.iter().flat_map(|stage| stage.rows()).collect();
+/// The events of all keepers, in order of time.
+pub(crate) fn rows(keepers: &[Box<dyn DynSnapshot>]) -> Vec<EventRow<'_>> {
+    let mut rows: Vec<EventRow<'_>> = keepers.iter().flat_map(|keeper| keeper.events()).collect();
     rows.sort_by_key(|row| row.at);
     rows
 }
 
-impl<'a> Row<'a> {
-    /// What happens, in the terms of people.
-    pub(crate) fn of<K: Keeper>(
-        event: &'a SimulatedEvent<K::Action>,
+impl<'a> EventRow<'a> {
+    /// An event with the names of its subject.
+    pub(crate) fn new<K: Keeper>(
+        keeper: &K,
+        event: &'a SimulatedEventOf<K>,
         subjects: &'a [K::Subject],
-        waited: Option<&'a Waiting>,
+        blocked_user: Option<&'a BlockedUser>,
     ) -> Self {
-        let name = event.subject.map(|i| K::name(&subjects[i]));
+        let subject = event.subject.map(|i| keeper.subject_ref(&subjects[i]));
         Self {
             at: event.at,
-            keeper: K::NAME,
-            kind: name.map_or("Keeper", |n| n.kind),
-            namespace: name.and_then(|n| n.namespace),
-            name: name.map_or(K::NAME, |n| n.name),
-            action: event.action.as_ref().map(K::Action::name),
-            rule: event.rule,
+            keeper: keeper.name(),
+            kind: subject.map_or("Keeper", |subject| subject.kind),
+            namespace: subject.and_then(|subject| subject.namespace),
+            name: subject.map_or(keeper.name(), |subject| subject.name),
+            action: event.action.as_ref().map(Action::name),
+            rule: event.rule.name(),
             because: &event.because,
-            waited,
-            is_of_all: name.is_none(),
+            blocked_user,
+            of_keeper: subject.is_none(),
         }
     }
 }

@@ -1,70 +1,68 @@
-//! A simulation as something to look at: a lane per subject, and below what happens when.
+//! A simulation as a picture: a lane for each subject, and below it what happens when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_core::simulate::SimulatedEvent;
 use caretaker_core::{Action as _, Timestamp, duration, time};
 
-use crate::keepers::Console;
-use crate::output::cell;
-use crate::simulate::Row;
-use crate::stage::Staged;
+use crate::keepers::KeeperCli;
+use crate::output::{align, indented};
+use crate::simulate::EventRow;
+use crate::snapshot::{DynSnapshot, KeeperSnapshot};
 
 /// Columns of a lane.
 const WIDTH: usize = 60;
-/// More lanes than this are no picture any more.
-const LANES: usize = 40;
+/// Maximum number of lanes that are drawn.
+const MAX_LANES: usize = 40;
 
-pub(crate) fn draw(stages: &[Box<dyn Staged>], rows: &[Row<'_>], start: Timestamp, end: Timestamp) -> String {
+/// The whole picture.
+pub(crate) fn draw(
+    keepers: &[Box<dyn DynSnapshot>],
+    rows: &[EventRow<'_>],
+    start: Timestamp,
+    end: Timestamp,
+) -> String {
     let length = duration::format(time::duration_between(start, end));
     let mut text = format!("{} to {} ({length})\n\n", time::format(start), time::format(end));
     if rows.is_empty() {
-        let all: usize = stages.iter().map(|stage| stage.count()).sum();
+        let all: usize = keepers.iter().map(|keeper| keeper.subject_count()).sum();
         text.push_str(&format!("Nothing happens to any of {all} subjects.\n"));
         return text;
     }
-    for stage in stages {
-        text.push_str(&stage.lanes(start, end));
+    for keeper in keepers {
+        text.push_str(&keeper.lanes(start, end));
     }
-    events(&mut text, rows, stages.len() > 1);
+    push_events(&mut text, rows, keepers.len() > 1);
     text.push('\n');
-    // Who has nothing to look at has nothing to say beside somebody who has.
-    for stage in stages.iter().filter(|stage| stages.len() == 1 || stage.count() > 0) {
-        let of = if stages.len() > 1 { format!(" of {}", stage.keeper()) } else { String::new() };
-        text.push_str(&format!("Of {} subjects{of} {}.\n", stage.count(), stage.summary()));
+    // Among several keepers, one without subjects is left out.
+    for keeper in keepers.iter().filter(|keeper| keepers.len() == 1 || keeper.subject_count() > 0) {
+        let prefix = if keepers.len() > 1 { format!("{}: ", keeper.keeper()) } else { String::new() };
+        text.push_str(&format!("{prefix}{}.\n", keeper.summary()));
     }
     text
 }
 
 fn title(kind: &str, namespace: Option<&str>, name: &str) -> String {
-    cell(&namespace.map_or_else(|| name.to_owned(), |ns| format!("{kind} {ns}/{name}")))
+    namespace.map_or_else(|| name.to_owned(), |ns| format!("{kind} {ns}/{name}"))
 }
 
-fn moved<A>(happened: &[SimulatedEvent<A>]) -> BTreeSet<usize> {
-    happened.iter().filter_map(|h| h.subject).collect()
+fn affected<R, A>(events: &[SimulatedEvent<R, A>]) -> BTreeSet<usize> {
+    events.iter().filter_map(|event| event.subject).collect()
 }
 
-/// A lane for each subject that is touched.
-pub(crate) fn lanes<K: Console>(
-    subjects: &[K::Subject],
-    happened: &[SimulatedEvent<K::Action>],
-    start: Timestamp,
-    end: Timestamp,
-) -> String {
-    let (mut text, moved) = (String::new(), moved(happened));
-    if moved.is_empty() {
-        return text;
+/// A lane for each subject that is affected.
+pub(crate) fn lanes<K: KeeperCli>(snapshot: &KeeperSnapshot<K>, start: Timestamp, end: Timestamp) -> String {
+    let KeeperSnapshot { keeper, subjects, events, .. } = snapshot;
+    let affected = affected(events);
+    if affected.is_empty() {
+        return String::new();
     }
-    if moved.len() > LANES {
+    if affected.len() > MAX_LANES {
         return format!(
-            "The lanes of {} subjects are left out: more than {LANES} are no picture. Choose a namespace with -n to see them.\n\n",
-            moved.len()
+            "The lanes of {} subjects are left out: at most {MAX_LANES} are drawn. Choose a namespace with -n to see them.\n\n",
+            affected.len()
         );
     }
-    let name = |i: &usize| {
-        let name = K::name(&subjects[*i]);
-        title(name.kind, name.namespace, name.name)
-    };
     let column = |at: Timestamp| {
         let part = time::duration_between(start, at).as_secs_f64() / time::duration_between(start, end).as_secs_f64();
         #[expect(
@@ -76,69 +74,62 @@ pub(crate) fn lanes<K: Console>(
         let column = (part * WIDTH as f64) as usize;
         column.min(WIDTH - 1)
     };
-    let wide = moved.iter().map(|i| name(i).chars().count()).max().unwrap_or(0);
-    for i in &moved {
-        let mut lane = vec![K::lane(&subjects[*i]); WIDTH];
+    let mut rows = Vec::new();
+    for i in &affected {
+        let mut lane = vec![keeper.initial_fill(&subjects[*i]); WIDTH];
         let mut marks = BTreeMap::new();
-        for event in happened.iter().filter(|h| h.subject == Some(*i)) {
+        for event in events.iter().filter(|event| event.subject == Some(*i)) {
             let from = column(event.at);
-            let stroke = event.action.as_ref().map(K::stroke).unwrap_or_default();
-            if let Some(fill) = stroke.fill {
+            let mark = event.action.as_ref().map(|action| keeper.mark_for(action)).unwrap_or_default();
+            if let Some(fill) = mark.fill {
                 lane[from..].fill(fill);
             }
-            marks.extend(stroke.mark.map(|mark| (from, mark)));
+            marks.extend(mark.mark.map(|mark| (from, mark)));
         }
         for (at, mark) in marks {
             lane[at] = mark;
         }
-        let lane: String = lane.into_iter().collect();
-        text.push_str(format!("  {:wide$}  {lane}", name(i)).trim_end());
-        text.push('\n');
+        let shown = keeper.subject_ref(&subjects[*i]);
+        rows.push([title(shown.kind, shown.namespace, shown.name), lane.into_iter().collect()]);
     }
     let (from, to) = (start.strftime("%b %d %H:%M").to_string(), end.strftime("%b %d %H:%M").to_string());
-    text.push_str(&format!("  {:wide$}  {from}{to:>rest$}\n", "", rest = WIDTH - from.len()));
-    text.push_str(&format!("  {:wide$}  {}\n\n", "", K::LEGEND));
-    text
+    rows.push([String::new(), format!("{from}{to:>rest$}", rest = WIDTH - from.len())]);
+    rows.push([String::new(), keeper.legend().to_owned()]);
+    indented(rows) + "\n"
 }
 
-fn events(text: &mut String, rows: &[Row<'_>], many: bool) {
-    let title = |row: &Row<'_>| match row.is_of_all {
-        true if many => format!("all {}", row.keeper),
-        true => "all of them".to_owned(),
+/// The events, with a heading for each day.
+fn push_events(text: &mut String, rows: &[EventRow<'_>], many_keepers: bool) {
+    let title = |row: &EventRow<'_>| match row.of_keeper {
+        true if many_keepers => format!("all {}", row.keeper),
+        true => "all subjects".to_owned(),
         false => title(row.kind, row.namespace, row.name),
     };
-    let names = rows.iter().map(|row| title(row).chars().count()).max().unwrap_or(0);
-    let rules = rows.iter().map(|row| row.rule.len()).max().unwrap_or(0);
+    let cells = |row: &EventRow<'_>| {
+        let (clock, action) = (row.at.strftime("%H:%M:%S").to_string(), row.action.unwrap_or("stop").to_owned());
+        [clock, action, title(row), row.rule.to_owned(), row.because.to_owned()]
+    };
     let mut day = String::new();
-    for row in rows {
+    for (row, line) in rows.iter().zip(align(rows.iter().map(cells).collect())) {
         let today = row.at.strftime("%A %Y-%m-%d").to_string();
         if today != day {
             text.push_str(&format!("{today}\n"));
             day = today;
         }
-        let action = row.action.unwrap_or("stop");
-        let clock = row.at.strftime("%H:%M:%S");
-        text.push_str(&format!(
-            "  {clock}  {action:8}  {:names$}  {:rules$}  {}\n",
-            title(row),
-            row.rule,
-            cell(row.because)
-        ));
+        text.push_str(&format!("  {line}\n"));
     }
 }
 
-/// How many are touched, and how.
-pub(crate) fn summary<K: Console>(happened: &[SimulatedEvent<K::Action>]) -> String {
+/// How many subjects are affected, and by which actions.
+pub(crate) fn summary<K: KeeperCli>(snapshot: &KeeperSnapshot<K>) -> String {
     let mut counts: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
-    for h in happened {
-        if let (Some(action), Some(i)) = (&h.action, h.subject) {
+    for event in &snapshot.events {
+        if let (Some(action), Some(i)) = (&event.action, event.subject) {
             counts.entry(action.name()).or_default().insert(i);
         }
     }
-    let words: Vec<String> = K::SUMMARY
-        .iter()
-        .filter_map(|(action, word)| counts.get(action).map(|who| format!("{} {word}", who.len())))
-        .collect();
-    let words = if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) };
-    format!("{} are touched{words}", moved(happened).len())
+    let count = |(action, words): (&str, &str)| counts.get(action).map(|who| format!("{} {words}", who.len()));
+    let parts: Vec<String> = snapshot.keeper.summary().into_iter().filter_map(count).collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    format!("{} of {} subjects are affected{parts}", affected(&snapshot.events).len(), snapshot.subjects.len())
 }

@@ -13,20 +13,20 @@ use caretaker_testkit::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, PatchParams, PostParams};
-use operator::{LIMIT, becomes, caretaker, furnish, operate, settings};
+use operator::{TIMEOUT, caretaker, create_namespace, settings, start_operator, wait_for_state};
 use serde_json::json;
 
 const ONLY: [&str; 2] = ["--keepers", "addresses"];
 
-/// What was told of an object, by the name of its rule.
+/// The Event of a rule on an object of this kind.
 async fn event(pools: &Pools, namespace: &str, kind: &str, reason: &str) -> Event {
     let events: Api<Event> = Api::namespaced(pools.client.clone(), namespace);
-    until(&format!("an Event {reason} on a {kind}"), LIMIT, async || {
+    until(&format!("an Event {reason} on a {kind}"), TIMEOUT, async || {
         let all = events.list(&ListParams::default()).await.unwrap().items;
-        let fits = |e: &&Event| {
+        let matches = |e: &&Event| {
             e.reason.as_deref() == Some(reason) && e.regarding.as_ref().is_some_and(|r| r.kind.as_deref() == Some(kind))
         };
-        Ok(all.iter().find(fits).cloned().ok_or_else(|| format!("{} others", all.len())))
+        Ok(all.iter().find(matches).cloned().ok_or_else(|| format!("{} others", all.len())))
     })
     .await
     .unwrap()
@@ -34,11 +34,11 @@ async fn event(pools: &Pools, namespace: &str, kind: &str, reason: &str) -> Even
 
 async fn as_user(pools: &Pools, user: &str, args: &[&str]) -> Operator {
     let kubeconfig = pools.cluster.user_kubeconfig(user, Some("system:masters")).unwrap();
-    operate(&kubeconfig, args).await
+    start_operator(&kubeconfig, args).await
 }
 
 #[tokio::test]
-async fn what_leaked_goes_back_and_what_lives_stays() {
+async fn a_leaked_address_is_released_and_a_used_one_stays() {
     let pools = Pools::new().await;
     let live = pools.pod("web", "10.0.0.1", 30).await;
     let gone = leaked(0).2;
@@ -46,21 +46,21 @@ async fn what_leaked_goes_back_and_what_lives_stays() {
     pools.endpoint("worker", &gone, "10.0.0.2").await;
     pools.pool("pool", &[record("10.0.0.1", "web", &live), record("10.0.0.2", "worker", &gone)]).await;
 
-    let operator = operate(&pools.cluster.kubeconfig(), &ONLY).await;
+    let operator = start_operator(&pools.cluster.kubeconfig(), &ONLY).await;
     operator.ready().await;
     pools.holds("pool", &["10.0.0.1"]).await;
     pools.has_endpoints(&["web"]).await;
 
-    operator.tells("worker", "EndpointAbandoned release done").await;
+    operator.tells("worker", "EndpointAbandoned delete-endpoint done").await;
     assert_eq!(operator.story("10.0.0.2"), ["PodGone release done"]);
-    let told = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.2").unwrap();
+    let entry = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.2").unwrap();
     assert_eq!(
-        (&told["keeper"], &told["kind"], &told["namespace"], &told["uid"]),
+        (&entry["keeper"], &entry["kind"], &entry["namespace"], &entry["uid"]),
         (&json!("addresses"), &json!("IP"), &json!(null), &json!(gone))
     );
-    assert_eq!(told["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
-    let told = event(&pools, "default", "SpiderIPPool", "PodGone").await;
-    assert_eq!(told.note.as_deref(), Some("released 10.0.0.2: there is no pod shop/worker"));
+    assert_eq!(entry["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
+    let published = event(&pools, "default", "SpiderIPPool", "PodGone").await;
+    assert_eq!(published.note.as_deref(), Some("released 10.0.0.2: there is no pod shop/worker"));
     assert_eq!(operator.metric("spiderpool_ip_gc_counts "), Some(1.0), "{}", operator.ask("/metrics").1);
     assert_eq!(operator.metric("spiderpool_ip_gc_failure_counts "), Some(0.0));
     let counted = r#"caretaker_actions_total{keeper="addresses",action="release",rule="PodGone",outcome="done"}"#;
@@ -78,17 +78,18 @@ async fn a_terminating_pod_keeps_its_address_until_its_time_is_over() {
     let pools = Pools::new().await;
     let (web, api) = (pools.pod("web", "10.0.0.1", 2).await, pools.pod("api", "10.0.0.2", 600).await);
     pools.pool("pool", &[record("10.0.0.1", "web", &web), record("10.0.0.2", "api", &api)]).await;
-    let (_folder, config) = settings("keepers: {addresses: {delay: 1s}}");
+    let (_folder, config) = settings("keepers: {addresses: {extraGracePeriod: 1s}}");
     let operator =
-        operate(&pools.cluster.kubeconfig(), &[&ONLY[..], &["--config", config.to_str().unwrap()]].concat()).await;
+        start_operator(&pools.cluster.kubeconfig(), &[&ONLY[..], &["--config", config.to_str().unwrap()]].concat())
+            .await;
     operator.ready().await;
 
     pools.cluster.kubectl(&["-n", "shop", "delete", "pod", "web", "api", "--wait=false"]).unwrap();
     pools.holds("pool", &["10.0.0.2"]).await;
 
     operator.tells("10.0.0.1", "PodTerminating release done").await;
-    let told = event(&pools, "shop", "Pod", "PodTerminating").await;
-    assert_eq!(told.regarding.unwrap().name.as_deref(), Some("web"));
+    let published = event(&pools, "shop", "Pod", "PodTerminating").await;
+    assert_eq!(published.regarding.unwrap().name.as_deref(), Some("web"));
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
     let line = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.1").unwrap();
     let at: caretaker_core::Timestamp = line["at"].as_str().unwrap().parse().unwrap();
@@ -102,8 +103,8 @@ async fn a_dry_run_writes_nothing_at_all() {
     pools.endpoint("worker", &leaked(7).2, "10.0.0.9").await;
 
     let mut operator = as_user(&pools, "dry", &[&ONLY[..], &["--dry-run"]].concat()).await;
-    operator.tells("10.0.0.1", "PodGone release rehearsed").await;
-    operator.tells("worker", "EndpointAbandoned release rehearsed").await;
+    operator.tells("10.0.0.1", "PodGone release dry-run").await;
+    operator.tells("worker", "EndpointAbandoned delete-endpoint dry-run").await;
     assert!(operator.stop().success());
 
     assert!(operator.journal().iter().all(|line| line["dryRun"] == true));
@@ -114,25 +115,25 @@ async fn a_dry_run_writes_nothing_at_all() {
 }
 
 #[tokio::test]
-async fn a_flood_opens_the_breaker_until_a_person_has_looked() {
+async fn a_flood_opens_the_breaker_until_a_person_resets_it() {
     let pools = Pools::new().await;
     let all: Vec<_> = (0..150).map(leaked).collect();
     pools.pool("pool", &all).await;
     pools.pool("other", &[record("10.0.9.1", "gone", &leaked(500).2)]).await;
-    let operator = operate(&pools.cluster.kubeconfig(), &ONLY).await;
+    let operator = start_operator(&pools.cluster.kubeconfig(), &ONLY).await;
     operator.ready().await;
 
     operator.tells("caretaker-state", "BreakerOpen - refused").await;
     assert_eq!(operator.metric(r#"caretaker_breaker_open{keeper="addresses"}"#), Some(1.0));
-    let (code, said, _) = caretaker(&pools.cluster, &["breaker", "show", "addresses"]);
+    let (code, output, _) = caretaker(&pools.cluster, &["breaker", "show", "addresses"]);
     assert_eq!(code, 0);
-    assert!(said.contains("151 of 151 subjects are due for release within 10m, the limit is 100"), "{said}");
+    assert!(output.contains("151 of 151 subjects are due for release within 10m, the limit is 100"), "{output}");
     assert_eq!(pools.records("pool").await.len(), 150);
     let (_, plan, _) = caretaker(&pools.cluster, &["plan", "--keepers", "addresses"]);
     assert!(plan.contains("151 refused") && plan.contains("BreakerOpen"), "{plan}");
 
-    let (code, said, _) = caretaker(&pools.cluster, &["breaker", "reset", "addresses"]);
-    assert_eq!((code, said.contains("is closed")), (0, true), "{said}");
+    let (code, output, _) = caretaker(&pools.cluster, &["breaker", "reset", "addresses"]);
+    assert_eq!((code, output.contains("is closed")), (0, true), "{output}");
     pools.holds("pool", &[]).await;
     pools.holds("other", &[]).await;
 }
@@ -147,46 +148,47 @@ async fn what_cannot_be_read_is_reported_once_and_left_alone() {
     pools.api("SpiderIPPool").patch_status("broken", &PatchParams::default(), &patch).await.unwrap();
     pools.endpoint("worker", &leaked(1).2, "10.0.0.9").await;
 
-    let operator = operate(&pools.cluster.kubeconfig(), &ONLY).await;
+    let operator = start_operator(&pools.cluster.kubeconfig(), &ONLY).await;
     operator.ready().await;
     operator.tells("broken", "UnreadablePool - refused").await;
-    operator.tells("10.7.0.1", "OutsideItsPool - refused").await;
-    let told = event(&pools, "default", "SpiderIPPool", "OutsideItsPool").await;
-    assert_eq!(told.regarding.unwrap().name.as_deref(), Some("pool"));
+    operator.tells("10.7.0.1", "IPOutsidePool - refused").await;
+    let published = event(&pools, "default", "SpiderIPPool", "IPOutsidePool").await;
+    assert_eq!(published.regarding.unwrap().name.as_deref(), Some("pool"));
     event(&pools, "default", "SpiderIPPool", "UnreadablePool").await;
 
-    // Something else happens to both; nothing is told again.
+    // Both objects change in another way; nothing is reported again.
     pools.cluster.kubectl(&["annotate", "spiderippool", "--all", "example.com/edited=yes"]).unwrap();
     pools.pool("third", &[leaked(2)]).await;
     pools.holds("third", &[]).await;
     assert_eq!(operator.story("broken"), ["UnreadablePool - refused"]);
-    assert_eq!(operator.story("10.7.0.1"), ["OutsideItsPool - refused"]);
+    assert_eq!(operator.story("10.7.0.1"), ["IPOutsidePool - refused"]);
     let status = pools.api("SpiderIPPool").get("broken").await.unwrap().data["status"].clone();
     assert_eq!(status, text["status"], "it is untouched");
-    assert_eq!(pools.endpoints().await, ["worker"], "a record of it may stand where nobody can read it");
+    assert_eq!(pools.endpoints().await, ["worker"], "a record of it may be in the pool that cannot be read");
 }
 
 #[tokio::test]
-async fn a_backup_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
+async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
     let pools = Pools::new().await;
     let web = pools.pod("web", "10.0.0.1", 1).await;
     pools.pool("pool", &[record("10.0.0.1", "web", &web)]).await;
-    // So long a Lease that nobody else leads within this test.
-    let (_folder, config) = settings("{lease: 10m, keepers: {addresses: {delay: 1s, scan: 2s}}}");
+    // A Lease so long that no other replica leads within this test.
+    let (_folder, config) =
+        settings("{leaseDuration: 10m, keepers: {addresses: {extraGracePeriod: 1s, resyncInterval: 2s}}}");
     let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
     let leader = as_user(&pools, "leader", &args).await;
     leader.ready().await;
-    let backup = as_user(&pools, "backup", &args).await;
-    backup.ready().await;
+    let standby = as_user(&pools, "standby", &args).await;
+    standby.ready().await;
     signal("STOP", leader.id());
 
     pools.cluster.kubectl(&["-n", "shop", "delete", "pod", "web", "--wait=false"]).unwrap();
     pools.add_record("pool", ("10.0.0.2", "worker", &leaked(0).2)).await;
     pools.holds("pool", &["10.0.0.1"]).await;
-    assert_eq!(backup.story("10.0.0.2"), ["PodGone release done"]);
-    // Another scan, after the time of the Terminating pod is over for long.
+    assert_eq!(standby.story("10.0.0.2"), ["PodGone release done"]);
+    // Another resync, long after the grace period of the Terminating pod has ended.
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
-    until("the time to be over", LIMIT, async || {
+    until("the time to be over", TIMEOUT, async || {
         let left = deletion + caretaker_core::SignedDuration::from_secs(3) - caretaker_core::Timestamp::now();
         Ok(if left.get_milliseconds() < 0 && left.get_seconds() <= 0 { Ok(()) } else { Err(left.to_string()) })
     })
@@ -198,7 +200,7 @@ async fn a_backup_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
     signal("CONT", leader.id());
     pools.holds("pool", &[]).await;
     assert_eq!(leader.story("10.0.0.1"), ["PodTerminating release done"]);
-    assert_eq!(backup.story("10.0.0.1"), Vec::<String>::new());
+    assert_eq!(standby.story("10.0.0.1"), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -206,12 +208,12 @@ async fn a_new_leader_rebuilds_every_deadline_from_the_objects() {
     let pools = Pools::new().await;
     let web = pools.pod("web", "10.0.0.1", 6).await;
     pools.pool("pool", &[record("10.0.0.1", "web", &web)]).await;
-    let (_folder, config) = settings("{lease: 3s, keepers: {addresses: {delay: 1s}}}");
+    let (_folder, config) = settings("{leaseDuration: 3s, keepers: {addresses: {extraGracePeriod: 1s}}}");
     let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
     let mut first = as_user(&pools, "first", &args).await;
     first.ready().await;
     pools.cluster.kubectl(&["-n", "shop", "delete", "pod", "web", "--wait=false"]).unwrap();
-    until("the first to trace it", LIMIT, async || {
+    until("the first to wait for it", TIMEOUT, async || {
         let waiting = first.metric(r#"caretaker_subjects{keeper="addresses",next="wait"}"#);
         Ok(if waiting == Some(1.0) { Ok(()) } else { Err(format!("{waiting:?}")) })
     })
@@ -226,7 +228,7 @@ async fn a_new_leader_rebuilds_every_deadline_from_the_objects() {
 }
 
 #[tokio::test]
-async fn a_leader_killed_in_the_middle_is_followed_by_one_that_completes_it() {
+async fn a_leader_that_is_killed_in_the_middle_is_followed_by_one_that_completes_it() {
     let pools = Pools::new().await;
     let live = pools.pod("web", "10.0.8.1", 30).await;
     pools.endpoint("web", &live, "10.0.8.1").await;
@@ -236,11 +238,11 @@ async fn a_leader_killed_in_the_middle_is_followed_by_one_that_completes_it() {
     }
     records.push(record("10.0.8.1", "web", &live));
     pools.pool("pool", &records).await;
-    // Slow enough to be caught half way.
-    let (_folder, config) = settings("{lease: 3s, keepers: {addresses: {callsPerSecond: 8}}}");
+    // Slow enough to be interrupted half way.
+    let (_folder, config) = settings("{leaseDuration: 3s, keepers: {addresses: {callsPerSecond: 8}}}");
     let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
     let mut first = as_user(&pools, "first", &args).await;
-    until("some endpoints to be gone", LIMIT, async || {
+    until("some endpoints to be gone", TIMEOUT, async || {
         let left = pools.endpoints().await.len();
         Ok(if left < 12 { Ok(()) } else { Err(format!("{left} are there")) })
     })
@@ -248,7 +250,7 @@ async fn a_leader_killed_in_the_middle_is_followed_by_one_that_completes_it() {
     .unwrap();
 
     first.kill();
-    assert!(pools.endpoints().await.len() > 1, "it was in the middle");
+    assert!(pools.endpoints().await.len() > 1, "it was interrupted in the middle");
     let _second = as_user(&pools, "second", &args).await;
 
     pools.has_endpoints(&["web"]).await;
@@ -260,12 +262,12 @@ async fn two_keepers_work_side_by_side() {
     let pools = Pools::new().await;
     pools.pool("pool", &[leaked(0)]).await;
     Api::all(pools.client.clone()).create(&PostParams::default(), &mk_namespace("bank")).await.unwrap();
-    furnish(&pools.client, "office", 2).await;
+    create_namespace(&pools.client, "office", 2).await;
 
-    let mut operator = operate(&pools.cluster.kubeconfig(), &["--keepers", "namespaces,addresses"]).await;
+    let mut operator = start_operator(&pools.cluster.kubeconfig(), &["--keepers", "namespaces,addresses"]).await;
     operator.ready().await;
     pools.holds("pool", &[]).await;
-    becomes(&pools.client, "office", "sleep", 0).await;
+    wait_for_state(&pools.client, "office", "sleep", 0).await;
 
     let (_, ready) = operator.ask("/readyz");
     assert!(

@@ -1,6 +1,6 @@
-//! What is asked for and not there, what is written by others, and what is asked in other words.
+//! Subjects that do not exist, text from the cluster, and other ways to ask.
 
-mod console;
+mod cli;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -8,24 +8,24 @@ use std::process::{Command, Stdio};
 use rstest::rstest;
 use serde_json::Value;
 
-use console::{AT, caretaker, folder, json, namespaces, root, text};
+use cli::{AT, caretaker, folder, json, namespaces, root, text};
 
-const SLEEPY: &str = "kind: Namespace\nmetadata:\n  name: shop\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{\"LastActivityTime\":\"2026-03-02T08:00:00Z\"}'\n";
+const IDLE: &str = "kind: Namespace\nmetadata:\n  name: shop\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n  annotations:\n    sleepmode.kubefree.com/activity-status: '{\"LastActivityTime\":\"2026-03-02T08:00:00Z\"}'\n";
 
 #[rstest]
 #[case::plan(&["plan", "-n", "shop-previw"])]
 #[case::simulate(&["simulate", "--for", "1d", "-n", "shop-previw"])]
 #[case::explain(&["explain", "ns/shop-previw"])]
-fn a_namespace_that_is_not_there_is_an_error_with_a_suggestion(#[case] args: &[&str]) {
+fn a_missing_namespace_is_an_error_with_a_suggestion(#[case] args: &[&str]) {
     let output = caretaker(&[args, &["--from", "examples/cluster"]].concat());
 
-    let said = text(&output.stderr);
+    let errors = text(&output.stderr);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
-    assert!(said.contains("there is no namespace \"shop-previw\"; did you mean shop-preview?"), "{said}");
+    assert!(errors.contains("there is no namespace \"shop-previw\"; did you mean shop-preview?"), "{errors}");
 }
 
 #[test]
-fn all_namespaces_is_what_is_shown_without_a_choice() {
+fn all_namespaces_are_shown_by_default() {
     let args = ["simulate", "--from", "examples/cluster", "--start", AT, "--for", "7d", "-o", "json"];
 
     assert_eq!(json(&args), json(&[args.as_slice(), &["-A"]].concat()));
@@ -33,7 +33,7 @@ fn all_namespaces_is_what_is_shown_without_a_choice() {
 }
 
 #[test]
-fn a_subject_may_be_named_by_two_words() {
+fn a_subject_may_be_given_as_two_words() {
     let ask = |subject: &[&str]| {
         text(&caretaker(&[&["explain"], subject, &["--from", "examples/cluster", "--at", AT]].concat()).stdout)
     };
@@ -48,16 +48,21 @@ fn a_subject_may_be_named_by_two_words() {
 fn explain_as_json_has_the_documented_fields() {
     let output = caretaker(&["explain", "ns/shop-preview", "--from", "examples/cluster", "--at", AT, "-o", "json"]);
 
-    let story: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!((&story["kind"], &story["name"]), (&"Namespace".into(), &"shop-preview".into()));
-    assert!(story["facts"].as_array().unwrap().iter().any(|f| f["name"] == "sleep-after" && f["value"] == "1d"));
-    let tried = story["rules"].as_array().unwrap();
-    assert_eq!(tried.iter().filter(|r| r["fits"] == true).count(), 1, "the last one asked is the one that fits");
+    let explanation: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&explanation["kind"], &explanation["name"]), (&"Namespace".into(), &"shop-preview".into()));
+    assert!(explanation["facts"].as_array().unwrap().iter().any(|f| f["name"] == "sleep-after" && f["value"] == "1d"));
+    let tried = explanation["rules"].as_array().unwrap();
     assert_eq!(
-        (&story["verdict"]["rule"], &story["verdict"]["action"]),
+        tried.iter().filter(|r| r["matched"] == true).count(),
+        1,
+        "the last one that is tried is the one that matches"
+    );
+    assert!(tried.iter().all(|r| !r["description"].as_str().unwrap().is_empty()));
+    assert_eq!(
+        (&explanation["verdict"]["rule"], &explanation["verdict"]["action"]),
         (&tried.last().unwrap()["rule"], &"sleep".into())
     );
-    assert!(!story["steps"].as_array().unwrap().is_empty());
+    assert!(!explanation["steps"].as_array().unwrap().is_empty());
 }
 
 #[test]
@@ -81,8 +86,8 @@ fn lint_as_json_has_the_documented_fields() {
 #[case::no_file(&[], 1, "no object in 0 files")]
 #[case::an_empty_file(&[("a.yaml", "# nothing\n")], 1, "no object in 1 files")]
 #[case::only_other_kinds(&[("a.yaml", "kind: Ingress\n")], 0, "nothing to check: 1 objects in 1 files")]
-#[case::upper_case(&[("a.YAML", SLEEPY)], 0, "1 objects in 1 files, nothing wrong")]
-fn lint_does_not_call_nothing_fine(#[case] files: &[(&str, &str)], #[case] code: i32, #[case] expected: &str) {
+#[case::upper_case(&[("a.YAML", IDLE)], 0, "1 objects in 1 files, nothing wrong")]
+fn lint_of_nothing_is_not_a_success(#[case] files: &[(&str, &str)], #[case] code: i32, #[case] expected: &str) {
     let folder = folder(files);
 
     let output = caretaker(&["lint", folder.path().to_str().unwrap()]);
@@ -101,8 +106,8 @@ fn help_is_a_command_too(#[case] args: &[&str], #[case] expected: &str) {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named_and_the_others_count() {
-    let cluster = folder(&[("a.yaml", SLEEPY)]);
+fn a_file_that_cannot_be_read_is_reported_and_the_others_count() {
+    let cluster = folder(&[("a.yaml", IDLE)]);
     std::os::unix::fs::symlink("nowhere", cluster.path().join("b.yaml")).unwrap();
 
     let output = caretaker(&["plan", "--from", cluster.path().to_str().unwrap(), "--at", AT]);
@@ -113,8 +118,8 @@ fn a_file_that_cannot_be_read_is_named_and_the_others_count() {
 }
 
 #[test]
-fn what_a_dump_lacks_is_said() {
-    let namespaces = folder(&[("a.yaml", SLEEPY)]);
+fn missing_kinds_in_a_dump_are_reported() {
+    let namespaces = folder(&[("a.yaml", IDLE)]);
     let workloads = folder(&[("a.yaml", "kind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n")]);
     let notes =
         |folder: &tempfile::TempDir| text(&caretaker(&["plan", "--from", folder.path().to_str().unwrap()]).stderr);
@@ -126,12 +131,12 @@ fn what_a_dump_lacks_is_said() {
 }
 
 #[test]
-fn activity_before_the_start_counts_as_what_was_last() {
-    let cluster = folder(&[("a.yaml", SLEEPY)]);
+fn activity_before_the_start_counts_as_the_last_activity() {
+    let cluster = folder(&[("a.yaml", IDLE)]);
     let uses = "{\"at\":\"2026-03-02T08:45:00Z\",\"namespace\":\"shop\"}\n{\"at\":\"2026-03-02T08:30:00Z\",\"namespace\":\"shop\"}\n{\"at\":\"2026-03-02T07:00:00Z\",\"namespace\":\"shop\"}\n";
     let from = cluster.path().to_str().unwrap();
     let args = ["simulate", "--from", from, "--start", AT, "--for", "4h", "-o", "json"];
-    assert_eq!(json(&args)[0]["at"], "2026-03-02T10:00:00Z", "two hours after what the annotation says");
+    assert_eq!(json(&args)[0]["at"], "2026-03-02T10:00:00Z", "two hours after the time in the annotation");
 
     let mut child = Command::new(env!("CARGO_BIN_EXE_caretaker"))
         .args([args.as_slice(), &["--activity", "-"]].concat())
@@ -149,7 +154,7 @@ fn activity_before_the_start_counts_as_what_was_last() {
 }
 
 #[test]
-fn standard_input_cannot_be_two_things() {
+fn standard_input_cannot_be_used_twice() {
     let output = caretaker(&["simulate", "--from", "-", "--activity", "-", "--for", "1d"]);
 
     assert_eq!(output.status.code(), Some(1));
@@ -162,7 +167,7 @@ fn standard_input_cannot_be_two_things() {
 #[case::explain(&["explain", "ns/shop"])]
 #[case::simulate(&["simulate", "--for", "30d"])]
 #[case::lint(&["lint"])]
-fn what_others_wrote_cannot_steer_the_terminal(#[case] args: &[&str]) {
+fn text_from_the_cluster_cannot_control_the_terminal(#[case] args: &[&str]) {
     let forged = r#"kind: Namespace
 metadata:
   name: shop
@@ -199,28 +204,28 @@ spec: {replicas: "\e\nForged row"}
 
     let output = caretaker(&args);
 
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(said.contains("shop"), "{said}");
-    assert!(said.lines().all(|l| !l.starts_with("Forged") && !l.contains('\u{1b}')), "{said:?}");
+    let all = text(&output.stdout) + &text(&output.stderr);
+    assert!(all.contains("shop"), "{all}");
+    assert!(all.lines().all(|l| !l.starts_with("Forged") && !l.contains('\u{1b}')), "{all:?}");
 }
 
 #[rstest]
 #[case::breaker(40, "but the breaker is open since")]
 #[case::pace(15, "is the pace and")]
-fn explain_says_why_the_bounds_hold_back(#[case] count: usize, #[case] expected: &str) {
+fn explain_shows_why_a_limit_holds_an_action_back(#[case] count: usize, #[case] expected: &str) {
     let due = folder(&[("a.yaml", &namespaces(count, "2026-03-02T07:00:00Z"))]);
 
     let name = format!("ns/ns-{:03}", count - 1);
     let output = caretaker(&["explain", &name, "--from", due.path().to_str().unwrap(), "--at", AT]);
 
-    let said = text(&output.stdout);
-    let verdict = said.split("Verdict").nth(1).unwrap_or_default();
-    assert!(verdict.contains(expected), "{said}");
+    let explanation = text(&output.stdout);
+    let verdict = explanation.split("Verdict").nth(1).unwrap_or_default();
+    assert!(verdict.contains(expected), "{explanation}");
 }
 
 #[test]
-fn a_crowd_has_no_lanes_and_the_timeline_says_so() {
-    let bare: String = (0..41).map(|i| SLEEPY.replace("name: shop", &format!("name: shop-{i}")) + "---\n").collect();
+fn many_subjects_have_no_lanes_and_the_timeline_says_so() {
+    let bare: String = (0..41).map(|i| IDLE.replace("name: shop", &format!("name: shop-{i}")) + "---\n").collect();
     let cluster = folder(&[("a.yaml", &bare), ("c.yaml", "keepers: {namespaces: {breaker: none}}\n")]);
     let (from, config) = (cluster.path().join("a.yaml"), cluster.path().join("c.yaml"));
     let args = [
@@ -247,7 +252,7 @@ fn a_crowd_has_no_lanes_and_the_timeline_says_so() {
 #[case::yes("true")]
 #[case::nothing("")]
 #[case::no("false")]
-fn a_dry_run_can_be_asked_for_by_a_variable_in_any_usual_word(#[case] word: &str) {
+fn a_dry_run_can_be_set_by_a_variable_with_any_usual_value(#[case] word: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
         .args(["run", "--config", "/nonexistent/config.yaml"])
         .env("CARETAKER_DRY_RUN", word)

@@ -5,42 +5,42 @@
 mod operator;
 
 #[path = "audit/mod.rs"]
-mod scene;
+mod audited;
 
 use std::fs;
 use std::time::Instant;
 
+use audited::{AuditedCluster, SETTINGS, post};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use operator::{DELETE_AFTER, LIMIT, SLEEP_AFTER, STATE, becomes, caretaker, merge};
-use scene::{SETTINGS, Scene, post};
+use operator::{DELETE_AFTER, SLEEP_AFTER, STATE, TIMEOUT, caretaker, merge, wait_for_state};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_look_wakes_a_sleeping_namespace_and_is_written_down() {
-    let scene = Scene::new(Cluster::builder().controllers()).await;
-    scene.furnish("shop", "3s").await;
-    let ann = scene.person("ann").await;
-    let operator = scene.operator().await;
-    becomes(&scene.client, "shop", "sleep", 0).await;
+async fn a_read_wakes_a_sleeping_namespace_and_is_recorded() {
+    let audited = AuditedCluster::new(Cluster::builder().controllers()).await;
+    audited.create_namespace("shop", "3s").await;
+    let ann = audited.user("ann").await;
+    let operator = audited.operator().await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
 
     let began = Instant::now();
     ann.kubectl(&["get", "pods", "-n", "shop"]);
-    becomes(&scene.client, "shop", "normal", 2).await;
-    println!("awake {:.2} s after the look", began.elapsed().as_secs_f64());
+    wait_for_state(&audited.client, "shop", "normal", 2).await;
+    println!("awake {:.2} s after the request", began.elapsed().as_secs_f64());
 
     operator.tells("shop", "WokenByActivity wake done").await;
-    let activity = scene.activity("shop").await;
+    let activity = audited.activity("shop").await;
     assert_eq!((&activity["ActionBy"], &activity["UserInfo"]["name"]), (&json!("ListPods"), &json!("ann")));
     let wake = operator.journal().into_iter().find(|l| l["action"] == "wake").unwrap();
     assert!(wake["because"].as_str().unwrap().contains("(ListPods by ann)"), "{wake}");
 }
 
-/// Only an event of this kind moves it: the one that was sent by hand.
+/// An audit event that the test sends itself.
 fn event(id: &str, user: &str, namespace: &str, at: Timestamp) -> Value {
     json!({
         "level": "Metadata", "auditID": id, "stage": "ResponseComplete", "verb": "update",
@@ -57,103 +57,103 @@ fn batch(items: &[Value]) -> String {
 
 #[tokio::test]
 async fn events_sent_twice_count_once_and_a_burst_is_one_write() {
-    let scene = Scene::new(Cluster::builder()).await;
-    scene.furnish("shop", "1h").await;
-    let operator = scene.operator().await;
-    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
-    operator.tells("shop", "FirstSeen label done").await;
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    audited.create_namespace("shop", "1h").await;
+    let operator = audited.operator().await;
+    let token = fs::read_to_string(audited.audited.file("token")).unwrap();
+    operator.tells("shop", "FirstSeen record done").await;
     let now = Timestamp::now();
     let items: Vec<Value> = (0..400).map(|i| event(&format!("id-{i}"), "ann", "shop", now)).collect();
 
     for _ in 0..2 {
-        assert_eq!(post(&scene, Some(&token), &batch(&items)).await, 200);
+        assert_eq!(post(&audited, Some(&token), &batch(&items)).await, 200);
     }
     for round in 1..25 {
         let later = now + SignedDuration::from_millis(round);
         let items: Vec<Value> = (0..400).map(|i| event(&format!("id-{round}-{i}"), "ann", "shop", later)).collect();
-        assert_eq!(post(&scene, Some(&token), &batch(&items)).await, 200);
+        assert_eq!(post(&audited, Some(&token), &batch(&items)).await, 200);
     }
 
-    until("all of it to be counted", LIMIT, async || {
-        let counted = operator.metric(r#"caretaker_audit_events_total{outcome="counts"}"#);
+    until("all of it to be counted", TIMEOUT, async || {
+        let counted = operator.metric(r#"caretaker_audit_events_total{outcome="counted"}"#);
         Ok(if counted == Some(10_000.0) { Ok(()) } else { Err(format!("{counted:?}")) })
     })
     .await
     .unwrap();
-    assert_eq!(operator.metric(r#"caretaker_audit_events_total{outcome="twice"}"#), Some(400.0));
-    until("the use to be written down", LIMIT, async || {
-        let activity = scene.activity("shop").await;
+    assert_eq!(operator.metric(r#"caretaker_audit_events_total{outcome="duplicate"}"#), Some(400.0));
+    until("the use to be recorded", TIMEOUT, async || {
+        let activity = audited.activity("shop").await;
         Ok(if activity["UserInfo"]["name"] == "ann" { Ok(()) } else { Err(activity.to_string()) })
     })
     .await
     .unwrap();
-    assert_eq!(operator.metric(r#"caretaker_activity_records_total{outcome="written"}"#), Some(1.0));
+    assert_eq!(operator.metric(r#"caretaker_activity_writes_total{outcome="written"}"#), Some(1.0));
 
-    // Told to stop, it writes down what it has heard since.
+    // On SIGTERM it writes what it has received since.
     let mut operator = operator;
     operator.stop();
-    let last = scene.activity("shop").await["LastActivityTime"].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let last = audited.activity("shop").await["LastActivityTime"].as_str().unwrap().parse::<Timestamp>().unwrap();
     assert_eq!(last, now + SignedDuration::from_millis(24));
 }
 
 #[tokio::test]
-async fn who_has_no_token_and_what_is_no_event_wakes_nobody() {
-    let scene = Scene::new(Cluster::builder()).await;
-    scene.furnish("shop", "1s").await;
-    let operator = scene.operator().await;
-    becomes(&scene.client, "shop", "sleep", 0).await;
-    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
+async fn a_client_without_a_token_and_invalid_events_wake_nothing() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    audited.create_namespace("shop", "1s").await;
+    let operator = audited.operator().await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
+    let token = fs::read_to_string(audited.audited.file("token")).unwrap();
     let now = Timestamp::now();
     let good = batch(&[event("a", "ann", "shop", now)]);
 
-    assert_eq!(post(&scene, None, &good).await, 401);
-    assert_eq!(post(&scene, Some("not-the-token-at-all"), &good).await, 401);
-    assert_eq!(post(&scene, Some(&token), "hello").await, 400);
+    assert_eq!(post(&audited, None, &good).await, 401);
+    assert_eq!(post(&audited, Some("not-the-token-at-all"), &good).await, 401);
+    assert_eq!(post(&audited, Some(&token), "hello").await, 400);
     let ahead = event("b", "ann", "shop", now + SignedDuration::from_hours(1));
     let mut nowhere = event("c", "ann", "shop", now);
     nowhere["objectRef"] = Value::Null;
-    assert_eq!(post(&scene, Some(&token), &batch(&[ahead, nowhere, json!("x")])).await, 200);
+    assert_eq!(post(&audited, Some(&token), &batch(&[ahead, nowhere, json!("x")])).await, 200);
 
-    // What the next batch does shows that the others were taken in before it, and did nothing.
+    // The effect of the next batch shows that the others were processed before it, without effect.
     assert_eq!(operator.story("shop").last().map(String::as_str), Some("SleepAfterElapsed sleep done"));
     assert_eq!(operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#), Some(2.0));
-    assert_eq!(post(&scene, Some(&token), &good).await, 200);
+    assert_eq!(post(&audited, Some(&token), &good).await, 200);
     operator.tells("shop", "WokenByActivity wake done").await;
     let wakes = operator.story("shop").iter().filter(|line| line.contains("wake")).count();
     assert_eq!(wakes, 1);
 }
 
-/// The gaps in the state.
-async fn gaps(scene: &Scene) -> Vec<Value> {
-    let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "caretaker-system");
+/// The gaps in the operator's state.
+async fn gaps(audited: &AuditedCluster) -> Vec<Value> {
+    let maps: Api<ConfigMap> = Api::namespaced(audited.client.clone(), "caretaker-system");
     let state = maps.get_opt("caretaker-state").await.unwrap();
     let text = state.and_then(|map| map.data?.remove("activity")).unwrap_or_else(|| "{}".to_owned());
     let state: Value = serde_json::from_str(&text).unwrap();
     state["gaps"].as_array().cloned().unwrap_or_default()
 }
 
-async fn closed_gaps(scene: &Scene, count: usize) {
-    until(&format!("{count} gaps, none of them open"), LIMIT, async || {
-        let gaps = gaps(scene).await;
-        let over = gaps.iter().all(|gap| !gap["to"].is_null());
-        Ok(if over && gaps.len() == count { Ok(()) } else { Err(format!("{gaps:?}")) })
+async fn closed_gaps(audited: &AuditedCluster, count: usize) {
+    until(&format!("{count} gaps, none of them open"), TIMEOUT, async || {
+        let gaps = gaps(audited).await;
+        let closed = gaps.iter().all(|gap| !gap["to"].is_null());
+        Ok(if closed && gaps.len() == count { Ok(()) } else { Err(format!("{gaps:?}")) })
     })
     .await
     .unwrap();
 }
 
 #[tokio::test]
-async fn while_nothing_is_heard_no_silence_counts_and_nothing_is_deleted() {
-    let scene = Scene::with(Cluster::builder(), &SETTINGS.replace("10s", "5s")).await;
-    let operator = scene.operator().await;
-    // Nobody has listened before: that is the first gap.
-    closed_gaps(&scene, 1).await;
-    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
+async fn while_no_events_arrive_no_idle_time_counts_and_nothing_is_deleted() {
+    let audited = AuditedCluster::with(Cluster::builder(), &SETTINGS.replace("10s", "5s")).await;
+    let operator = audited.operator().await;
+    // No operator has received events before: that is the first gap.
+    closed_gaps(&audited, 1).await;
+    let token = fs::read_to_string(audited.audited.file("token")).unwrap();
 
-    // The API server's token is not the right one any more: the receiver is as good as down.
-    fs::write(scene.audited.file("token"), "another-token-altogether").unwrap();
-    until("the gap to be noticed", LIMIT, async || {
-        let gaps = gaps(&scene).await;
+    // The API server's token is wrong from now on, as if the receiver were down.
+    fs::write(audited.audited.file("token"), "another-token-altogether").unwrap();
+    until("the gap to be detected", TIMEOUT, async || {
+        let gaps = gaps(&audited).await;
         Ok(if gaps.len() == 2 && gaps[1]["to"].is_null() { Ok(()) } else { Err(format!("{gaps:?}")) })
     })
     .await
@@ -161,30 +161,30 @@ async fn while_nothing_is_heard_no_silence_counts_and_nothing_is_deleted() {
     let (code, ready) = operator.ask("/readyz");
     assert!(code == 200 && ready.contains("activity may be missed since"), "{ready}");
     assert_eq!(operator.metric("caretaker_activity_gap"), Some(1.0));
-    scene.furnish("shop", "1s").await;
-    scene.furnish_with("old", json!({ DELETE_AFTER: "2s" })).await;
-    operator.tells("shop", "FirstSeen label done").await;
-    operator.tells("old", "FirstSeen label done").await;
-    let (code, plan, notes) = caretaker(scene.cluster(), &["plan"]);
+    audited.create_namespace("shop", "1s").await;
+    audited.create_namespace_with("old", json!({ DELETE_AFTER: "2s" })).await;
+    operator.tells("shop", "FirstSeen record done").await;
+    operator.tells("old", "FirstSeen record done").await;
+    let (code, plan, notes) = caretaker(audited.cluster(), &["plan"]);
     assert!(code == 0 && notes.contains("activity may be missed"), "{plan}{notes}");
 
     // Several of their periods later.
     let begun = Instant::now();
     let unsent = r#"caretaker_audit_batches_total{outcome="unauthorized"}"#;
-    until("the API server to be turned away for a while", LIMIT, async || {
-        let turned_away = operator.metric(unsent).unwrap_or_default();
+    until("the API server to be rejected for a while", TIMEOUT, async || {
+        let rejected = operator.metric(unsent).unwrap_or_default();
         let long = begun.elapsed().as_secs() >= 8;
-        Ok(if turned_away > 0.0 && long { Ok(()) } else { Err(format!("{turned_away}")) })
+        Ok(if rejected > 0.0 && long { Ok(()) } else { Err(format!("{rejected}")) })
     })
     .await
     .unwrap();
     for name in ["shop", "old"] {
-        assert_eq!(operator.story(name), ["FirstSeen label done"]);
+        assert_eq!(operator.story(name), ["FirstSeen record done"]);
     }
 
-    fs::write(scene.audited.file("token"), token).unwrap();
-    closed_gaps(&scene, 2).await;
-    becomes(&scene.client, "shop", "sleep", 0).await;
+    fs::write(audited.audited.file("token"), token).unwrap();
+    closed_gaps(&audited, 2).await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
     operator.tells("old", "DeleteAfterElapsed delete done").await;
     let slept = operator.journal().into_iter().find(|l| l["rule"] == "SleepAfterElapsed").unwrap();
     assert!(slept["because"].as_str().unwrap().contains("activity may have been missed before"), "{slept}");
@@ -192,85 +192,85 @@ async fn while_nothing_is_heard_no_silence_counts_and_nothing_is_deleted() {
 }
 
 #[tokio::test]
-async fn nothing_sleeps_before_a_request_of_its_own_came_back_since_it_was_due() {
-    // So rarely that no gap is noticed here.
-    let scene = Scene::hearing_all(Cluster::builder(), &SETTINGS.replace("10s", "1h")).await;
-    let operator = scene.operator().await;
-    closed_gaps(&scene, 1).await;
-    let token = fs::read_to_string(scene.audited.file("token")).unwrap();
-    fs::write(scene.audited.file("token"), "another-token-altogether").unwrap();
-    until("the API server to be turned away", LIMIT, async || {
-        // So that there is something to send.
-        scene.stir("noise").await;
-        let turned_away = operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#);
-        Ok(if turned_away > Some(0.0) { Ok(()) } else { Err(operator.log()) })
+async fn nothing_sleeps_before_a_canary_came_back_that_was_sent_after_the_deadline() {
+    // So rarely that no gap is detected here.
+    let audited = AuditedCluster::receiving_all(Cluster::builder(), &SETTINGS.replace("10s", "1h")).await;
+    let operator = audited.operator().await;
+    closed_gaps(&audited, 1).await;
+    let token = fs::read_to_string(audited.audited.file("token")).unwrap();
+    fs::write(audited.audited.file("token"), "another-token-altogether").unwrap();
+    until("the API server to be rejected", TIMEOUT, async || {
+        // An event for the API server to send.
+        audited.cause_event("noise").await;
+        let rejected = operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#);
+        Ok(if rejected > Some(0.0) { Ok(()) } else { Err(operator.log()) })
     })
     .await
     .unwrap();
-    scene.furnish("shop", "1s").await;
+    audited.create_namespace("shop", "1s").await;
 
-    // It is due, and asks whether all is heard; nobody answers.
-    let asked = async |count: usize| {
-        until(&format!("{count} requests of its own"), LIMIT, async || {
-            let audit = scene.cluster().audit().unwrap();
+    // It is due, and canaries are sent; none comes back.
+    let sent_canaries = async |count: usize| {
+        until(&format!("{count} canaries"), TIMEOUT, async || {
+            let audit = audited.cluster().audit().unwrap();
             let sent = audit.only(|call| call.agent.starts_with("caretaker-canary/")).len();
             Ok(if sent >= count { Ok(()) } else { Err(format!("{sent}\n{}", operator.log())) })
         })
         .await
         .unwrap();
     };
-    asked(2).await;
+    sent_canaries(2).await;
     let due = r#"caretaker_subjects{keeper="namespaces",next="act"}"#;
     assert!(operator.metric(due) > Some(0.0), "{:?}", operator.metric(due));
-    assert_eq!(operator.story("shop"), ["FirstSeen label done"]);
+    assert_eq!(operator.story("shop"), ["FirstSeen record done"]);
 
-    // What was not taken is sent again.
-    fs::write(scene.audited.file("token"), token).unwrap();
-    becomes(&scene.client, "shop", "sleep", 0).await;
-    assert_eq!(gaps(&scene).await.len(), 1);
+    // The API server sends again what was rejected.
+    fs::write(audited.audited.file("token"), token).unwrap();
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
+    assert_eq!(gaps(&audited).await.len(), 1);
 }
 
 #[tokio::test]
-async fn who_only_listens_rests() {
-    let scene = Scene::with(Cluster::builder(), &SETTINGS.replace("10s", "1s")).await;
-    let operator = scene.operator().await;
-    closed_gaps(&scene, 1).await;
+async fn an_operator_that_only_receives_events_is_idle() {
+    let audited = AuditedCluster::with(Cluster::builder(), &SETTINGS.replace("10s", "1s")).await;
+    let operator = audited.operator().await;
+    closed_gaps(&audited, 1).await;
     let canaries = || operator.metric(r#"caretaker_audit_events_total{outcome="canary"}"#).unwrap_or_default();
     let (before, cpu, began) = (canaries(), operator.cpu(), Instant::now());
-    until("some requests of its own to come back", LIMIT, async || {
+    until("some canaries to come back", TIMEOUT, async || {
         Ok(if canaries() >= before + 5.0 { Ok(()) } else { Err(operator.log()) })
     })
     .await
     .unwrap();
 
-    // Not a question of how fast this machine is: a loop that never rests takes all of the time there is.
+    // Independent of the speed of this machine: a loop that spins uses all of the time.
     let busy = operator.cpu().saturating_sub(cpu);
     assert!(busy < began.elapsed() / 2, "{busy:?} of {:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn without_canaries_everything_is_taken_for_heard() {
-    let scene = Scene::with(Cluster::builder(), &SETTINGS.replace("10s", "none")).await;
-    scene.furnish("shop", "3s").await;
-    let ann = scene.person("ann").await;
-    let operator = scene.operator().await;
+async fn without_canaries_all_events_count_as_received() {
+    let audited = AuditedCluster::with(Cluster::builder(), &SETTINGS.replace("10s", "none")).await;
+    audited.create_namespace("shop", "3s").await;
+    let ann = audited.user("ann").await;
+    let operator = audited.operator().await;
 
-    becomes(&scene.client, "shop", "sleep", 0).await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
-    becomes(&scene.client, "shop", "normal", 2).await;
+    wait_for_state(&audited.client, "shop", "normal", 2).await;
     assert!(operator.ask("/readyz").1.contains("nobody checks whether audit events come"));
     assert_eq!(operator.metric("caretaker_activity_gap"), Some(0.0));
 }
 
 #[tokio::test]
-async fn a_minute_without_any_replica_is_a_gap_and_a_restart_is_none() {
-    let scene = Scene::new(Cluster::builder()).await;
-    let mut first = scene.operator().await;
-    closed_gaps(&scene, 1).await;
+async fn a_minute_without_a_replica_is_a_gap_and_a_restart_is_not() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    let mut first = audited.operator().await;
+    closed_gaps(&audited, 1).await;
     first.stop();
 
-    let mut second = scene.operator().await;
-    until("the second to lead", LIMIT, async || {
+    let mut second = audited.operator().await;
+    until("the second to lead", TIMEOUT, async || {
         Ok(if second.metric(r#"caretaker_leader{keeper="namespaces"}"#) == Some(1.0) {
             Ok(())
         } else {
@@ -280,37 +280,37 @@ async fn a_minute_without_any_replica_is_a_gap_and_a_restart_is_none() {
     .await
     .unwrap();
     let canaries = r#"caretaker_audit_events_total{outcome="canary"}"#;
-    until("a canary of the second to come back", LIMIT, async || {
+    until("a canary of the second to come back", TIMEOUT, async || {
         Ok(if second.metric(canaries) > Some(0.0) { Ok(()) } else { Err(second.log()) })
     })
     .await
     .unwrap();
-    assert_eq!(gaps(&scene).await.len(), 1);
+    assert_eq!(gaps(&audited).await.len(), 1);
     second.stop();
 
     // As if that had been a minute ago.
-    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "caretaker-system");
+    let leases: Api<Lease> = Api::namespaced(audited.client.clone(), "caretaker-system");
     let then = (Timestamp::now() - SignedDuration::from_mins(1)).to_string();
     let patch = json!({ "spec": { "renewTime": format!("{}", then.replace('Z', "").chars().take(23).collect::<String>() + "000Z") } });
     leases.patch("caretaker-namespaces", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    let third = scene.operator().await;
-    closed_gaps(&scene, 2).await;
-    let why: Vec<String> = gaps(&scene).await.iter().map(|gap| gap["because"].to_string()).collect();
+    let third = audited.operator().await;
+    closed_gaps(&audited, 2).await;
+    let why: Vec<String> = gaps(&audited).await.iter().map(|gap| gap["because"].to_string()).collect();
     assert!(why.iter().any(|why| why.contains("no replica was there")), "{why:?}\n{}", third.log());
 }
 
 #[tokio::test]
-async fn what_another_replica_hears_wakes_as_well_and_its_canaries_count() {
-    let scene = Scene::new(Cluster::builder()).await;
-    scene.furnish("shop", "3s").await;
-    let ann = scene.person("ann").await;
-    // The leader listens where nobody sends anything to.
-    let kubeconfig = scene.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
-    let mut args = scene.args();
+async fn what_another_replica_receives_wakes_as_well_and_its_canaries_count() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    audited.create_namespace("shop", "3s").await;
+    let ann = audited.user("ann").await;
+    // The leader listens on an address that no API server sends to.
+    let kubeconfig = audited.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
+    let mut args = audited.args();
     args[1] = "127.0.0.1:0".to_owned();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let leader = operator::operate(&kubeconfig, &args).await;
-    until("the first to lead", LIMIT, async || {
+    let leader = operator::start_operator(&kubeconfig, &args).await;
+    until("the first to lead", TIMEOUT, async || {
         Ok(if leader.metric(r#"caretaker_leader{keeper="namespaces"}"#) == Some(1.0) {
             Ok(())
         } else {
@@ -319,12 +319,12 @@ async fn what_another_replica_hears_wakes_as_well_and_its_canaries_count() {
     })
     .await
     .unwrap();
-    let other = scene.operator().await;
+    let other = audited.operator().await;
 
-    closed_gaps(&scene, 1).await;
-    becomes(&scene.client, "shop", "sleep", 0).await;
+    closed_gaps(&audited, 1).await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
     ann.kubectl(&["get", "configmaps", "-n", "shop"]);
-    becomes(&scene.client, "shop", "normal", 2).await;
+    wait_for_state(&audited.client, "shop", "normal", 2).await;
 
     leader.tells("shop", "WokenByActivity wake done").await;
     assert!(other.journal().is_empty());
@@ -333,80 +333,81 @@ async fn what_another_replica_hears_wakes_as_well_and_its_canaries_count() {
 }
 
 #[tokio::test]
-async fn with_the_fallback_what_is_used_stays_awake_and_what_is_not_sleeps() {
-    let text = SETTINGS.replace("    activity:", "    fallback: { sleepAfter: 6s }\n    activity:\n      record: 1s");
-    let scene = Scene::with(Cluster::builder(), &text).await;
+async fn with_defaults_a_used_namespace_stays_awake_and_an_unused_one_sleeps() {
+    let text =
+        SETTINGS.replace("    activity:", "    defaults: { sleepAfter: 6s }\n    activity:\n      writeInterval: 1s");
+    let audited = AuditedCluster::with(Cluster::builder(), &text).await;
     for name in ["used", "unused"] {
-        scene.furnish(name, "1h").await;
+        audited.create_namespace(name, "1h").await;
         let labels = json!({ SLEEP_AFTER: null, DELETE_AFTER: null });
-        merge(&scene.client, name, json!({ "metadata": { "labels": labels } })).await;
+        merge(&audited.client, name, json!({ "metadata": { "labels": labels } })).await;
     }
-    let ann = scene.person("ann").await;
-    let operator = scene.operator().await;
-    operator.tells("used", "FallbackLabel label done").await;
+    let ann = audited.user("ann").await;
+    let operator = audited.operator().await;
+    operator.tells("used", "DefaultsApplied record done").await;
 
-    until("the other one to fall asleep", LIMIT, async || {
+    until("the other one to fall asleep", TIMEOUT, async || {
         ann.kubectl(&["create", "configmap", "x", "-n", "used", "--dry-run=server"]);
-        let state = Api::<Namespace>::all(scene.client.clone()).get("unused").await.unwrap();
+        let state = Api::<Namespace>::all(audited.client.clone()).get("unused").await.unwrap();
         let state = state.metadata.labels.unwrap_or_default().remove(STATE).unwrap_or_default();
         Ok(if state == "sleep" { Ok(()) } else { Err(state) })
     })
     .await
     .unwrap();
-    assert_eq!(operator.story("used"), ["FallbackLabel label done"]);
+    assert_eq!(operator.story("used"), ["DefaultsApplied record done"]);
 }
 
 #[tokio::test]
-async fn a_dry_run_hears_and_writes_nothing() {
-    let scene = Scene::hearing_all(Cluster::builder(), SETTINGS).await;
-    scene.furnish("shop", "3s").await;
-    let ann = scene.person("ann").await;
-    let kubeconfig = scene.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
-    let mut args = scene.args();
+async fn a_dry_run_receives_and_writes_nothing() {
+    let audited = AuditedCluster::receiving_all(Cluster::builder(), SETTINGS).await;
+    audited.create_namespace("shop", "3s").await;
+    let ann = audited.user("ann").await;
+    let kubeconfig = audited.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
+    let mut args = audited.args();
     args.push("--dry-run".to_owned());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let operator = operator::operate(&kubeconfig, &args).await;
+    let operator = operator::start_operator(&kubeconfig, &args).await;
     operator.ready().await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
 
-    until("the use to be heard", LIMIT, async || {
-        let (_, told) = operator.ask("/activity");
-        Ok(if told.contains("ListPods") { Ok(()) } else { Err(told) })
+    until("the use to be received", TIMEOUT, async || {
+        let (_, response) = operator.ask("/activity");
+        Ok(if response.contains("ListPods") { Ok(()) } else { Err(response) })
     })
     .await
     .unwrap();
-    assert_eq!(scene.activity("shop").await, Value::Null);
-    let calls = scene.cluster().audit().unwrap().of("system:serviceaccount:caretaker-system:caretaker");
+    assert_eq!(audited.activity("shop").await, Value::Null);
+    let calls = audited.cluster().audit().unwrap().of("system:serviceaccount:caretaker-system:caretaker");
     assert_eq!((calls.writes(), calls.is_empty()), (0, false));
 }
 
 #[tokio::test]
-async fn what_was_heard_can_be_asked_for() {
-    let scene = Scene::new(Cluster::builder()).await;
-    scene.furnish("shop", "1h").await;
-    let ann = scene.person("ann").await;
-    let operator = scene.operator().await;
+async fn received_activity_can_be_requested() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    audited.create_namespace("shop", "1h").await;
+    let ann = audited.user("ann").await;
+    let operator = audited.operator().await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
     let url = format!("http://{}", operator.address());
 
-    let shown = until("the use to be told", LIMIT, async || {
-        let (code, text, notes) = caretaker(scene.cluster(), &["activity", "--operator", &url]);
+    let shown = until("the use to be shown", TIMEOUT, async || {
+        let (code, text, notes) = caretaker(audited.cluster(), &["activity", "--operator", &url]);
         Ok(if code == 0 && text.contains("ListPods") { Ok(text) } else { Err(format!("{text}{notes}")) })
     })
     .await
     .unwrap();
     assert!(shown.lines().next().unwrap().contains("LAST ACTIVITY"), "{shown}");
-    let (code, detail, _) = caretaker(scene.cluster(), &["activity", "--operator", &url, "-n", "shop"]);
+    let (code, detail, _) = caretaker(audited.cluster(), &["activity", "--operator", &url, "-n", "shop"]);
     assert!(code == 0 && detail.contains("ListPods by ann with kubectl/"), "{detail}");
     assert!(detail.contains("the user or one of the groups is on the list"), "{detail}");
-    let (code, _, notes) = caretaker(scene.cluster(), &["activity", "--operator", &url, "-n", "shopp"]);
-    assert!(code == 1 && notes.contains("nothing was heard of namespace"), "{notes}");
+    let (code, _, notes) = caretaker(audited.cluster(), &["activity", "--operator", &url, "-n", "shopp"]);
+    assert!(code == 1 && notes.contains("no activity of namespace"), "{notes}");
 
-    // Without an operator's pods, what is written down is told.
-    until("the use to be written down", LIMIT, async || {
-        let (code, text, notes) = caretaker(scene.cluster(), &["activity", "-o", "json"]);
-        let told: Value = serde_json::from_str(&text).unwrap_or_default();
-        let found = told.as_array().is_some_and(|all| all.iter().any(|t| t["last"]["user"] == "ann"));
+    // Without pods of an operator, the annotations are shown.
+    until("the use to be recorded", TIMEOUT, async || {
+        let (code, text, notes) = caretaker(audited.cluster(), &["activity", "-o", "json"]);
+        let activity: Value = serde_json::from_str(&text).unwrap_or_default();
+        let found = activity.as_array().is_some_and(|all| all.iter().any(|one| one["last"]["user"] == "ann"));
         Ok(if code == 0 && found && notes.contains("no pod with the label") {
             Ok(())
         } else {
@@ -415,6 +416,6 @@ async fn what_was_heard_can_be_asked_for() {
     })
     .await
     .unwrap();
-    let all = Api::<Namespace>::all(scene.client.clone()).list(&ListParams::default()).await.unwrap();
+    let all = Api::<Namespace>::all(audited.client.clone()).list(&ListParams::default()).await.unwrap();
     assert!(all.items.len() > 1);
 }

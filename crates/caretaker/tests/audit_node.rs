@@ -1,13 +1,14 @@
-//! Activity on a real node: what the machinery does keeps nothing awake, and an open exec does.
+//! Activity on a real node: controllers and pods keep nothing awake, and an open exec does.
 
+#[path = "audit/mod.rs"]
+mod audited;
 #[path = "operator/mod.rs"]
 mod operator;
-#[path = "audit/mod.rs"]
-mod scene;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use audited::AuditedCluster;
 use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::make::{Said, mk_binding_to_account, mk_cluster_role, mk_pod};
 use caretaker_testkit::{Cluster, until};
@@ -16,45 +17,44 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use operator::{LIMIT, Operator, becomes, look};
-use scene::Scene;
+use operator::{Operator, TIMEOUT, state_of, wait_for_state};
 use serde_json::{Value, json};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The tests look around as `admin`, which is nobody's use here.
+/// The tests themselves read as `admin`, which does not count as use here.
 const SETTINGS: &str = "
 keepers:
   namespaces:
     activity:
-      record: 1s
-      canary: 10s
+      writeInterval: 1s
+      canaryInterval: 10s
       ignore:
         users: [admin]
 ";
 
-/// Everything falls asleep after so much silence.
+/// Everything falls asleep after so much idle time.
 const PERIOD: Duration = Duration::from_secs(6);
 
 fn main() -> ExitCode {
-    let machinery = "what_the_machinery_and_the_pods_do_keeps_nothing_awake";
+    let controllers = "controllers_and_pods_keep_nothing_awake";
     run(vec![
-        test(machinery, Need::Node, what_the_machinery_and_the_pods_do_keeps_nothing_awake),
-        test("an_open_exec_is_use_until_it_ends_and_pods_tell_of_it", Need::Node, an_open_exec_is_use_until_it_ends),
+        test(controllers, Need::Node, controllers_and_pods_keep_nothing_awake),
+        test("an_open_exec_is_use_until_it_ends_and_pods_report_it", Need::Node, an_open_exec_is_use_until_it_ends),
     ])
 }
 
-/// A namespace with pods that run, and an operator that hears everything.
-async fn furnished() -> Result<(Scene, Operator), Box<dyn std::error::Error>> {
-    let scene = Scene::hearing_all(Cluster::builder().node(), SETTINGS).await;
-    scene.furnish("shop", &format!("{}s", PERIOD.as_secs())).await;
-    let operator = scene.operator().await;
-    Ok((scene, operator))
+/// A namespace with running pods, and an operator that receives all audit events.
+async fn prepared() -> Result<(AuditedCluster, Operator), Box<dyn std::error::Error>> {
+    let audited = AuditedCluster::receiving_all(Cluster::builder().node(), SETTINGS).await;
+    audited.create_namespace("shop", &format!("{}s", PERIOD.as_secs())).await;
+    let operator = audited.operator().await;
+    Ok((audited, operator))
 }
 
 async fn runs(client: &Client, count: usize) -> caretaker_testkit::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "shop");
-    until(&format!("{count} pods to run"), LIMIT, async || {
+    until(&format!("{count} pods to run"), TIMEOUT, async || {
         let all = pods.list(&ListParams::default()).await.unwrap();
         let phases: Vec<String> = all.into_iter().filter_map(|pod| pod.status?.phase).collect();
         let fine = phases.len() == count && phases.iter().all(|phase| phase == "Running");
@@ -63,8 +63,8 @@ async fn runs(client: &Client, count: usize) -> caretaker_testkit::Result<()> {
     .await
 }
 
-/// What a pod with an account of its own does all day: reads, writes, and leads an election.
-async fn bustle(client: Client) {
+/// What a pod with its own service account does: it reads, writes, and takes part in an election.
+async fn work(client: Client) {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "shop");
     let leases: Api<Lease> = Api::namespaced(client.clone(), "shop");
     let pods: Api<Pod> = Api::namespaced(client, "shop");
@@ -79,50 +79,50 @@ async fn bustle(client: Client) {
     }
 }
 
-/// What was heard of the namespace and did not count, by reason.
+/// What did not count for the namespace, by reason.
 fn ignored(operator: &Operator) -> Value {
-    let told: Value = serde_json::from_str(&operator.ask("/activity").1).unwrap_or_default();
-    let shop = told.as_array().and_then(|all| all.iter().find(|told| told["namespace"] == "shop"));
+    let activity: Value = serde_json::from_str(&operator.ask("/activity").1).unwrap_or_default();
+    let shop = activity.as_array().and_then(|all| all.iter().find(|one| one["namespace"] == "shop"));
     shop.map(|shop| shop["ignored"].clone()).unwrap_or_default()
 }
 
-async fn what_the_machinery_and_the_pods_do_keeps_nothing_awake() -> Outcome {
-    let (scene, operator) = furnished().await?;
+async fn controllers_and_pods_keep_nothing_awake() -> Outcome {
+    let (audited, operator) = prepared().await?;
     let post = PostParams::default();
     let role = mk_cluster_role("worker", &[("*", "*", "*")]);
-    Api::<ClusterRole>::all(scene.client.clone()).create(&post, &role).await?;
+    Api::<ClusterRole>::all(audited.client.clone()).create(&post, &role).await?;
     let binding = mk_binding_to_account("worker", "shop", "default");
-    Api::<ClusterRoleBinding>::all(scene.client.clone()).create(&post, &binding).await?;
-    let account = Client::try_from(scene.cluster().account_config("shop", "default").await?)?;
-    let busy = tokio::spawn(bustle(account));
-    let ann = scene.person("ann").await;
+    Api::<ClusterRoleBinding>::all(audited.client.clone()).create(&post, &binding).await?;
+    let account = Client::try_from(audited.cluster().account_config("shop", "default").await?)?;
+    let busy = tokio::spawn(work(account));
+    let ann = audited.user("ann").await;
 
-    // Twice it falls asleep while its controllers, its kubelet and its own account are at
-    // work, and only ann wakes it.
+    // Twice it falls asleep while its controllers, its kubelet and its own service account make requests,
+    // and only ann wakes it.
     for _ in 0..2 {
-        becomes(&scene.client, "shop", "sleep", 0).await;
-        runs(&scene.client, 0).await?;
+        wait_for_state(&audited.client, "shop", "sleep", 0).await;
+        runs(&audited.client, 0).await?;
         ann.kubectl(&["get", "pods", "-n", "shop"]);
-        becomes(&scene.client, "shop", "normal", 2).await;
-        runs(&scene.client, 2).await?;
+        wait_for_state(&audited.client, "shop", "normal", 2).await;
+        runs(&audited.client, 2).await?;
     }
-    becomes(&scene.client, "shop", "sleep", 0).await;
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
     let began = Instant::now();
     while began.elapsed() < 2 * PERIOD {
-        assert_eq!(look(&scene.client, "shop").await.0, "sleep", "{:?}", operator.story("shop"));
+        assert_eq!(state_of(&audited.client, "shop").await.0, "sleep", "{:?}", operator.story("shop"));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     busy.abort();
 
-    let heard = ignored(&operator);
-    for reason in ["actor", "resident"] {
-        assert!(heard[reason]["count"].as_u64() > Some(20), "{heard}");
+    let ignored = ignored(&operator);
+    for reason in ["ignored-user", "own-serviceaccount"] {
+        assert!(ignored[reason]["count"].as_u64() > Some(20), "{ignored}");
     }
-    let audit = scene.cluster().audit()?;
+    let audit = audited.cluster().audit()?;
     let own = "system:serviceaccount:caretaker-system:caretaker";
     for user in ["system:node:", "system:serviceaccount:kube-system:", "system:serviceaccount:shop:default", own] {
         let calls = audit.only(|call| call.user.starts_with(user) && call.namespace == "shop");
-        assert!(!calls.is_empty(), "{user} has done nothing, so nothing is shown");
+        assert!(!calls.is_empty(), "{user} made no request, so the test shows nothing");
     }
     let wakes = operator.story("shop").iter().filter(|line| line.contains("wake")).count();
     assert_eq!(wakes, 2);
@@ -130,49 +130,48 @@ async fn what_the_machinery_and_the_pods_do_keeps_nothing_awake() -> Outcome {
 }
 
 async fn an_open_exec_is_use_until_it_ends() -> Outcome {
-    let (scene, operator) = furnished().await?;
-    let ann = scene.person("ann").await;
+    let (audited, operator) = prepared().await?;
+    let ann = audited.user("ann").await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
-    runs(&scene.client, 2).await?;
+    runs(&audited.client, 2).await?;
 
-    let exec = ann.begin(&["exec", "-n", "shop", "-i", "deployment/web", "--", "cat"]);
-    until("the session to be heard of", LIMIT, async || {
-        let told = operator.ask("/activity").1;
-        let told: Value = serde_json::from_str(&told).unwrap_or_default();
-        let open =
-            told.as_array().is_some_and(|all| all.iter().any(|t| t["open"].as_array().is_some_and(|o| !o.is_empty())));
-        Ok(if open { Ok(()) } else { Err(told.to_string()) })
+    let exec = ann.start(&["exec", "-n", "shop", "-i", "deployment/web", "--", "cat"]);
+    until("the session to be received", TIMEOUT, async || {
+        let activity: Value = serde_json::from_str(&operator.ask("/activity").1).unwrap_or_default();
+        let is_open = |one: &Value| one["open"].as_array().is_some_and(|open| !open.is_empty());
+        let open = activity.as_array().is_some_and(|all| all.iter().any(is_open));
+        Ok(if open { Ok(()) } else { Err(activity.to_string()) })
     })
     .await?;
     let began = Instant::now();
     while began.elapsed() < 3 * PERIOD {
-        assert_eq!(look(&scene.client, "shop").await.1, 2, "{:?}", operator.story("shop"));
+        assert_eq!(state_of(&audited.client, "shop").await.1, 2, "{:?}", operator.story("shop"));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let (_, explained, _) = operator::caretaker(scene.cluster(), &["explain", "ns/shop"]);
+    let (_, explained, _) = operator::caretaker(audited.cluster(), &["explain", "ns/shop"]);
     assert!(explained.contains("in use: a session is open since"), "{explained}");
     drop(exec);
 
-    becomes(&scene.client, "shop", "sleep", 0).await;
-    pods_are_asked_through_the_api_server(&scene, &operator).await
+    wait_for_state(&audited.client, "shop", "sleep", 0).await;
+    pods_are_asked_through_the_api_server(&audited, &operator).await
 }
 
-/// The program does not fit into the image of this node, so its pod is one that gives the answer which
-/// the operator has given a moment before.
-async fn pods_are_asked_through_the_api_server(scene: &Scene, operator: &Operator) -> Outcome {
-    let answer = until("the look to be heard of", LIMIT, async || {
-        let (_, told) = operator.ask("/activity");
-        Ok(if told.contains("\"user\":\"ann\"") { Ok(told) } else { Err(told) })
+/// The program does not fit into the image of this node. So the pod serves the response that the operator
+/// gave a moment before.
+async fn pods_are_asked_through_the_api_server(audited: &AuditedCluster, operator: &Operator) -> Outcome {
+    let response = until("the request to be received", TIMEOUT, async || {
+        let (_, response) = operator.ask("/activity");
+        Ok(if response.contains("\"user\":\"ann\"") { Ok(response) } else { Err(response) })
     })
     .await?;
     let mut pod = mk_pod("caretaker-system", "caretaker-1").label("app.kubernetes.io/name", "caretaker");
-    let serve = format!("echo '{answer}' > /activity && httpd -f -p 8080 -h /");
+    let serve = format!("echo '{response}' > /activity && httpd -f -p 8080 -h /");
     let container = &mut pod.spec.as_mut().unwrap().containers[0];
     container.command = Some(vec!["sh".to_owned(), "-c".to_owned(), serve]);
-    Api::<Pod>::namespaced(scene.client.clone(), "caretaker-system").create(&PostParams::default(), &pod).await?;
+    Api::<Pod>::namespaced(audited.client.clone(), "caretaker-system").create(&PostParams::default(), &pod).await?;
 
-    until("the pod to be asked", LIMIT, async || {
-        let (code, text, notes) = operator::caretaker(scene.cluster(), &["activity", "-n", "shop"]);
+    until("the pod to be asked", TIMEOUT, async || {
+        let (code, text, notes) = operator::caretaker(audited.cluster(), &["activity", "-n", "shop"]);
         let asked = text.contains(" by ann with kubectl/") && notes.is_empty();
         Ok(if code == 0 && asked { Ok(()) } else { Err(format!("{text}{notes}")) })
     })

@@ -1,13 +1,13 @@
-//! The commands as a person types them.
+//! The commands as a user types them.
 
-mod console;
+mod cli;
 
 use std::process::Command;
 
 use rstest::rstest;
 use serde_json::Value;
 
-use console::{AT, caretaker, folder, json, namespaces, root, text};
+use cli::{AT, caretaker, folder, json, namespaces, root, text};
 
 #[test]
 fn plan_as_json_has_the_documented_fields() {
@@ -28,7 +28,7 @@ fn plan_as_json_has_the_documented_fields() {
 }
 
 #[test]
-fn a_cluster_where_nothing_is_recorded_shows_what_would_be_written_and_the_deadlines_from_now() {
+fn without_records_a_plan_shows_what_would_be_written_and_deadlines_from_now() {
     let fresh = folder(&[(
         "a.yaml",
         "kind: Namespace\nmetadata:\n  name: a\n  labels:\n    sleepmode.kubefree.com/sleep-after: 2h\n",
@@ -36,13 +36,13 @@ fn a_cluster_where_nothing_is_recorded_shows_what_would_be_written_and_the_deadl
 
     let rows = json(&["plan", "--from", fresh.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
 
-    assert_eq!((&rows[0]["rule"], &rows[0]["action"]), (&"FirstSeen".into(), &"label".into()));
+    assert_eq!((&rows[0]["rule"], &rows[0]["action"]), (&"FirstSeen".into(), &"record".into()));
     assert_eq!(rows[0]["then"]["action"], "sleep");
     assert_eq!(rows[0]["then"]["at"], "2026-03-02T11:00:00Z");
 }
 
 #[test]
-fn yaml_says_the_same_as_json() {
+fn yaml_has_the_same_content_as_json() {
     let args = ["plan", "--from", "examples/cluster", "--at", AT, "-o"];
     let as_json = json(&[args.as_slice(), &["json"]].concat());
 
@@ -103,7 +103,7 @@ fn the_default_pace_lets_ten_deletions_an_hour_pass() {
 }
 
 #[test]
-fn the_default_breaker_stops_what_falls_due_together() {
+fn the_default_breaker_opens_for_what_falls_due_together() {
     let due = folder(&[("a.yaml", &namespaces(40, "2026-03-02T07:00:00Z"))]);
     let from = due.path().to_str().unwrap();
 
@@ -117,11 +117,11 @@ fn the_default_breaker_stops_what_falls_due_together() {
 }
 
 #[test]
-fn a_fallback_that_started_every_clock_at_once_opens_the_breaker_a_week_later() {
+fn defaults_that_started_every_clock_at_once_open_the_breaker_a_week_later() {
     let bare =
         (0..40).map(|i| format!("kind: Namespace\nmetadata:\n  name: ns-{i}\n---\n")).collect::<Vec<_>>().concat();
     let cluster = folder(&[("a.yaml", &bare)]);
-    let settings = folder(&[("c.yaml", "keepers: {namespaces: {fallback: {}}}\n")]);
+    let settings = folder(&[("c.yaml", "keepers: {namespaces: {defaults: {}}}\n")]);
     let config = settings.path().join("c.yaml");
 
     let rows = json(&[
@@ -138,7 +138,7 @@ fn a_fallback_that_started_every_clock_at_once_opens_the_breaker_a_week_later() 
         "json",
     ]);
 
-    assert_eq!(rows.iter().filter(|r| r["rule"] == "FallbackLabel").count(), 40);
+    assert_eq!(rows.iter().filter(|r| r["rule"] == "DefaultsApplied").count(), 40);
     let last = rows.last().unwrap();
     assert_eq!((&last["rule"], &last["at"]), (&"BreakerOpen".into(), &"2026-03-09T09:00:00Z".into()));
 }
@@ -161,28 +161,28 @@ fn what_the_running_operator_recorded_counts() {
 #[rstest]
 #[case::unknown_key("keepers:\n  namespaces:\n    protcted: []\n", "did you mean protected?")]
 #[case::unknown_keeper("keepers:\n  adresses: {}\n", "adresses")]
-#[case::bad_duration("keepers: {namespaces: {fallback: {sleepAfter: week}}}\n", "\"week\" is not a duration")]
-#[case::no_fallback_at_once("keepers: {namespaces: {fallback: {sleepAfter: 0s}}}\n", "sleepAfter is zero")]
-#[case::bad_share(
-    "keepers: {namespaces: {announce: 10}}\n",
-    "keepers.namespaces.announce is 10: a share is between 0 and 1"
+#[case::bad_duration("keepers: {namespaces: {defaults: {sleepAfter: week}}}\n", "\"week\" is not a duration")]
+#[case::zero_default("keepers: {namespaces: {defaults: {sleepAfter: 0s}}}\n", "sleepAfter is zero")]
+#[case::bad_fraction(
+    "keepers: {namespaces: {deletionNotice: 10}}\n",
+    "keepers.namespaces.deletionNotice is 10: a fraction is between 0 and 1"
 )]
-#[case::bad_pace("keepers: {namespaces: {pace: {delet: {atLeast: 1, per: 1h}}}}\n", "did you mean delete?")]
+#[case::bad_pace("keepers: {namespaces: {pace: {delet: {limit: 1, window: 1h}}}}\n", "did you mean delete?")]
 #[case::bad_word("keepers: {namespaces: {breaker: never}}\n", "the word none")]
 #[case::bad_source("keepers: {namespaces: {activity: {source: guess}}}\n", "annotation")]
-fn settings_that_cannot_be_used_are_named(#[case] config: &str, #[case] expected: &str) {
+fn invalid_settings_are_reported(#[case] config: &str, #[case] expected: &str) {
     let folder = folder(&[("c.yaml", config)]);
     let path = folder.path().join("c.yaml");
 
     let output = caretaker(&["plan", "--from", "examples/cluster", "--config", path.to_str().unwrap()]);
 
-    let said = text(&output.stderr);
+    let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("c.yaml") && said.contains(expected), "{said}");
+    assert!(errors.contains("c.yaml") && errors.contains(expected), "{errors}");
 }
 
 #[test]
-fn bounds_can_be_none() {
+fn limits_can_be_none() {
     let folder = folder(&[
         ("c.yaml", "keepers: {namespaces: {pace: none, breaker: none}}\n"),
         ("a.yaml", &namespaces(40, "2026-03-02T07:00:00Z")),
@@ -213,7 +213,7 @@ fn the_example_settings_are_valid() {
 }
 
 #[test]
-fn nobody_misses_namespaces_in_a_folder_of_pools() {
+fn a_folder_of_pools_is_not_reported_as_lacking_namespaces() {
     let output = caretaker(&["plan", "--from", "examples/pools", "--at", AT]);
 
     assert_eq!((text(&output.stderr).as_str(), output.status.code()), ("", Some(0)));
@@ -221,7 +221,7 @@ fn nobody_misses_namespaces_in_a_folder_of_pools() {
 }
 
 #[test]
-fn what_is_due_this_very_moment_is_not_late() {
+fn an_action_that_is_due_at_this_moment_is_not_late() {
     let output = caretaker(&["explain", "ip/office/172.18.40.11", "--from", "examples/pools", "--at", AT]);
 
     assert!(text(&output.stdout).contains("PodGone: release now\n"), "{}", text(&output.stdout));
@@ -229,7 +229,7 @@ fn what_is_due_this_very_moment_is_not_late() {
 
 #[rstest]
 #[case::done(&["plan", "--from", "examples/cluster"], 0)]
-#[case::lint_is_content(&["lint", "examples/cluster/workloads.yaml"], 0)]
+#[case::lint_found_nothing(&["lint", "examples/cluster/workloads.yaml"], 0)]
 #[case::lint_found_something(&["lint", "examples/broken"], 1)]
 #[case::no_such_folder(&["plan", "--from", "no-such-folder"], 1)]
 #[case::no_such_subject(&["explain", "ns/nobody", "--from", "examples/cluster"], 1)]
@@ -244,7 +244,7 @@ fn exit_codes(#[case] args: &[&str], #[case] code: i32) {
     let output = caretaker(args);
 
     assert_eq!(output.status.code(), Some(code), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(code == 0 || !output.stderr.is_empty() || !output.stdout.is_empty(), "it says why");
+    assert!(code == 0 || !output.stderr.is_empty() || !output.stdout.is_empty(), "it explains itself");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn json_is_never_mixed_with_other_text() {
 }
 
 #[test]
-fn a_closed_pipe_is_met_with_silence() {
+fn a_closed_pipe_is_no_error() {
     let many = folder(&[
         ("a.yaml", &namespaces(5_000, "2026-03-02T07:00:00Z")),
         ("b.yaml", "kind: APIService\nmetadata:\n  name: v1.apps\n"),
@@ -282,7 +282,7 @@ fn manifests_come_from_standard_input_too() {
 }
 
 #[test]
-fn bad_lines_of_activity_are_named_and_the_others_count() {
+fn bad_lines_of_activity_are_reported_and_the_others_count() {
     let uses = folder(&[(
         "uses.jsonl",
         "nonsense\n{\"at\":\"noon\",\"namespace\":\"shop-preview\"}\n{\"at\":\"2026-03-03T08:15:00Z\",\"namespace\":\"nobody\"}\n{\"at\":\"2026-03-03T08:15:00Z\",\"namespace\":\"shop-preview\"}\n",
@@ -303,10 +303,10 @@ fn bad_lines_of_activity_are_named_and_the_others_count() {
         "json",
     ]);
 
-    let said = text(&output.stderr);
+    let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3));
     for line in ["uses.jsonl:1:", "uses.jsonl:2:", "uses.jsonl:3:"] {
-        assert!(said.contains(line), "{said}");
+        assert!(errors.contains(line), "{errors}");
     }
     assert!(text(&output.stdout).contains("WokenByActivity"));
 }

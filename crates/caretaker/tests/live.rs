@@ -1,4 +1,4 @@
-//! The commands on a real API server: they agree with what a dump of it gives, and only read.
+//! The commands on a real API server: they give the same plan as a dump of it, and only read.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,12 +17,12 @@ use tokio::sync::OnceCell;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Later than any namespace that is made here: nothing counts that is said about an earlier time.
+/// Later than the creation of every namespace here: an earlier time of activity does not count.
 const AT: &str = "2036-03-02T09:00:00Z";
 const SLEEP_AFTER: &str = "sleepmode.kubefree.com/sleep-after";
 const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 
-/// Exactly what the documentation lists.
+/// Exactly the rights that the documentation lists.
 const RIGHTS: [(&str, &str, &str); 7] = [
     ("", "namespaces,services,persistentvolumeclaims", "list"),
     ("", "configmaps", "get"),
@@ -33,7 +33,7 @@ const RIGHTS: [(&str, &str, &str); 7] = [
     ("apiregistration.k8s.io,apiextensions.k8s.io", "apiservices,customresourcedefinitions", "list"),
 ];
 
-/// The control plane of this test binary, with a few things in it.
+/// The control plane of this test binary, with a few objects in it.
 async fn populated() -> Result<&'static Cluster, Box<dyn std::error::Error>> {
     static DONE: OnceCell<()> = OnceCell::const_new();
     DONE.get_or_try_init(populate).await?;
@@ -116,7 +116,7 @@ async fn a_live_cluster_is_read_and_never_written() -> Outcome {
 async fn a_dump_of_the_cluster_gives_the_same_plan() -> Outcome {
     let cluster = populated().await?;
     let live = rows(&caretaker(&["plan", "--at", AT, "-o", "json"], &cluster.kubeconfig())?);
-    // As the README has it.
+    // The same kinds as in docs/tour.md.
     let kinds = "ns,deploy,sts,rs,ds,cronjob,svc,pvc,\
                  validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,crd";
 
@@ -153,16 +153,16 @@ async fn it_works_as_a_kubectl_plugin() -> Outcome {
 }
 
 #[tokio::test]
-async fn a_missing_right_is_named() -> Outcome {
+async fn a_missing_right_is_reported() -> Outcome {
     let cluster = shared();
     allow(cluster, "half", &RIGHTS[..2]).await?;
     let kubeconfig = cluster.user_kubeconfig("half", None)?;
 
     let output = caretaker(&["plan"], &kubeconfig)?;
 
-    let said = String::from_utf8(output.stderr)?;
+    let errors = String::from_utf8(output.stderr)?;
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("/apis/apps/v1/deployments") && said.contains("half"), "{said}");
+    assert!(errors.contains("/apis/apps/v1/deployments") && errors.contains("half"), "{errors}");
     Ok(())
 }
 

@@ -12,8 +12,8 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, SLEEP_AFTER, STATE, annotate, becomes, caretaker, cluster, furnish,
-    label, look, merge, operate, second, settings, touch, used,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, cluster,
+    create_namespace, label, merge, second, settings, start_operator, state_of, use_namespace, used, wait_for_state,
 };
 use serde_json::json;
 
@@ -24,7 +24,7 @@ async fn events(client: &kube::Client, namespace: &str, reason: &str) -> Vec<Eve
 }
 
 async fn event(client: &kube::Client, namespace: &str, reason: &str) -> Event {
-    until(&format!("an Event {reason}"), LIMIT, async || {
+    until(&format!("an Event {reason}"), TIMEOUT, async || {
         Ok(events(client, namespace, reason).await.pop().ok_or_else(|| "none".to_owned()))
     })
     .await
@@ -34,16 +34,16 @@ async fn event(client: &kube::Client, namespace: &str, reason: &str) -> Event {
 #[tokio::test]
 async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     let (cluster, client) = cluster().await;
-    furnish(&client, "shop", 3).await;
-    let operator = operate(&cluster.kubeconfig(), &[]).await;
+    create_namespace(&client, "shop", 3).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
     operator.ready().await;
 
-    becomes(&client, "shop", "sleep", 0).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
     let asleep = Api::<Deployment>::namespaced(client.clone(), "shop").get("web").await.unwrap();
     assert_eq!(asleep.metadata.annotations.unwrap()[LEGACY_REPLICAS], "3");
 
-    touch(&client, "shop").await;
-    becomes(&client, "shop", "normal", 3).await;
+    use_namespace(&client, "shop").await;
+    wait_for_state(&client, "shop", "normal", 3).await;
 
     operator.tells("shop", "WokenByActivity wake done").await;
     assert_eq!(operator.story("shop"), ["SleepAfterElapsed sleep done", "WokenByActivity wake done"]);
@@ -69,38 +69,39 @@ async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
 #[tokio::test]
 async fn a_dry_run_writes_nothing_at_all_and_journals_what_it_would_have_done() {
     let (cluster, client) = cluster().await;
-    furnish(&client, "shop", 3).await;
+    create_namespace(&client, "shop", 3).await;
     let typo = mk_namespace("typo").label(SLEEP_AFTER, "2days");
     Api::all(client.clone()).create(&PostParams::default(), &typo).await.unwrap();
     let kubeconfig = cluster.user_kubeconfig("dry", Some("system:masters")).unwrap();
 
-    let mut operator = operate(&kubeconfig, &["--dry-run"]).await;
+    let mut operator = start_operator(&kubeconfig, &["--dry-run"]).await;
     operator.ready().await;
-    operator.tells("shop", "SleepAfterElapsed sleep rehearsed").await;
-    operator.tells("typo", "BrokenLabel - refused").await;
+    operator.tells("shop", "SleepAfterElapsed sleep dry-run").await;
+    operator.tells("typo", "InvalidLabel - refused").await;
     annotate(&client, "shop", "example.com/edited", Some("yes")).await;
-    furnish(&client, "other", 1).await;
-    operator.tells("other", "SleepAfterElapsed sleep rehearsed").await;
+    create_namespace(&client, "other", 1).await;
+    operator.tells("other", "SleepAfterElapsed sleep dry-run").await;
     assert!(operator.stop().success());
 
-    assert_eq!(operator.story("shop"), ["SleepAfterElapsed sleep rehearsed"], "it is told once");
+    assert_eq!(operator.story("shop"), ["SleepAfterElapsed sleep dry-run"], "it is reported once");
     assert!(operator.journal().iter().all(|line| line["dryRun"] == true));
     let audit = cluster.audit().unwrap().of("dry");
     assert!(audit.len() > 13, "it has read: {audit}");
     assert_eq!(audit.writes(), 0, "{audit}");
-    assert_eq!(look(&client, "shop").await, (String::new(), 3));
+    assert_eq!(state_of(&client, "shop").await, (String::new(), 3));
 }
 
 #[tokio::test]
-async fn it_starts_before_its_namespace_and_its_rights_are_there_and_says_what_it_waits_for() {
+async fn it_starts_before_its_namespace_and_its_rights_exist_and_reports_what_it_waits_for() {
     let cluster = caretaker_testkit::Cluster::builder().start().await.unwrap();
     let client = cluster.client().await.unwrap();
-    furnish(&client, "shop", 2).await;
+    create_namespace(&client, "shop", 2).await;
     let kubeconfig = cluster.user_kubeconfig("newcomer", None).unwrap();
-    let operator = operate(&kubeconfig, &[]).await;
+    let operator = start_operator(&kubeconfig, &[]).await;
 
     operator.waits_for("watching deployments: /apis/apps/v1/deployments: deployments.apps is forbidden").await;
-    operator.waits_for("permissions: not allowed: list namespaces, ").await;
+    operator.waits_for("permissions: not allowed: create configmaps in caretaker-system, ").await;
+    operator.waits_for(", delete namespaces, get namespaces, list namespaces, patch namespaces, ").await;
     assert_eq!(operator.ask("/healthz").0, 200, "waiting is no reason to be killed");
 
     let post = PostParams::default();
@@ -109,10 +110,10 @@ async fn it_starts_before_its_namespace_and_its_rights_are_there_and_says_what_i
     operator
         .waits_for("lease: Lease caretaker-system/caretaker-namespaces: namespaces \"caretaker-system\" not found")
         .await;
-    assert_eq!(look(&client, "shop").await, (String::new(), 2));
+    assert_eq!(state_of(&client, "shop").await, (String::new(), 2));
 
     Api::all(client.clone()).create(&post, &mk_namespace("caretaker-system")).await.unwrap();
-    becomes(&client, "shop", "sleep", 0).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
     operator.ready().await;
 }
 
@@ -125,22 +126,22 @@ async fn bad_input_is_reported_once_on_the_object_and_left_alone() {
     Api::all(client.clone()).create(&post, &mk_namespace("odd").label(SLEEP_AFTER, "1h")).await.unwrap();
     let odd = mk_deployment("odd", "web").replicas(0).annotation(LEGACY_REPLICAS, "many");
     Api::namespaced(client.clone(), "odd").create(&post, &odd).await.unwrap();
-    let operator = operate(&cluster.kubeconfig(), &[]).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
 
-    let told = event(&client, "typo", "BrokenLabel").await;
-    let note = told.note.unwrap();
+    let reported = event(&client, "typo", "InvalidLabel").await;
+    let note = reported.note.unwrap();
     assert!(note.contains("sleep-after is \"2days\"") && note.contains("write one such as 168h"), "{note}");
-    let record = event(&client, "odd", "BrokenRecord").await;
+    let record = event(&client, "odd", "InvalidObject").await;
     assert_eq!(record.regarding.unwrap().kind.as_deref(), Some("Deployment"));
 
     annotate(&client, "typo", "example.com/edited", Some("yes")).await;
-    furnish(&client, "later", 1).await;
-    becomes(&client, "later", "sleep", 0).await;
-    assert_eq!(operator.story("typo"), ["BrokenLabel - refused"], "once, however often it is looked at");
-    assert_eq!(events(&client, "typo", "BrokenLabel").await.len(), 1);
+    create_namespace(&client, "later", 1).await;
+    wait_for_state(&client, "later", "sleep", 0).await;
+    assert_eq!(operator.story("typo"), ["InvalidLabel - refused"], "once, however often it is judged");
+    assert_eq!(events(&client, "typo", "InvalidLabel").await.len(), 1);
 
     merge(&client, "typo", json!({ "metadata": { "labels": { SLEEP_AFTER: "3days" } } })).await;
-    until("the new text to be told", LIMIT, async || {
+    until("the new text to be reported", TIMEOUT, async || {
         Ok(if operator.story("typo").len() == 2 { Ok(()) } else { Err(format!("{:?}", operator.story("typo"))) })
     })
     .await
@@ -148,16 +149,16 @@ async fn bad_input_is_reported_once_on_the_object_and_left_alone() {
 }
 
 #[tokio::test]
-async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
+async fn an_open_breaker_holds_everything_back_until_a_person_resets_it() {
     let (cluster, client) = cluster().await;
     let due = second() + 10;
     for i in 0..6 {
-        furnish(&client, &format!("flood-{i}"), 2).await;
+        create_namespace(&client, &format!("flood-{i}"), 2).await;
         label(&client, &format!("flood-{i}"), due).await;
     }
-    let (_folder, config) = settings("keepers: {namespaces: {breaker: {atLeast: 5, share: 0.1, within: 10m}}}");
+    let (_folder, config) = settings("keepers: {namespaces: {breaker: {minCount: 5, minFraction: 0.1, window: 10m}}}");
     let config = config.to_str().unwrap();
-    let mut operator = operate(&cluster.kubeconfig(), &["--config", config]).await;
+    let mut operator = start_operator(&cluster.kubeconfig(), &["--config", config]).await;
     operator.tells("caretaker-state", "BreakerOpen - refused").await;
 
     let opened = event(&client, "caretaker-system", "BreakerOpen").await;
@@ -169,7 +170,7 @@ async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
 
     // A restart does not close it, and a wake passes it.
     assert!(operator.stop().success());
-    let operator = operate(&cluster.kubeconfig(), &["--config", config]).await;
+    let operator = start_operator(&cluster.kubeconfig(), &["--config", config]).await;
     operator.ready().await;
     let post = PostParams::default();
     Api::all(client.clone()).create(&post, &mk_namespace("sleeper")).await.unwrap();
@@ -181,50 +182,51 @@ async fn an_open_breaker_holds_everything_back_until_a_person_has_looked() {
         "annotations": { ACTIVITY: used(soon), "caretaker.dev/asleep-since": "2026-01-01T00:00:00Z" },
     } });
     merge(&client, "sleeper", asleep).await;
-    becomes(&client, "sleeper", "normal", 4).await;
+    wait_for_state(&client, "sleeper", "normal", 4).await;
     for i in 0..6 {
-        assert_eq!(look(&client, &format!("flood-{i}")).await, (String::new(), 2));
+        assert_eq!(state_of(&client, &format!("flood-{i}")).await, (String::new(), 2));
     }
 
-    let (code, said, _) = caretaker(&cluster, &["breaker", "reset", "namespaces"]);
+    let (code, output, _) = caretaker(&cluster, &["breaker", "reset", "namespaces"]);
     assert_eq!(code, 0);
-    assert!(said.starts_with("the breaker of namespaces is closed; it was open since"), "{said}");
+    assert!(output.starts_with("the breaker of namespaces is closed; it was open since"), "{output}");
     for i in 0..6 {
-        becomes(&client, &format!("flood-{i}"), "sleep", 0).await;
+        wait_for_state(&client, &format!("flood-{i}"), "sleep", 0).await;
     }
     assert_eq!(operator.metric(r#"caretaker_breaker_open{keeper="namespaces"}"#), Some(0.0));
-    let (_, said, _) = caretaker(&cluster, &["breaker"]);
-    assert!(said.contains("is closed; a person closed it at"), "{said}");
+    let (_, output, _) = caretaker(&cluster, &["breaker"]);
+    assert!(output.contains("is closed; a person closed it at"), "{output}");
 }
 
 #[tokio::test]
-async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_process() {
+async fn what_was_admitted_is_persisted_first_and_counts_for_the_next_process() {
     let (cluster, client) = cluster().await;
     for name in ["first", "second"] {
-        furnish(&client, name, 1).await;
+        create_namespace(&client, name, 1).await;
     }
-    let (_folder, config) = settings("keepers: {namespaces: {pace: {sleep: {atLeast: 1, per: 24h}}}}");
+    let (_folder, config) = settings("keepers: {namespaces: {pace: {sleep: {limit: 1, window: 24h}}}}");
     let args = ["--config", config.to_str().unwrap()];
-    let mut operator = operate(&cluster.kubeconfig(), &args).await;
-    until("one of them to sleep", LIMIT, async || {
-        let asleep = [look(&client, "first").await.1, look(&client, "second").await.1];
+    let mut operator = start_operator(&cluster.kubeconfig(), &args).await;
+    until("one of them to sleep", TIMEOUT, async || {
+        let asleep = [state_of(&client, "first").await.1, state_of(&client, "second").await.1];
         Ok(if asleep.contains(&0) { Ok(()) } else { Err(format!("{asleep:?}")) })
     })
     .await
     .unwrap();
     operator.kill();
 
-    let operator = operate(&cluster.kubeconfig(), &args).await;
+    let operator = start_operator(&cluster.kubeconfig(), &args).await;
     operator.ready().await;
-    furnish(&client, "third", 1).await;
-    until("all to be judged", LIMIT, async || {
+    create_namespace(&client, "third", 1).await;
+    until("all to be judged", TIMEOUT, async || {
         let waiting = operator.metric(r#"caretaker_subjects{keeper="namespaces",next="wait"}"#);
         Ok(if waiting == Some(3.0) { Ok(()) } else { Err(format!("{waiting:?} {}", operator.log())) })
     })
     .await
     .unwrap();
 
-    let awake = [look(&client, "first").await.1, look(&client, "second").await.1, look(&client, "third").await.1];
+    let awake =
+        [state_of(&client, "first").await.1, state_of(&client, "second").await.1, state_of(&client, "third").await.1];
     assert_eq!(awake.iter().sum::<i32>(), 2, "one a day");
     let state = Api::<ConfigMap>::namespaced(client, "caretaker-system").get("caretaker-state").await.unwrap();
     let ledger: serde_json::Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
@@ -234,11 +236,11 @@ async fn what_was_admitted_is_written_before_it_is_done_and_counts_for_the_next_
 }
 
 #[tokio::test]
-async fn told_to_stop_it_hands_the_lease_over() {
+async fn on_sigterm_it_releases_the_lease() {
     let (cluster, client) = cluster().await;
-    let mut operator = operate(&cluster.kubeconfig(), &[]).await;
+    let mut operator = start_operator(&cluster.kubeconfig(), &[]).await;
     operator.ready().await;
-    until("it to lead", LIMIT, async || {
+    until("it to lead", TIMEOUT, async || {
         let leads = operator.metric(r#"caretaker_leader{keeper="namespaces"}"#);
         Ok(if leads == Some(1.0) { Ok(()) } else { Err(format!("{leads:?}")) })
     })
@@ -253,23 +255,23 @@ async fn told_to_stop_it_hands_the_lease_over() {
 }
 
 #[tokio::test]
-async fn a_breaker_that_opens_stops_what_is_queued_as_well() {
+async fn a_breaker_that_opens_also_stops_what_is_queued() {
     let (cluster, client) = cluster().await;
     let names: Vec<String> = (0..8).map(|i| format!("wave-{i}")).collect();
     let first = second() + 12;
     for (i, name) in names.iter().enumerate() {
-        furnish(&client, name, 1).await;
+        create_namespace(&client, name, 1).await;
         label(&client, name, first + if i < 4 { 0 } else { 3 }).await;
     }
     // A sleep takes four calls, and so two seconds: of the first wave one or two are done when the
     // second one opens the breaker.
-    let keeper = "{concurrency: 1, callsPerSecond: 2, breaker: {atLeast: 6, share: 0.1, within: 10m}}";
+    let keeper = "{concurrency: 1, callsPerSecond: 2, breaker: {minCount: 6, minFraction: 0.1, window: 10m}}";
     let (_folder, config) = settings(&format!("keepers: {{namespaces: {keeper}}}"));
-    let operator = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    let operator = start_operator(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
     operator.ready().await;
     operator.tells("caretaker-state", "BreakerOpen - refused").await;
 
-    let asleep = until("what is under way to end", LIMIT, async || {
+    let asleep = until("what is under way to end", TIMEOUT, async || {
         let refused = operator.metric(r#"caretaker_subjects{keeper="namespaces",next="refuse"}"#).unwrap_or(0.0);
         let asleep = operator.journal().iter().filter(|l| l["action"] == "sleep" && l["outcome"] == "done").count();
         #[expect(clippy::cast_precision_loss, reason = "a count of namespaces")]
@@ -283,6 +285,6 @@ async fn a_breaker_that_opens_stops_what_is_queued_as_well() {
     let (code, _, _) = caretaker(&cluster, &["breaker", "reset", "namespaces"]);
     assert_eq!(code, 0);
     for name in &names {
-        becomes(&client, name, "sleep", 0).await;
+        wait_for_state(&client, name, "sleep", 0).await;
     }
 }

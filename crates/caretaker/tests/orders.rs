@@ -1,4 +1,4 @@
-//! What a person orders: `sleep`, `wake`, `release`, `breaker`, on a real API server.
+//! Commands that write: `sleep`, `wake`, `cleanup` and `breaker`, on a real API server.
 
 #[path = "operator/mod.rs"]
 mod operator;
@@ -13,12 +13,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, LIMIT, SLEEP_AFTER, STATE, becomes, caretaker, cluster, furnish, look,
-    operate, settings, used,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, caretaker, cluster, create_namespace,
+    settings, start_operator, state_of, used, wait_for_state,
 };
 use tokio::sync::OnceCell;
 
-/// For orders without an operator: each test has a namespace of its own.
+/// For commands without an operator; each test has a namespace of its own.
 async fn shared() -> (&'static Cluster, Client) {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_init(async || Cluster::builder().start().await.unwrap()).await;
@@ -27,26 +27,26 @@ async fn shared() -> (&'static Cluster, Client) {
 
 /// Labels, annotations and counts of everything in a namespace, without what differs between writes.
 async fn everything(client: &Client, name: &str) -> BTreeMap<String, String> {
-    let told = |labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>, spec: String| {
+    let shown = |labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>, spec: String| {
         format!("{labels:?} {annotations:?} {spec}")
     };
     let mut all = BTreeMap::new();
     let ns = Api::<Namespace>::all(client.clone()).get(name).await.unwrap();
-    all.insert("Namespace".to_owned(), told(ns.labels(), ns.annotations(), String::new()));
+    all.insert("Namespace".to_owned(), shown(ns.labels(), ns.annotations(), String::new()));
     for d in Api::<Deployment>::namespaced(client.clone(), name).list(&ListParams::default()).await.unwrap() {
         let spec = d.spec.as_ref().and_then(|s| s.replicas);
-        all.insert(format!("Deployment/{}", d.name_any()), told(d.labels(), d.annotations(), format!("{spec:?}")));
+        all.insert(format!("Deployment/{}", d.name_any()), shown(d.labels(), d.annotations(), format!("{spec:?}")));
     }
     for d in Api::<DaemonSet>::namespaced(client.clone(), name).list(&ListParams::default()).await.unwrap() {
         let spec = d.spec.as_ref().and_then(|s| s.template.spec.as_ref()?.node_selector.clone()).unwrap_or_default();
         // The API server counts each change of a template there.
         let mut annotations = d.annotations().clone();
         annotations.remove("deprecated.daemonset.template.generation");
-        all.insert(format!("DaemonSet/{}", d.name_any()), told(d.labels(), &annotations, format!("{spec:?}")));
+        all.insert(format!("DaemonSet/{}", d.name_any()), shown(d.labels(), &annotations, format!("{spec:?}")));
     }
     for c in Api::<CronJob>::namespaced(client.clone(), name).list(&ListParams::default()).await.unwrap() {
         let spec = c.spec.suspend;
-        all.insert(format!("CronJob/{}", c.name_any()), told(c.labels(), c.annotations(), format!("{spec:?}")));
+        all.insert(format!("CronJob/{}", c.name_any()), shown(c.labels(), c.annotations(), format!("{spec:?}")));
     }
     all
 }
@@ -55,7 +55,7 @@ async fn annotation(client: &Client, name: &str, key: &str) -> Option<String> {
     Api::<Namespace>::all(client.clone()).get(name).await.unwrap().annotations().get(key).cloned()
 }
 
-/// A namespace that nobody manages, with a Deployment.
+/// Creates a namespace without labels, with a Deployment.
 async fn plain(client: &Client, name: &str, replicas: i32) {
     let post = PostParams::default();
     Api::all(client.clone()).create(&post, &mk_namespace(name)).await.unwrap();
@@ -63,56 +63,56 @@ async fn plain(client: &Client, name: &str, replicas: i32) {
 }
 
 #[tokio::test]
-async fn a_namespace_is_put_to_sleep_and_woken_by_hand_without_any_operator() {
+async fn a_namespace_is_put_to_sleep_and_woken_manually_without_an_operator() {
     let (cluster, client) = shared().await;
-    plain(&client, "by-hand", 3).await;
+    plain(&client, "manual", 3).await;
 
-    let (code, said, errors) = caretaker(cluster, &["sleep", "by-hand"]);
+    let (code, output, errors) = caretaker(cluster, &["sleep", "manual"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     assert_eq!(
-        said,
-        "namespace by-hand: asleep until it is woken by hand\n  write state=sleeping\n  Deployment/web: 3 replicas → 0 replicas, recorded 3\n  write state=sleep, slept-by-hand\n"
+        output,
+        "namespace manual: asleep until it is woken manually\n  write state=sleeping\n  Deployment/web: 3 replicas → 0 replicas, recorded 3\n  write state=sleep, manual-sleep\n"
     );
-    assert_eq!(look(&client, "by-hand").await, ("sleep".to_owned(), 0));
+    assert_eq!(state_of(&client, "manual").await, ("sleep".to_owned(), 0));
 
-    let (code, said, errors) = caretaker(cluster, &["wake", "by-hand"]);
+    let (code, output, errors) = caretaker(cluster, &["wake", "manual"]);
     assert_eq!((code, errors.as_str()), (0, ""));
-    assert!(said.starts_with("namespace by-hand: awake as long as its labels say\n"), "{said}");
-    assert_eq!(look(&client, "by-hand").await, ("normal".to_owned(), 3));
-    let used = annotation(&client, "by-hand", ACTIVITY).await.unwrap();
-    assert!(used.contains("\"ActionBy\":\"HandWake\"") && used.contains("\"name\":\"admin\""), "{used}");
-    assert_eq!(annotation(&client, "by-hand", "caretaker.dev/hand-sleep-until").await, None);
+    assert!(output.starts_with("namespace manual: awake as long as its labels say\n"), "{output}");
+    assert_eq!(state_of(&client, "manual").await, ("normal".to_owned(), 3));
+    let used = annotation(&client, "manual", ACTIVITY).await.unwrap();
+    assert!(used.contains("\"ActionBy\":\"ManualWake\"") && used.contains("\"name\":\"admin\""), "{used}");
+    assert_eq!(annotation(&client, "manual", "caretaker.dev/sleep-until").await, None);
 }
 
 #[tokio::test]
-async fn an_order_for_a_time_is_written_down_for_the_operator() {
+async fn the_end_of_a_manual_sleep_is_written_for_the_operator() {
     let (cluster, client) = shared().await;
     plain(&client, "for-a-while", 1).await;
 
-    let (code, said, _) = caretaker(cluster, &["sleep", "for-a-while", "--for", "2h"]);
+    let (code, output, _) = caretaker(cluster, &["sleep", "for-a-while", "--for", "2h"]);
     assert_eq!(code, 0);
-    let until = annotation(&client, "for-a-while", "caretaker.dev/hand-sleep-until").await.unwrap();
-    assert!(said.contains(&until[..19]), "{said} {until}");
+    let until = annotation(&client, "for-a-while", "caretaker.dev/sleep-until").await.unwrap();
+    assert!(output.contains(&until[..19]), "{output} {until}");
 
     let (code, _, _) = caretaker(cluster, &["wake", "for-a-while", "--for", "3h"]);
     assert_eq!(code, 0);
-    assert!(annotation(&client, "for-a-while", "caretaker.dev/hand-wake-until").await.is_some());
-    assert_eq!(annotation(&client, "for-a-while", "caretaker.dev/hand-sleep-until").await, None);
-    assert_eq!(look(&client, "for-a-while").await, ("normal".to_owned(), 1));
+    assert!(annotation(&client, "for-a-while", "caretaker.dev/awake-until").await.is_some());
+    assert_eq!(annotation(&client, "for-a-while", "caretaker.dev/sleep-until").await, None);
+    assert_eq!(state_of(&client, "for-a-while").await, ("normal".to_owned(), 1));
 }
 
 #[tokio::test]
-async fn a_rehearsed_order_shows_the_steps_and_writes_nothing() {
+async fn a_dry_run_shows_the_steps_and_writes_nothing() {
     let (cluster, client) = shared().await;
-    plain(&client, "rehearsed", 2).await;
-    let before = everything(&client, "rehearsed").await;
+    plain(&client, "dry-run", 2).await;
+    let before = everything(&client, "dry-run").await;
 
-    let (code, said, _) = caretaker(cluster, &["sleep", "rehearsed", "--dry-run"]);
+    let (code, output, _) = caretaker(cluster, &["sleep", "dry-run", "--dry-run"]);
 
     assert_eq!(code, 0);
-    assert!(said.starts_with("namespace rehearsed: would be asleep until it is woken by hand\n"), "{said}");
-    assert!(said.contains("Deployment/web: 2 replicas → 0 replicas, recorded 2"), "{said}");
-    assert_eq!(everything(&client, "rehearsed").await, before);
+    assert!(output.starts_with("namespace dry-run: would be asleep until it is woken manually\n"), "{output}");
+    assert!(output.contains("Deployment/web: 2 replicas → 0 replicas, recorded 2"), "{output}");
+    assert_eq!(everything(&client, "dry-run").await, before);
 }
 
 #[tokio::test]
@@ -122,50 +122,50 @@ async fn what_must_not_sleep_is_refused_before_anything_is_written() {
     Api::all(client.clone()).create(&PostParams::default(), &typo).await.unwrap();
     let before = everything(&client, "kube-system").await;
 
-    let (code, said, why) = caretaker(cluster, &["sleep", "kube-system"]);
-    assert_eq!((code, said.as_str()), (1, ""));
-    assert!(why.contains("namespace kube-system is not put to sleep: Protected"), "{why}");
+    let (code, output, errors) = caretaker(cluster, &["sleep", "kube-system"]);
+    assert_eq!((code, output.as_str()), (1, ""));
+    assert!(errors.contains("namespace kube-system is not put to sleep: Protected"), "{errors}");
     assert_eq!(everything(&client, "kube-system").await, before);
 
-    let (code, _, why) = caretaker(cluster, &["sleep", "mistyped"]);
+    let (code, _, errors) = caretaker(cluster, &["sleep", "mistyped"]);
     assert_eq!(code, 1);
-    assert!(why.contains("BrokenLabel") && why.contains("write one such as 168h"), "{why}");
+    assert!(errors.contains("InvalidLabel") && errors.contains("write one such as 168h"), "{errors}");
 
-    let (code, _, why) = caretaker(cluster, &["wake", "mistypd"]);
+    let (code, _, errors) = caretaker(cluster, &["wake", "mistypd"]);
     assert_eq!(code, 1);
-    assert!(why.contains("there is no namespace \"mistypd\"; did you mean mistyped?"), "{why}");
+    assert!(errors.contains("there is no namespace \"mistypd\"; did you mean mistyped?"), "{errors}");
 
-    let (code, _, why) = caretaker(cluster, &["breaker", "reset", "namespace"]);
+    let (code, _, errors) = caretaker(cluster, &["breaker", "reset", "namespace"]);
     assert_eq!(code, 1);
-    assert!(why.contains("there is no keeper \"namespace\"; did you mean namespaces?"), "{why}");
+    assert!(errors.contains("there is no keeper \"namespace\"; did you mean namespaces?"), "{errors}");
 }
 
 #[tokio::test]
-async fn an_order_and_a_running_operator_do_not_get_into_each_others_way() {
+async fn a_command_and_a_running_operator_do_not_interfere() {
     let (cluster, client) = cluster().await;
-    furnish(&client, "busy", 4).await;
-    let operator = operate(&cluster.kubeconfig(), &[]).await;
-    becomes(&client, "busy", "sleep", 0).await;
+    create_namespace(&client, "busy", 4).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    wait_for_state(&client, "busy", "sleep", 0).await;
 
     let (code, _, errors) = caretaker(&cluster, &["wake", "busy", "--for", "1h"]);
     assert_eq!((code, errors.as_str()), (0, ""));
-    becomes(&client, "busy", "normal", 4).await;
+    wait_for_state(&client, "busy", "normal", 4).await;
 
-    // Its sleep-after of a second is long over; another namespace shows that the operator has looked.
-    furnish(&client, "other", 1).await;
-    becomes(&client, "other", "sleep", 0).await;
-    assert_eq!(look(&client, "busy").await, ("normal".to_owned(), 4), "{:?}", operator.story("busy"));
+    // Its sleep-after of a second has long passed; another namespace shows that the operator has judged again.
+    create_namespace(&client, "other", 1).await;
+    wait_for_state(&client, "other", "sleep", 0).await;
+    assert_eq!(state_of(&client, "busy").await, ("normal".to_owned(), 4), "{:?}", operator.story("busy"));
 
     let (code, _, errors) = caretaker(&cluster, &["sleep", "busy"]);
     assert_eq!((code, errors.as_str()), (0, ""));
-    becomes(&client, "busy", "sleep", 0).await;
+    wait_for_state(&client, "busy", "sleep", 0).await;
 }
 
 #[tokio::test]
-async fn released_the_cluster_is_as_if_nobody_had_been_there() {
+async fn after_cleanup_the_cluster_is_as_it_was_before() {
     let (cluster, client) = cluster().await;
     let post = PostParams::default();
-    furnish(&client, "shop", 3).await;
+    create_namespace(&client, "shop", 3).await;
     Api::namespaced(client.clone(), "shop").create(&post, &mk_daemon_set("shop", "agent")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_cron_job("shop", "nightly")).await.unwrap();
     let single = mk_deployment("shop", "pr-7").replicas(2).label(SLEEP_AFTER, "1s").label(DELETE_AFTER, "24h");
@@ -173,60 +173,60 @@ async fn released_the_cluster_is_as_if_nobody_had_been_there() {
     Api::namespaced(client.clone(), "shop").create(&post, &single).await.unwrap();
     plain(&client, "unlabelled", 1).await;
     let before = [everything(&client, "shop").await, everything(&client, "unlabelled").await];
-    let (_folder, config) = settings("keepers: {namespaces: {fallback: {sleepAfter: 1s}}}");
-    let mut operator = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
-    becomes(&client, "shop", "sleep", 0).await;
-    becomes(&client, "unlabelled", "sleep", 0).await;
+    let (_folder, config) = settings("keepers: {namespaces: {defaults: {sleepAfter: 1s}}}");
+    let mut operator = start_operator(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+    wait_for_state(&client, "unlabelled", "sleep", 0).await;
 
-    let (code, _, why) = caretaker(&cluster, &["release", "--all"]);
+    let (code, _, errors) = caretaker(&cluster, &["cleanup", "--all"]);
     assert_eq!(code, 1);
-    assert!(why.contains("the operator runs as") && why.contains("--replicas=0"), "{why}");
+    assert!(errors.contains("the operator runs as") && errors.contains("--replicas=0"), "{errors}");
     assert!(operator.stop().success());
-    let mut other = operate(&cluster.kubeconfig(), &["--keepers", "addresses"]).await;
-    until("its state to be safe from us", LIMIT, async || {
-        let (code, said, why) = caretaker(&cluster, &["release", "--all", "--dry-run"]);
-        assert_eq!(code, 0, "{why}");
-        Ok(if said.contains("Lease caretaker-system/caretaker-addresses") { Ok(()) } else { Err(said) })
+    let mut other = start_operator(&cluster.kubeconfig(), &["--keepers", "addresses"]).await;
+    until("its Lease to exist", TIMEOUT, async || {
+        let (code, output, errors) = caretaker(&cluster, &["cleanup", "--all", "--dry-run"]);
+        assert_eq!(code, 0, "{errors}");
+        Ok(if output.contains("Lease caretaker-system/caretaker-addresses") { Ok(()) } else { Err(output) })
     })
     .await
     .unwrap();
-    let (code, _, why) = caretaker(&cluster, &["release", "--all"]);
+    let (code, _, errors) = caretaker(&cluster, &["cleanup", "--all"]);
     assert_eq!(code, 1);
-    assert!(why.contains("(Lease caretaker-addresses)"), "{why}");
+    assert!(errors.contains("(Lease caretaker-addresses)"), "{errors}");
     assert!(other.stop().success());
 
-    let (code, rehearsed, _) = caretaker(&cluster, &["release", "--all", "--dry-run"]);
+    let (code, planned, _) = caretaker(&cluster, &["cleanup", "--all", "--dry-run"]);
     assert_eq!(code, 0);
-    assert!(rehearsed.contains("would be released"), "{rehearsed}");
-    assert_eq!(look(&client, "shop").await, ("sleep".to_owned(), 0));
+    assert!(planned.contains("would be cleaned up"), "{planned}");
+    assert_eq!(state_of(&client, "shop").await, ("sleep".to_owned(), 0));
 
-    let (code, said, errors) = caretaker(&cluster, &["release", "--all"]);
-    assert_eq!((code, errors.as_str()), (0, ""), "{said}");
-    assert!(said.contains("Namespace shop: "), "{said}");
+    let (code, output, errors) = caretaker(&cluster, &["cleanup", "--all"]);
+    assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+    assert!(output.contains("Namespace shop: "), "{output}");
 
     assert_eq!([everything(&client, "shop").await, everything(&client, "unlabelled").await], before);
     let state = Api::<ConfigMap>::namespaced(client.clone(), "caretaker-system").get_opt("caretaker-state").await;
     assert!(state.unwrap().is_none());
-    let (code, said, _) = caretaker(&cluster, &["release", "--all"]);
-    assert_eq!((code, said.as_str()), (0, "nothing is Caretaker's\n"));
+    let (code, output, _) = caretaker(&cluster, &["cleanup", "--all"]);
+    assert_eq!((code, output.as_str()), (0, "nothing is Caretaker's\n"));
 }
 
 #[tokio::test]
-async fn a_namespace_that_kubefree_put_to_sleep_can_be_released_alone() {
+async fn one_namespace_that_kubefree_put_to_sleep_can_be_cleaned_up() {
     let (cluster, client) = shared().await;
     let namespace = mk_namespace("inherited").label(SLEEP_AFTER, "1h").label(STATE, "sleep");
     Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
     let down = mk_deployment("inherited", "web").replicas(0).annotation(LEGACY_REPLICAS, "5");
     Api::namespaced(client.clone(), "inherited").create(&PostParams::default(), &down).await.unwrap();
 
-    let (code, said, errors) = caretaker(cluster, &["release", "inherited"]);
+    let (code, output, errors) = caretaker(cluster, &["cleanup", "inherited"]);
 
-    assert_eq!((code, errors.as_str()), (0, ""), "{said}");
-    assert_eq!(look(&client, "inherited").await, (String::new(), 5));
+    assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+    assert_eq!(state_of(&client, "inherited").await, (String::new(), 5));
 }
 
 #[tokio::test]
-async fn what_cannot_be_released_is_named_and_the_rest_is() {
+async fn what_cannot_be_cleaned_up_is_reported_and_the_rest_is_cleaned_up() {
     let (cluster, client) = shared().await;
     let namespace = mk_namespace("half-broken").label(SLEEP_AFTER, "1h").label(STATE, "sleep");
     Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
@@ -236,9 +236,9 @@ async fn what_cannot_be_released_is_named_and_the_rest_is() {
     deployments.create(&PostParams::default(), &of("web", "2")).await.unwrap();
     deployments.create(&PostParams::default(), &of("odd", "many")).await.unwrap();
 
-    let (code, said, errors) = caretaker(cluster, &["release", "half-broken"]);
+    let (code, output, errors) = caretaker(cluster, &["cleanup", "half-broken"]);
 
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 1, "{output}");
     assert!(errors.contains("Deployment/odd is left as it is") && errors.contains("\"many\""), "{errors}");
-    assert_eq!(look(&client, "half-broken").await, (String::new(), 2));
+    assert_eq!(state_of(&client, "half-broken").await, (String::new(), 2));
 }

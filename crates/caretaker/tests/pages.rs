@@ -1,7 +1,7 @@
-//! What the pages show is what the commands print.
+//! The pages show what the commands print.
 //!
 //! Every `$ caretaker …` in a console block of the README and of `docs/` is run from the root of the
-//! repository, and its output compared with what stands below it; so is the table of rules. With
+//! repository, and its output is compared with the lines below it; so are the tables of rules. With
 //! `UPDATE_PAGES=1` the pages are rewritten instead.
 
 use std::collections::BTreeSet;
@@ -22,10 +22,10 @@ fn output(command: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The page as it should be, and the verbs that were run for it.
-fn refreshed(page: &str) -> (String, BTreeSet<String>) {
+/// The page as it should be, and the commands that were run for it.
+fn updated(page: &str) -> (String, BTreeSet<String>) {
     let mut fresh = String::new();
-    let mut verbs = BTreeSet::new();
+    let mut commands = BTreeSet::new();
     let mut lines = page.lines().peekable();
     while let Some(line) = lines.next() {
         fresh.push_str(line);
@@ -34,7 +34,7 @@ fn refreshed(page: &str) -> (String, BTreeSet<String>) {
         if let Some(command) = rules.filter(|c| c.starts_with("caretaker rules ")) {
             while lines.next_if(|l| *l != "<!-- end -->").is_some() {}
             fresh.push_str(&output(command));
-            verbs.insert("rules".to_owned());
+            commands.insert("rules".to_owned());
         } else if line == "```console" {
             while let Some(line) = lines.next_if(|l| *l != "```") {
                 fresh.push_str(line);
@@ -42,11 +42,11 @@ fn refreshed(page: &str) -> (String, BTreeSet<String>) {
                 let Some(command) = line.strip_prefix("$ ").filter(|c| c.starts_with("caretaker ")) else { continue };
                 while lines.next_if(|l| *l != "```" && !l.starts_with("$ ")).is_some() {}
                 fresh.push_str(&output(command));
-                verbs.extend(command.split_whitespace().nth(1).map(str::to_owned));
+                commands.extend(command.split_whitespace().nth(1).map(str::to_owned));
             }
         }
     }
-    (fresh, verbs)
+    (fresh, commands)
 }
 
 #[test]
@@ -57,11 +57,11 @@ fn every_page_shows_what_the_commands_print() {
         .filter(|p| p.extension().is_some_and(|e| e == "md"))
         .collect();
     pages.push(root().join("README.md"));
-    let mut verbs = BTreeSet::new();
+    let mut commands = BTreeSet::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();
-        let (fresh, here) = refreshed(&text);
-        verbs.extend(here);
+        let (fresh, here) = updated(&text);
+        commands.extend(here);
         if std::env::var_os("UPDATE_PAGES").is_some() {
             fs::write(&page, fresh).unwrap();
         } else {
@@ -73,8 +73,8 @@ fn every_page_shows_what_the_commands_print() {
             );
         }
     }
-    for verb in ["plan", "explain", "simulate", "lint", "rules", "activity", "addresses", "audit-config"] {
-        assert!(verbs.contains(verb), "no page shows what {verb} prints");
+    for command in ["plan", "explain", "simulate", "lint", "rules", "activity", "addresses", "audit-config"] {
+        assert!(commands.contains(command), "no page shows what {command} prints");
     }
 }
 

@@ -1,10 +1,10 @@
-//! The addresses keeper on files: what the commands say, and which settings they take.
+//! The addresses keeper on files: what the commands print, and which settings they take.
 
-mod console;
+mod cli;
 
 use std::process::{Command, Stdio};
 
-use console::{AT, caretaker, folder, json, root, text};
+use cli::{AT, caretaker, folder, json, root, text};
 use rstest::rstest;
 use serde_json::{Value, json as value};
 
@@ -40,26 +40,31 @@ fn an_address_is_a_row_like_any_other() {
         *row,
         value!({
             "keeper": "addresses", "kind": "IP", "namespace": null, "name": "172.18.40.13", "rule": "PodTerminating",
-            "because": "pod shop/cart-5c9d8f6b7-mm4dx is Terminating, it was to end at 2026-03-02T09:02:00Z",
+            "because": "pod shop/cart-5c9d8f6b7-mm4dx is Terminating, its deletion timestamp is 2026-03-02T09:02:00Z",
             "next": "wait", "action": "release", "at": "2026-03-02T09:02:05Z",
         })
     );
 }
 
 #[rstest]
-#[case::terminating_off("SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED", "false", "172.18.40.13", "rest")]
+#[case::terminating_off("SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED", "false", "172.18.40.13", "none")]
 #[case::terminating_on("SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED", "true", "172.18.40.13", "wait")]
-#[case::not_ready_off("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED", "0", "172.18.40.13", "rest")]
+#[case::not_ready_off("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED", "0", "172.18.40.13", "none")]
 #[case::ready_off("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED", "false", "172.18.40.13", "wait")]
 #[case::all_off("SPIDERPOOL_GC_IP_ENABLED", "false", "172.18.40.11", "")]
 #[case::all_on("SPIDERPOOL_GC_IP_ENABLED", "true", "172.18.40.11", "act")]
-fn spiderpools_switches_are_heeded(#[case] variable: &str, #[case] value: &str, #[case] ip: &str, #[case] next: &str) {
+fn the_variables_of_spiderpool_apply(
+    #[case] variable: &str,
+    #[case] value: &str,
+    #[case] ip: &str,
+    #[case] next: &str,
+) {
     assert_eq!(next_of(ip, &[(variable, value)]), next);
 }
 
 #[test]
-fn a_variable_comes_before_the_file_and_a_flag_before_both() {
-    let files = folder(&[("config.yaml", "keepers: {addresses: {enabled: false, delay: 1m}}")]);
+fn a_variable_overrides_the_file_and_a_flag_overrides_both() {
+    let files = folder(&[("config.yaml", "keepers: {addresses: {enabled: false, extraGracePeriod: 1m}}")]);
     let config = files.path().join("config.yaml");
     let with = |more: &[&str], variables: &[(&str, &str)]| {
         plan(&[&POOLS[..], &["--config", config.to_str().unwrap()], more].concat(), variables).len()
@@ -73,8 +78,8 @@ fn a_variable_comes_before_the_file_and_a_flag_before_both() {
 #[rstest]
 #[case::switch("SPIDERPOOL_GC_IP_ENABLED", "maybe", "SPIDERPOOL_GC_IP_ENABLED is \"maybe\": write true or false")]
 #[case::delay("SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY", "-5", "write seconds such as 600, or a duration such as 10m")]
-#[case::interval("SPIDERPOOL_GC_DEFAULT_INTERVAL_DURATION", "0", "keepers.addresses.scan is shorter than 1s")]
-fn a_variable_that_cannot_be_read_is_an_error(#[case] variable: &str, #[case] value: &str, #[case] said: &str) {
+#[case::interval("SPIDERPOOL_GC_DEFAULT_INTERVAL_DURATION", "0", "keepers.addresses.resyncInterval is shorter than 1s")]
+fn a_variable_that_cannot_be_read_is_an_error(#[case] variable: &str, #[case] value: &str, #[case] expected: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
         .args([&["plan"], &POOLS[..]].concat())
         .current_dir(root())
@@ -83,30 +88,30 @@ fn a_variable_that_cannot_be_read_is_an_error(#[case] variable: &str, #[case] va
         .unwrap();
 
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
-    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
 #[rstest]
-#[case::in_full("ip/172.18.40.11", "PodGone")]
-#[case::with_its_pool("ip/office/172.18.40.11", "PodGone")]
-#[case::a_pool("sp/storage", "CountDrifts")]
-#[case::an_endpoint("se/old-worker", "EndpointAbandoned")]
-fn explain_knows_its_kinds(#[case] subject: &str, #[case] rule: &str) {
+#[case::in_full("ip/172.18.40.11", "PodGone: release now")]
+#[case::with_its_pool("ip/office/172.18.40.11", "PodGone: release now")]
+#[case::a_pool("sp/storage", "AllocatedCountWrong: recount now")]
+#[case::an_endpoint("se/old-worker", "EndpointAbandoned: delete-endpoint now")]
+fn explain_knows_its_kinds(#[case] subject: &str, #[case] verdict: &str) {
     let output = caretaker(&[&["explain", subject], &POOLS[..]].concat());
 
-    assert!(text(&output.stdout).contains(&format!("Verdict\n  {rule}: release now")), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains(&format!("Verdict\n  {verdict}")), "{}", text(&output.stdout));
 }
 
 #[rstest]
 #[case::not_held("ip/172.18.40.99", "no pool has a record of 172.18.40.99: it is not held")]
-#[case::no_address("ip/web", "\"web\" is no address; write for instance ip/10.6.0.12")]
+#[case::no_address("ip/web", "\"web\" is not an address; write for instance ip/10.6.0.12")]
 #[case::another_pool("ip/storage/172.18.40.11", "no pool has a record of 172.18.40.11")]
 #[case::no_pool("sp/storag", "there is no SpiderIPPool \"storag\"; did you mean storage?")]
-fn what_is_not_there_is_said(#[case] subject: &str, #[case] said: &str) {
+fn a_subject_that_does_not_exist_is_reported(#[case] subject: &str, #[case] expected: &str) {
     let output = caretaker(&[&["explain", subject], &POOLS[..]].concat());
 
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -116,23 +121,23 @@ fn a_report_counts_each_pool() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         report[0],
-        value!({ "pool": "office", "size": 10, "held": 6, "inUse": 2, "leaked": 3, "suspected": 1, "refused": 0, "drift": 0, "trouble": null })
+        value!({ "pool": "office", "size": 10, "held": 6, "inUse": 2, "leaked": 3, "suspected": 1, "refused": 0, "drift": 0, "error": null })
     );
     assert_eq!((&report[1]["refused"], &report[1]["drift"]), (&value!(1), &value!(3)));
 }
 
 #[test]
-fn what_is_only_suspected_is_released_in_a_rehearsal_as_it_would_be() {
+fn a_suspected_address_is_released_in_a_simulation_as_it_would_be() {
     let args = ["simulate", "--from", "examples/pools", "--start", AT, "--for", "10m", "-o", "json"];
 
     let rows = json(&args);
 
     let row = rows.iter().find(|row| row["name"] == "172.18.40.15").expect("it is released");
-    assert_eq!((&row["at"], &row["rule"]), (&value!("2026-03-02T09:00:35Z"), &value!("NotAmongItsOwn")));
+    assert_eq!((&row["at"], &row["rule"]), (&value!("2026-03-02T09:00:35Z"), &value!("IPNotOnPod")));
 }
 
 #[test]
-fn pools_without_pods_are_told_apart_from_leaks() {
+fn pools_without_pods_are_reported() {
     let pools = std::fs::read_to_string(root().join("examples/pools/pools.yaml")).unwrap();
     let only: String =
         pools.split("---\n").filter(|object| object.contains("SpiderIPPool")).collect::<Vec<_>>().join("---\n");

@@ -1,4 +1,4 @@
-//! Two replicas as processes: one works, the other takes over, and never do both write.
+//! Two replicas as processes: one leads, the other takes over, and the two never write at the same time.
 
 #[path = "operator/mod.rs"]
 mod operator;
@@ -13,15 +13,17 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use operator::{LEGACY_REPLICAS, LIMIT, Operator, STATE, cluster, label, operate, second, settings, touch};
+use operator::{
+    LEGACY_REPLICAS, Operator, STATE, TIMEOUT, cluster, label, second, settings, start_operator, use_namespace,
+};
 
 const WORKLOADS: i32 = 16;
 
-/// Slow enough that a sleep can be caught half way.
-const SETTINGS: &str = "{lease: 4s, keepers: {namespaces: {callsPerSecond: 4}}}";
+/// Slow enough that a sleep can be interrupted half way.
+const SETTINGS: &str = "{leaseDuration: 4s, keepers: {namespaces: {callsPerSecond: 4}}}";
 
-/// Each Deployment with a count of its own.
-async fn furnish(client: &Client) {
+/// Creates a namespace with Deployments, each with a count of its own.
+async fn create_namespace(client: &Client) {
     let post = PostParams::default();
     Api::all(client.clone()).create(&post, &mk_namespace("shop")).await.unwrap();
     for i in 1..=WORKLOADS {
@@ -32,7 +34,7 @@ async fn furnish(client: &Client) {
 }
 
 /// The state of the namespace, and for each Deployment its count and the recorded one.
-async fn look(client: &Client) -> (String, BTreeMap<String, (i32, Option<String>)>) {
+async fn state_of(client: &Client) -> (String, BTreeMap<String, (i32, Option<String>)>) {
     let namespace = Api::<Namespace>::all(client.clone()).get("shop").await.unwrap();
     let all = Api::<Deployment>::namespaced(client.clone(), "shop").list(&ListParams::default()).await.unwrap();
     let row = |d: Deployment| {
@@ -43,8 +45,8 @@ async fn look(client: &Client) -> (String, BTreeMap<String, (i32, Option<String>
 }
 
 async fn reaches(client: &Client, what: &str, is: impl Fn(&str, &BTreeMap<String, (i32, Option<String>)>) -> bool) {
-    until(what, LIMIT, async || {
-        let (state, rows) = look(client).await;
+    until(what, TIMEOUT, async || {
+        let (state, rows) = state_of(client).await;
         Ok(if is(&state, &rows) { Ok(()) } else { Err(format!("{state} {rows:?}")) })
     })
     .await
@@ -59,11 +61,11 @@ fn original(i: i32) -> (String, i32) {
 async fn half_asleep(cluster: &Cluster, client: &Client, config: &str) -> (Operator, Operator) {
     let start = async |user: &str| {
         let kubeconfig = cluster.user_kubeconfig(user, Some("system:masters")).unwrap();
-        operate(&kubeconfig, &["--config", config]).await
+        start_operator(&kubeconfig, &["--config", config]).await
     };
     let first = start("first").await;
     first.ready().await;
-    furnish(client).await;
+    create_namespace(client).await;
     let second = start("second").await;
     reaches(client, "the sleep to be half done", |state, rows| {
         let down = rows.values().filter(|(count, _)| *count == 0).count();
@@ -73,7 +75,7 @@ async fn half_asleep(cluster: &Cluster, client: &Client, config: &str) -> (Opera
     (first, second)
 }
 
-/// Everything that was written to the cluster, in order; what each says about itself is its own.
+/// The users that wrote to the cluster, in order, without Leases, Events and access reviews.
 fn writers(cluster: &Cluster) -> Vec<String> {
     let own = ["leases", "events", "selfsubjectaccessreviews"];
     let audit = cluster.audit().unwrap();
@@ -98,7 +100,7 @@ async fn ends_asleep_and_wakes_with_what_it_had(client: &Client) {
         state == "sleep" && recorded
     })
     .await;
-    touch(client, "shop").await;
+    use_namespace(client, "shop").await;
     reaches(client, "all to be awake", |state, rows| {
         state == "normal" && (1..=WORKLOADS).map(original).all(|(name, i)| rows[&name] == (i, None))
     })
@@ -119,7 +121,7 @@ async fn when_the_leader_is_killed_in_mid_sleep_the_other_completes_it() {
 }
 
 #[tokio::test]
-async fn a_leader_that_was_only_stunned_does_not_write_when_it_comes_to() {
+async fn a_leader_that_was_only_suspended_does_not_write_when_it_continues() {
     let (cluster, client) = cluster().await;
     let (_folder, config) = settings(SETTINGS);
     let (mut first, second) = half_asleep(&cluster, &client, config.to_str().unwrap()).await;
@@ -129,7 +131,7 @@ async fn a_leader_that_was_only_stunned_does_not_write_when_it_comes_to() {
     signal("CONT", first.id());
 
     ends_asleep_and_wakes_with_what_it_had(&client).await;
-    until("the first to see that it does not lead", LIMIT, async || {
+    until("the first to notice that it does not lead", TIMEOUT, async || {
         let log = first.log();
         Ok(if log.contains("does not lead any more") { Ok(()) } else { Err(log) })
     })
@@ -140,10 +142,10 @@ async fn a_leader_that_was_only_stunned_does_not_write_when_it_comes_to() {
 }
 
 #[tokio::test]
-async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
+async fn a_leader_that_is_terminated_hands_over_at_once() {
     let (cluster, client) = cluster().await;
-    // Nobody waits for a Lease of an hour to run out.
-    let (_folder, config) = settings("{lease: 1h, keepers: {namespaces: {callsPerSecond: 4}}}");
+    // A Lease of an hour does not expire during the test.
+    let (_folder, config) = settings("{leaseDuration: 1h, keepers: {namespaces: {callsPerSecond: 4}}}");
     let (mut first, second) = half_asleep(&cluster, &client, config.to_str().unwrap()).await;
 
     assert!(first.stop().success());
@@ -154,18 +156,18 @@ async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
 }
 
 #[tokio::test]
-async fn a_lead_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
+async fn leadership_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
     let (cluster, client) = cluster().await;
     let (_folder, config) =
-        settings("{lease: 3s, keepers: {namespaces: {callsPerSecond: 4, concurrency: 1, breaker: none}}}");
+        settings("{leaseDuration: 3s, keepers: {namespaces: {callsPerSecond: 4, concurrency: 1, breaker: none}}}");
     let used_at = second() + 8;
     for i in 0..5 {
-        operator::furnish(&client, &format!("queued-{i}"), 1).await;
+        operator::create_namespace(&client, &format!("queued-{i}"), 1).await;
         label(&client, &format!("queued-{i}"), used_at).await;
     }
-    let only = operate(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
+    let only = start_operator(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
     only.ready().await;
-    until("the first of them to sleep", LIMIT, async || {
+    until("the first of them to sleep", TIMEOUT, async || {
         let done = only.journal().len();
         Ok(if done >= 1 { Ok(()) } else { Err(format!("{done}")) })
     })
@@ -174,7 +176,7 @@ async fn a_lead_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
 
     signal("STOP", only.id());
     let leases: Api<Lease> = Api::namespaced(client.clone(), "caretaker-system");
-    until("its Lease to be over", LIMIT, async || {
+    until("its Lease to expire", TIMEOUT, async || {
         let renewed = leases.get("caretaker-namespaces").await.unwrap().spec.and_then(|s| s.renew_time);
         let over = renewed.is_some_and(|at| second() > at.0.as_second() + 4);
         Ok(if over { Ok(()) } else { Err("still young".to_owned()) })
@@ -184,7 +186,7 @@ async fn a_lead_that_is_lost_and_won_again_forgets_nothing_that_was_queued() {
     signal("CONT", only.id());
 
     for i in 0..5 {
-        operator::becomes(&client, &format!("queued-{i}"), "sleep", 0).await;
+        operator::wait_for_state(&client, &format!("queued-{i}"), "sleep", 0).await;
     }
     assert!(only.log().contains("does not lead any more"), "{}", only.log());
 }

@@ -1,4 +1,4 @@
-//! What the manifests in `deploy` allow is what the operator needs: no more and no less.
+//! The manifests in `deploy` grant exactly the rights that the operator needs.
 
 #[path = "operator/mod.rs"]
 mod operator;
@@ -6,9 +6,12 @@ mod operator;
 use std::collections::BTreeSet;
 
 use caretaker_addresses::Addresses;
-use caretaker_engine::access::{Need, missing};
-use caretaker_engine::keep::Keep;
+use caretaker_addresses::subject::Policy as AddressesPolicy;
+use caretaker_engine::Controller;
+use caretaker_engine::permissions::{AccessRight, RequiredRight, denied, required};
+use caretaker_engine::sources::Sources;
 use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::subject::Policy as NamespacesPolicy;
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
@@ -18,37 +21,45 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use operator::{ACTIVITY, DELETE_AFTER, LIMIT, becomes, caretaker, furnish, look, operate, touch, used};
+use operator::{
+    ACTIVITY, DELETE_AFTER, TIMEOUT, caretaker, create_namespace, start_operator, state_of, use_namespace, used,
+    wait_for_state,
+};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-const HOME: &str = "caretaker-system";
+const NAMESPACE: &str = "caretaker-system";
 
 /// A manifest that is shipped.
 struct Shipped {
     file: &'static str,
-    /// What both its roles are called.
+    /// The name of both its roles.
     role: &'static str,
     account: &'static str,
-    needs: fn(bool) -> Vec<Need>,
+    /// The rights that its keeper needs, for a dry run or not.
+    required: fn(bool) -> Vec<RequiredRight>,
+}
+
+fn required_by<K: Controller>(keeper: &K, dry_run: bool) -> Vec<RequiredRight> {
+    required(keeper, &Sources::of(keeper), dry_run)
 }
 
 const NAMESPACES: Shipped = Shipped {
     file: "namespaces.yaml",
     role: "caretaker-namespaces",
     account: "caretaker",
-    needs: <Namespaces as Keep>::needs,
+    required: |dry_run| required_by(&Namespaces::new(NamespacesPolicy::default(), None), dry_run),
 };
 
 const ADDRESSES: Shipped = Shipped {
     file: "addresses.yaml",
     role: "caretaker-addresses",
     account: "caretaker-addresses",
-    needs: <Addresses as Keep>::needs,
+    required: |dry_run| required_by(&Addresses::new(AddressesPolicy::default()), dry_run),
 };
 
 impl Shipped {
-    /// A control plane with it.
+    /// A control plane with the manifest applied.
     async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
         let cluster = builder.start().await.unwrap();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");
@@ -57,27 +68,27 @@ impl Shipped {
         (cluster, client)
     }
 
-    /// What its roles allow: everywhere, and at home.
+    /// The rights of its roles: in all namespaces, and in the operator's own.
     async fn allowed(&self, client: &Client) -> (BTreeSet<Right>, BTreeSet<Right>) {
         let everywhere = Api::<ClusterRole>::all(client.clone()).get(self.role).await.unwrap();
-        let at_home = Api::<Role>::namespaced(client.clone(), HOME).get(self.role).await.unwrap();
-        (rights(everywhere.rules.unwrap()), rights(at_home.rules.unwrap()))
+        let own = Api::<Role>::namespaced(client.clone(), NAMESPACE).get(self.role).await.unwrap();
+        (rights(everywhere.rules.unwrap()), rights(own.rules.unwrap()))
     }
 
-    async fn allow(&self, client: &Client, everywhere: &BTreeSet<Right>, at_home: &BTreeSet<Right>) {
+    async fn allow(&self, client: &Client, everywhere: &BTreeSet<Right>, own: &BTreeSet<Right>) {
         let roles: Api<ClusterRole> = Api::all(client.clone());
         let mut role = roles.get(self.role).await.unwrap();
         role.rules = Some(rules(everywhere));
         roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
-        let roles: Api<Role> = Api::namespaced(client.clone(), HOME);
+        let roles: Api<Role> = Api::namespaced(client.clone(), NAMESPACE);
         let mut role = roles.get(self.role).await.unwrap();
-        role.rules = Some(rules(at_home));
+        role.rules = Some(rules(own));
         roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
     }
 
-    /// What its account was refused, and how much it wrote.
+    /// The calls that its account was refused, and the number of its writes.
     fn refused(&self, cluster: &Cluster) -> (AuditLog, usize) {
-        let audit = cluster.audit().unwrap().of(&format!("system:serviceaccount:{HOME}:{}", self.account));
+        let audit = cluster.audit().unwrap().of(&format!("system:serviceaccount:{NAMESPACE}:{}", self.account));
         (audit.only(|call| call.code == Some(403)), audit.writes())
     }
 }
@@ -113,29 +124,28 @@ fn rules(rights: &BTreeSet<Right>) -> Vec<PolicyRule> {
     rights.iter().map(rule).collect()
 }
 
-fn right(need: &Need) -> Right {
-    let text = |text: &str| text.to_owned();
-    (text(need.group), text(need.resource), text(need.verb), need.name.map(text))
+fn right(right: &AccessRight) -> Right {
+    (right.group.clone(), right.resource.clone(), right.verb.to_owned(), right.name.clone())
 }
 
 #[rstest]
 #[case::of_namespaces(NAMESPACES)]
 #[case::of_addresses(ADDRESSES)]
 #[tokio::test]
-async fn the_roles_allow_what_is_needed_and_nothing_else(#[case] shipped: Shipped) {
+async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Shipped) {
     let (_cluster, client) = shipped.installed(Cluster::builder()).await;
 
-    let (everywhere, at_home) = shipped.allowed(&client).await;
+    let (everywhere, own) = shipped.allowed(&client).await;
 
-    let (local, global): (Vec<_>, Vec<_>) =
-        (shipped.needs)(false).into_iter().partition(|need| need.namespace == Some(HOME));
+    let required = (shipped.required)(false).into_iter().map(|required| required.right);
+    let (local, global): (Vec<_>, Vec<_>) = required.partition(|right| right.namespace == Some(NAMESPACE));
     assert_eq!(everywhere, global.iter().map(right).collect());
-    assert_eq!(at_home, local.iter().map(right).collect());
-    let in_dry_run: BTreeSet<&str> = (shipped.needs)(true).iter().map(|need| need.verb).collect();
+    assert_eq!(own, local.iter().map(right).collect());
+    let in_dry_run: BTreeSet<&str> = (shipped.required)(true).iter().map(|required| required.right.verb).collect();
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
 }
 
-/// One cluster may have both: neither takes anything from the other.
+/// Both manifests can be applied to one cluster.
 #[test]
 fn the_manifests_share_nothing_but_the_namespace() {
     let things = |shipped: &Shipped| -> BTreeSet<String> {
@@ -151,10 +161,10 @@ fn the_manifests_share_nothing_but_the_namespace() {
 }
 
 #[tokio::test]
-async fn with_exactly_these_namespaces_sleep_wake_and_go() {
+async fn with_exactly_these_rights_namespaces_sleep_wake_and_are_deleted() {
     let (cluster, client) = NAMESPACES.installed(Cluster::builder().controllers()).await;
     let post = PostParams::default();
-    furnish(&client, "shop", 2).await;
+    create_namespace(&client, "shop", 2).await;
     let of = |name| Api::namespaced(client.clone(), name);
     of("shop").create(&post, &mk_stateful_set("shop", "db")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_replica_set("shop", "old")).await.unwrap();
@@ -167,14 +177,14 @@ async fn with_exactly_these_namespaces_sleep_wake_and_go() {
     Api::namespaced(client.clone(), "previews").create(&post, &single).await.unwrap();
     let gone = mk_namespace("gone").label(DELETE_AFTER, "1s").annotation(ACTIVITY, &used(0));
     Api::all(client.clone()).create(&post, &gone).await.unwrap();
-    let kubeconfig = cluster.account_kubeconfig(HOME, NAMESPACES.account).await.unwrap();
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, NAMESPACES.account).await.unwrap();
 
-    let operator = operate(&kubeconfig, &[]).await;
+    let operator = start_operator(&kubeconfig, &[]).await;
     operator.ready().await;
-    becomes(&client, "shop", "sleep", 0).await;
-    touch(&client, "shop").await;
-    becomes(&client, "shop", "normal", 2).await;
-    until("what is abandoned to be gone", LIMIT, async || {
+    wait_for_state(&client, "shop", "sleep", 0).await;
+    use_namespace(&client, "shop").await;
+    wait_for_state(&client, "shop", "normal", 2).await;
+    until("the abandoned objects to be deleted", TIMEOUT, async || {
         let namespace = Api::<Namespace>::all(client.clone()).get_opt("gone").await.unwrap();
         let service = Api::<Service>::namespaced(client.clone(), "previews").get_opt("pr-1").await.unwrap();
         let left = (namespace.map(|ns| ns.status), service.map(|s| s.metadata), operator.story("pr-1"));
@@ -190,7 +200,7 @@ async fn with_exactly_these_namespaces_sleep_wake_and_go() {
 }
 
 #[tokio::test]
-async fn with_exactly_these_addresses_and_endpoints_go() {
+async fn with_exactly_these_rights_addresses_and_endpoints_are_released() {
     let (cluster, client) = ADDRESSES.installed(Cluster::builder()).await;
     let (_, definitions, _) = caretaker(&cluster, &["addresses", "crds"]);
     let folder = tempfile::tempdir().unwrap();
@@ -206,12 +216,12 @@ async fn with_exactly_these_addresses_and_endpoints_go() {
     apply("leaked.yaml", LEAKED);
     let status = json!({ "status": { "allocatedIPs": RECORD, "allocatedIPCount": 1 } }).to_string();
     cluster.kubectl(&["patch", "sp", "office", "--subresource=status", "--type=merge", "-p", &status]).unwrap();
-    let kubeconfig = cluster.account_kubeconfig(HOME, ADDRESSES.account).await.unwrap();
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, ADDRESSES.account).await.unwrap();
 
-    let operator = operate(&kubeconfig, &["--keepers", "addresses"]).await;
+    let operator = start_operator(&kubeconfig, &["--keepers", "addresses"]).await;
     operator.ready().await;
     operator.tells("10.6.0.10", "PodGone release done").await;
-    operator.tells("old", "EndpointAbandoned release done").await;
+    operator.tells("old", "EndpointAbandoned delete-endpoint done").await;
 
     let (refused, writes) = ADDRESSES.refused(&cluster);
     assert!(writes > 3, "{writes}");
@@ -239,22 +249,22 @@ status:
 ";
 
 #[tokio::test]
-async fn one_verb_less_is_noticed_and_nothing_is_begun() {
+async fn a_missing_verb_is_noticed_and_nothing_starts() {
     let (cluster, client) = NAMESPACES.installed(Cluster::builder()).await;
-    let (mut everywhere, at_home) = NAMESPACES.allowed(&client).await;
-    let lost = ("apps".to_owned(), "statefulsets".to_owned(), "patch".to_owned(), None);
-    assert!(everywhere.remove(&lost));
-    NAMESPACES.allow(&client, &everywhere, &at_home).await;
-    furnish(&client, "shop", 2).await;
-    let kubeconfig = cluster.account_kubeconfig(HOME, NAMESPACES.account).await.unwrap();
+    let (mut everywhere, own) = NAMESPACES.allowed(&client).await;
+    let removed = ("apps".to_owned(), "statefulsets".to_owned(), "patch".to_owned(), None);
+    assert!(everywhere.remove(&removed));
+    NAMESPACES.allow(&client, &everywhere, &own).await;
+    create_namespace(&client, "shop", 2).await;
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, NAMESPACES.account).await.unwrap();
 
-    let operator = operate(&kubeconfig, &[]).await;
+    let operator = start_operator(&kubeconfig, &[]).await;
     operator.waits_for("permissions: not allowed: patch statefulsets.apps").await;
-    assert_eq!(look(&client, "shop").await, (String::new(), 2), "half a sleep is worse than none");
+    assert_eq!(state_of(&client, "shop").await, (String::new(), 2), "half a sleep is worse than none");
 
-    everywhere.insert(lost);
-    NAMESPACES.allow(&client, &everywhere, &at_home).await;
-    becomes(&client, "shop", "sleep", 0).await;
+    everywhere.insert(removed);
+    NAMESPACES.allow(&client, &everywhere, &own).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
     operator.ready().await;
 }
 
@@ -262,21 +272,22 @@ async fn one_verb_less_is_noticed_and_nothing_is_begun() {
 #[case::of_namespaces(NAMESPACES)]
 #[case::of_addresses(ADDRESSES)]
 #[tokio::test]
-async fn whichever_verb_is_missing_it_is_named(#[case] shipped: Shipped) {
+async fn each_missing_verb_is_reported(#[case] shipped: Shipped) {
     let (cluster, client) = shipped.installed(Cluster::builder()).await;
-    let (everywhere, at_home) = shipped.allowed(&client).await;
-    let account = Client::try_from(cluster.account_config(HOME, shipped.account).await.unwrap()).unwrap();
-    let needs = (shipped.needs)(false);
+    let (everywhere, own) = shipped.allowed(&client).await;
+    let account = Client::try_from(cluster.account_config(NAMESPACE, shipped.account).await.unwrap()).unwrap();
+    let required = (shipped.required)(false);
 
-    for need in &needs {
-        let (mut less, mut less_at_home) = (everywhere.clone(), at_home.clone());
-        let role = if need.namespace.is_some() { &mut less_at_home } else { &mut less };
-        assert!(role.remove(&right(need)), "{need}");
-        shipped.allow(&client, &less, &less_at_home).await;
+    for RequiredRight { right: missing, .. } in &required {
+        let (mut less, mut less_own) = (everywhere.clone(), own.clone());
+        let role = if missing.namespace.is_some() { &mut less_own } else { &mut less };
+        assert!(role.remove(&right(missing)), "{missing}");
+        shipped.allow(&client, &less, &less_own).await;
 
-        until(&format!("{need} to be missed"), LIMIT, async || {
-            let found = missing(&account, &needs).await.unwrap();
-            Ok(if found == [*need] { Ok(()) } else { Err(format!("{found:?}")) })
+        until(&format!("{missing} to be reported"), TIMEOUT, async || {
+            let found = denied(&account, required.clone()).await.unwrap();
+            let only = matches!(found.as_slice(), [only] if only.right == *missing);
+            Ok(if only { Ok(()) } else { Err(format!("{found:?}")) })
         })
         .await
         .unwrap();

@@ -31,6 +31,7 @@ use crate::planner::Planner;
 use crate::source::{Change, Delivered, Source, SourceContext};
 use crate::sources::Sources;
 use crate::state::{NAME, StateChange, Versioned};
+use crate::watch::jittered;
 use crate::{Context, clock};
 
 pub use dispatch::{Finished, confirm_and_apply};
@@ -158,7 +159,7 @@ impl<K: Controller> ControlLoop<K> {
             is_leader: false,
             state_ready: false,
             denied: watch::channel(None).0,
-            standby_resync: round::standby_acts(&*keeper, &context).then(|| round::next_resync(&context)),
+            standby_resync: round::standby_acts(&*keeper, &context).then(|| jittered(context.resync_interval)),
             state_retry: None,
             journal_retry: None,
             reported_open: false,

@@ -84,7 +84,7 @@ struct Watching<T: PartialObject> {
     backoff: DefaultBackoff,
 }
 
-/// A tenth earlier or later, so that not all kinds are listed at once.
+/// In an interval, a tenth earlier or later: not all kinds are listed at once, and not all replicas judge at once.
 pub(crate) fn jittered(interval: Duration) -> Instant {
     Instant::now() + interval.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

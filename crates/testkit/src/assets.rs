@@ -1,8 +1,8 @@
-//! Where the Kubernetes binaries come from.
+//! Finds the Kubernetes binaries, or builds them.
 //!
-//! In this order: the folder `KUBEBUILDER_ASSETS`; a cache outside the work tree, keyed by version;
-//! a build from Go modules into that cache. The module that pins the versions (`binaries/go.mod`)
-//! is part of this library, so a build needs nothing but Go and its modules.
+//! The sources are, in this order: the folder `KUBEBUILDER_ASSETS`; a cache outside the work tree, keyed
+//! by version; a build from Go modules into that cache. The Go module that pins the versions
+//! (`binaries/go.mod`) is compiled into this library, so a build needs only Go and its modules.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -14,29 +14,29 @@ use crate::{Error, Result};
 const GO_MOD: &str = include_str!("../binaries/go.mod");
 const GO_SUM: &str = include_str!("../binaries/go.sum");
 
-/// A program of the cluster.
+/// A Kubernetes binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// The store.
+    /// The database of the API server.
     Etcd,
     /// The API server.
     ApiServer,
-    /// The controllers of Deployments, Jobs, namespaces and the rest.
+    /// The controllers of Deployments, Jobs, namespaces and so on.
     ControllerManager,
     /// The scheduler.
     Scheduler,
-    /// The node's agent.
+    /// The agent that runs pods on a node.
     Kubelet,
-    /// The command line.
+    /// The command-line client.
     Kubectl,
 }
 
 impl Program {
-    /// All of them, the slowest build early.
+    /// All programs, in the order in which they are built.
     pub const ALL: [Self; 6] =
         [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kubelet, Self::Kubectl];
 
-    /// The name of its file.
+    /// Returns the file name of the program.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,8 +61,8 @@ impl Program {
 #[derive(Debug, Clone)]
 pub struct Assets {
     folder: PathBuf,
-    /// Built here, so their version is known.
-    own: bool,
+    /// True if the test kit built them, so that their version is known.
+    built_here: bool,
 }
 
 impl Assets {
@@ -74,34 +74,34 @@ impl Assets {
         }
     }
 
-    /// Where they are.
+    /// Returns the folder of the binaries.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Their version of Kubernetes, if they were built here.
+    /// Returns the Kubernetes version of the binaries; `None` for those of `KUBEBUILDER_ASSETS`.
     #[must_use]
     pub fn built_version(&self) -> Option<&'static str> {
-        self.own.then(|| version("k8s.io/kubernetes"))
+        self.built_here.then(|| version("k8s.io/kubernetes"))
     }
 
-    /// The path of a program.
+    /// Returns the path of a program, whether or not the file exists.
     #[must_use]
     pub fn path(&self, program: Program) -> PathBuf {
         self.folder.join(program.name())
     }
 
-    /// Envtest's archives hold no controller-manager, scheduler or kubelet: what a cluster asks for
-    /// and the folder lacks is reported when it is asked for, by [`Assets::need`].
+    /// Uses the folder of `KUBEBUILDER_ASSETS`. Checks only etcd and kube-apiserver: the archives of envtest
+    /// contain no controller-manager, scheduler or kubelet, so [`Assets::need`] reports those on use.
     fn given(folder: PathBuf) -> Result<Self> {
-        let assets = Self { folder, own: false };
+        let assets = Self { folder, built_here: false };
         assets.need(Program::Etcd)?;
         assets.need(Program::ApiServer)?;
         Ok(assets)
     }
 
-    /// The path of a program that must be there.
+    /// Returns the path of a program; an error if the file does not exist.
     pub fn need(&self, program: Program) -> Result<PathBuf> {
         let path = self.path(program);
         if path.is_file() {
@@ -110,13 +110,14 @@ impl Assets {
         Err(no_binaries(format!("{} has no {}", self.folder.display(), program.name()), &cache_folder()))
     }
 
+    /// Uses the binaries of the cache. Builds those that the cache lacks.
     pub(crate) fn cached(cache: &Path, go: &Path) -> Result<Self> {
         let folder = cache.join(format!(
             "kubernetes-{}-etcd-{}",
             version("k8s.io/kubernetes"),
             version("go.etcd.io/etcd/server/v3")
         ));
-        let assets = Self { folder, own: true };
+        let assets = Self { folder, built_here: true };
         if assets.missing().is_empty() {
             return Ok(assets);
         }
@@ -130,10 +131,13 @@ impl Assets {
 
     fn build(&self, cache: &Path, go: &Path) -> Result<()> {
         if let Err(e) = Command::new(go).arg("version").output() {
-            return Err(no_binaries(format!("nothing in the cache, and {} does not run: {e}", go.display()), cache));
+            return Err(no_binaries(
+                format!("the cache lacks binaries, and {} does not run: {e}", go.display()),
+                cache,
+            ));
         }
         fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
-        // Whoever comes second waits here, and then finds everything built.
+        // A second process waits here, and then finds all binaries built.
         let _lock = self.lock()?;
         let missing = self.missing();
         if missing.is_empty() {
@@ -144,7 +148,7 @@ impl Assets {
             let path = module.path().join(name);
             fs::write(&path, text).map_err(Error::file(path))?;
         }
-        go_is_new_enough(go, module.path()).map_err(|why| no_binaries(why, cache))?;
+        check_go_version(go, module.path()).map_err(|why| no_binaries(why, cache))?;
         eprintln!(
             "testkit: building Kubernetes {} from Go modules, once, into {}",
             version("k8s.io/kubernetes"),
@@ -160,6 +164,7 @@ impl Assets {
         Ok(())
     }
 
+    /// Waits until no other process builds, and returns the lock.
     fn lock(&self) -> Result<File> {
         let path = self.folder.join(".lock");
         let lock = File::create(&path).map_err(Error::file(&path))?;
@@ -174,13 +179,14 @@ impl Assets {
         Ok(lock)
     }
 
-    /// Built aside and renamed: a file under its own name is a whole file.
+    /// Builds one program under a temporary name and renames it, so that a file with its final name is
+    /// complete.
     fn build_one(&self, program: Program, module: &Path, go: &Path) -> Result<()> {
         let kubernetes = version("k8s.io/kubernetes");
         let mut parts = kubernetes.trim_start_matches('v').split('.');
         let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stamp = "k8s.io/component-base/version";
-        let aside = module.join(program.name());
+        let temporary = module.join(program.name());
         let output = Command::new(go)
             .current_dir(module)
             .env("CGO_ENABLED", "0")
@@ -189,7 +195,7 @@ impl Assets {
                 "-s -w -X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
             ))
             .arg("-o")
-            .arg(&aside)
+            .arg(&temporary)
             .arg(program.package())
             .output()
             .map_err(|e| Error::Build { what: program.name().into(), why: e.to_string() })?;
@@ -199,27 +205,29 @@ impl Assets {
             return Err(Error::Build { what: program.name().into(), why: text[from..].trim().to_owned() });
         }
         let path = self.path(program);
-        fs::rename(&aside, &path).map_err(Error::file(path))
+        fs::rename(&temporary, &path).map_err(Error::file(path))
     }
 }
 
-/// Go itself says so, inside a module that asks for a version; it may also fetch a newer self.
-fn go_is_new_enough(go: &Path, module: &Path) -> Result<(), String> {
+/// Checks that Go can build the module: `go env` fails in a module that requires a newer version, unless Go
+/// can download that version.
+fn check_go_version(go: &Path, module: &Path) -> Result<(), String> {
     let output = Command::new(go).args(["env", "GOVERSION"]).current_dir(module).output();
     let output = output.map_err(|e| format!("{} does not run: {e}", go.display()))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(format!("Go cannot build them: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    Err(format!("Go is too old, or cannot read the module: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
+/// Returns the folder that `KUBEBUILDER_ASSETS` names.
 fn given_folder() -> Option<PathBuf> {
     std::env::var_os("KUBEBUILDER_ASSETS").filter(|f| !f.is_empty()).map(PathBuf::from)
 }
 
-/// A program that the folder `KUBEBUILDER_ASSETS`, if there is one, does not hold. Looks, but
-/// builds nothing.
-pub(crate) fn lacking(programs: &[Program]) -> Option<String> {
+/// Returns the first of these programs that the folder `KUBEBUILDER_ASSETS` lacks; `None` if the variable
+/// is not set. Builds nothing.
+pub(crate) fn missing_in_given_folder(programs: &[Program]) -> Option<String> {
     let folder = given_folder()?;
     let program = programs.iter().find(|p| !folder.join(p.name()).is_file())?;
     Some(format!("{} in KUBEBUILDER_ASSETS ({})", program.name(), folder.display()))
@@ -234,7 +242,7 @@ fn no_binaries(why: String, cache: &Path) -> Error {
     }
 }
 
-/// `CARETAKER_CACHE`, else the user's cache folder.
+/// Returns the folder of the cache: `CARETAKER_CACHE`, else `caretaker` in the user's cache folder.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -244,16 +252,16 @@ pub fn cache_folder() -> PathBuf {
         .unwrap_or_else(|| std::env::temp_dir().join("caretaker-cache"))
 }
 
-/// The version of a module that `go.mod` requires.
+/// Returns the version of a Go module in `binaries/go.mod`.
 ///
 /// # Panics
-/// If it requires no such module.
+/// If `go.mod` does not require the module.
 #[must_use]
 pub fn version(module: &str) -> &'static str {
     GO_MOD
         .lines()
         .find_map(|l| l.trim().strip_prefix(module)?.trim().split(' ').next().filter(|v| v.starts_with('v')))
-        .unwrap_or_else(|| panic!("binaries/go.mod requires no {module}"))
+        .unwrap_or_else(|| panic!("binaries/go.mod does not require {module}"))
 }
 
 fn go_version() -> &'static str {
@@ -271,11 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn without_go_and_cache_the_message_names_three_ways_out() {
+    fn without_go_and_cache_the_error_names_three_remedies() {
         let cache = tempfile::tempdir().unwrap();
         let error = Assets::cached(cache.path(), Path::new("no-such-go")).unwrap_err().to_string();
-        for way in ["install Go", "KUBEBUILDER_ASSETS", "CARETAKER_CACHE"] {
-            assert!(error.contains(way), "{way} is missing in: {error}");
+        for remedy in ["install Go", "KUBEBUILDER_ASSETS", "CARETAKER_CACHE"] {
+            assert!(error.contains(remedy), "{remedy} is missing in: {error}");
         }
     }
 
@@ -292,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn too_old_a_go_is_no_way_either() {
+    fn the_error_says_if_go_is_too_old() {
         let cache = tempfile::tempdir().unwrap();
         let go = fake_go(cache.path(), "echo 'go.mod requires go >= 1.99' >&2; exit 1");
 
@@ -302,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn two_builders_at_once_build_each_program_once() {
+    fn two_concurrent_builds_build_each_program_once() {
         let cache = tempfile::tempdir().unwrap();
         let go = fake_go(cache.path(), "exit 0");
 
@@ -317,8 +325,8 @@ mod tests {
         assert_eq!(built.lines().collect::<Vec<_>>(), expected);
     }
 
-    /// Stands in for Go: answers `go env` as told; notes each build, takes its time, and writes the
-    /// file asked for.
+    /// Writes a fake `go` that runs `env` as `go env`. A build appends its package to the file `built`,
+    /// waits a moment, and writes the output file.
     fn fake_go(folder: &Path, env: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let go = folder.join("go");

@@ -1,9 +1,9 @@
-//! The API server's audit log, as a table of calls.
+//! Reads the API server's audit log as a list of calls.
 //!
-//! A call is counted when the server has received it: that entry is in the log before the call is
-//! answered, so a count needs no waiting. Later entries on the same call tell more (the name of
-//! what was created, the impersonated user, the answer); they may come after the answer, so a test
-//! that looks at those waits for them.
+//! A call is counted at its stage `RequestReceived`. That entry is in the log before the call is answered,
+//! so a test can count without waiting. Later entries of the same call add the name of a created object,
+//! the impersonated user and the status code. They may be written after the answer, so a test that reads
+//! those fields waits for them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,27 +16,27 @@ use crate::{Error, Result};
 /// One call that reached the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditedCall {
-    /// Who: the impersonated user, once that is known.
+    /// The user: the impersonated one, once a later entry names it.
     pub user: String,
-    /// Who proved who they are; another than `user` where that one is impersonated.
+    /// The authenticated user. Differs from `user` if the call impersonates.
     pub caller: String,
-    /// With what program.
+    /// The user agent.
     pub agent: String,
     /// `get`, `list`, `patch` and so on.
     pub verb: String,
-    /// Plural, with the subresource behind a slash; the path for what is no resource.
+    /// The plural name, with `/subresource` if there is one; the URL path if the call is not for a resource.
     pub resource: String,
-    /// Its namespace, if any.
+    /// The object's namespace; empty if there is none.
     pub namespace: String,
-    /// Its name, if any; of what is created, once that is known.
+    /// The object's name; empty if there is none, or until a later entry names a created object.
     pub name: String,
-    /// The status of the answer, once there is one.
+    /// The status code of the answer, once a later entry has it.
     pub code: Option<u16>,
-    /// When it arrived, RFC 3339 with microseconds.
+    /// The time at which the server received the call: RFC 3339 with microseconds.
     pub received: String,
 }
 
-/// Calls, in the order of their arrival.
+/// Calls, in the order in which the server received them.
 #[derive(Debug, Clone, Default)]
 pub struct AuditLog {
     calls: Vec<AuditedCall>,
@@ -48,72 +48,73 @@ impl AuditLog {
         Self::parse(&text)
     }
 
-    /// Reads JSON lines as kube-apiserver writes them; a last line still being written is left out.
+    /// Parses the JSON lines that kube-apiserver writes. Ignores a last line without a line break, which is
+    /// still being written.
     pub fn parse(text: &str) -> Result<Self> {
-        let whole = &text[..text.rfind('\n').map_or(0, |i| i + 1)];
+        let complete = &text[..text.rfind('\n').map_or(0, |i| i + 1)];
         let mut calls: Vec<AuditedCall> = Vec::new();
-        let mut places = HashMap::new();
-        for (i, line) in whole.lines().enumerate() {
+        let mut positions = HashMap::new();
+        for (i, line) in complete.lines().enumerate() {
             let entry: Entry = serde_json::from_str(line).map_err(|source| Error::Audit { line: i + 1, source })?;
             if entry.stage == "RequestReceived" {
-                places.insert(entry.audit_id.clone(), calls.len());
+                positions.insert(entry.audit_id.clone(), calls.len());
                 calls.push(entry.into());
-            } else if let Some(place) = places.get(&entry.audit_id) {
-                calls[*place].learn(entry);
+            } else if let Some(position) = positions.get(&entry.audit_id) {
+                calls[*position].merge(entry);
             }
         }
         Ok(Self { calls })
     }
 
-    /// Only the calls for which `keep` is true.
+    /// Returns the calls for which `keep` returns true.
     #[must_use]
     pub fn only(&self, keep: impl Fn(&AuditedCall) -> bool) -> Self {
         Self { calls: self.calls.iter().filter(|c| keep(c)).cloned().collect() }
     }
 
-    /// Without the first so many.
+    /// Returns the calls without the first `count`.
     #[must_use]
     pub fn skip(&self, count: usize) -> Self {
         Self { calls: self.calls.iter().skip(count).cloned().collect() }
     }
 
-    /// Only this user's.
+    /// Returns the calls of this user.
     #[must_use]
     pub fn of(&self, user: &str) -> Self {
         self.only(|c| c.user == user)
     }
 
-    /// The calls themselves.
+    /// Returns the calls as a slice.
     #[must_use]
     pub fn calls(&self) -> &[AuditedCall] {
         &self.calls
     }
 
-    /// How many.
+    /// Returns the number of calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// How many of this verb on this resource.
+    /// Returns the number of calls with this verb and resource.
     #[must_use]
     pub fn count(&self, verb: &str, resource: &str) -> usize {
         self.calls.iter().filter(|c| c.verb == verb && c.resource == resource).count()
     }
 
-    /// How many that change something.
+    /// Returns the number of calls other than get, list and watch.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.calls.iter().filter(|c| !matches!(c.verb.as_str(), "get" | "list" | "watch")).count()
     }
 
-    /// Counts by user, verb and resource.
+    /// Returns the number of calls for each user, verb and resource.
     #[must_use]
     pub fn table(&self) -> BTreeMap<(String, String, String), usize> {
         let mut table = BTreeMap::new();
@@ -127,9 +128,9 @@ impl AuditLog {
 impl fmt::Display for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
-        let wide = |text: &dyn Fn(&(String, String, String)) -> usize| table.keys().map(text).max().unwrap_or(0);
+        let width = |length: &dyn Fn(&(String, String, String)) -> usize| table.keys().map(length).max().unwrap_or(0);
         let (user, verb, resource) =
-            (wide(&|k| k.0.len()).max(4), wide(&|k| k.1.len()).max(4), wide(&|k| k.2.len()).max(8));
+            (width(&|k| k.0.len()).max(4), width(&|k| k.1.len()).max(4), width(&|k| k.2.len()).max(8));
         writeln!(f, "{:user$}  {:verb$}  {:resource$}  CALLS", "USER", "VERB", "RESOURCE")?;
         for ((who, what, on), count) in &table {
             writeln!(f, "{who:user$}  {what:verb$}  {on:resource$}  {count:>5}")?;
@@ -200,8 +201,8 @@ impl From<Entry> for AuditedCall {
 }
 
 impl AuditedCall {
-    /// Takes over what a later entry on the same call tells.
-    fn learn(&mut self, later: Entry) {
+    /// Adds the fields that a later entry of the same call has.
+    fn merge(&mut self, later: Entry) {
         let later = Self::from(later);
         self.user = later.user;
         self.code = later.code.or(self.code);
@@ -222,7 +223,7 @@ mod tests {
     const COMPLETE: &str = r#"{"auditID":"1","stage":"ResponseComplete","verb":"create","requestURI":"/api/v1/namespaces","user":{"username":"admin"},"impersonatedUser":{"username":"guest"},"objectRef":{"resource":"namespaces","name":"made"},"responseStatus":{"code":201}}"#;
 
     #[test]
-    fn a_call_is_counted_once_and_later_stages_tell_more() {
+    fn a_call_is_counted_once_and_later_stages_add_fields() {
         let early = AuditLog::parse(&format!("{RECEIVED}\n")).unwrap();
         let late = AuditLog::parse(&format!("{RECEIVED}\n{COMPLETE}\n")).unwrap();
 
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_still_being_written_is_left_out() {
+    fn an_incomplete_last_line_is_ignored() {
         let log = AuditLog::parse(&format!("{RECEIVED}\n{}", &COMPLETE[..40])).unwrap();
 
         assert_eq!(log.len(), 1);

@@ -1,4 +1,4 @@
-//! A cluster whose API server sends its audit events to `caretaker run`, set up by the files that
+//! A cluster whose API server sends its audit events to `caretaker run`, configured with the files that
 //! `caretaker audit-config` writes.
 
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::cluster::ClusterBuilder;
 use crate::{Cluster, Error, Result};
 
-/// The cluster, and what the operator needs to be reached by it.
+/// A cluster and the files with which an operator receives its audit events.
 #[derive(Debug)]
 pub struct Audited {
     /// The cluster.
@@ -22,12 +22,13 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// Starts it. Nobody receives anything before an operator runs with [`Audited::args`].
+    /// Starts a cluster with the audit policy of `caretaker audit-config`. Events are received once an
+    /// operator runs with [`Audited::args`]. `program` is the `caretaker` binary.
     pub async fn start(program: &Path, builder: ClusterBuilder) -> Result<Self> {
         Self::start_with(program, builder, None).await
     }
 
-    /// The same, but everything is sent, also what the policy that is printed leaves out.
+    /// Like [`Audited::start`], but the audit policy sends every request.
     pub async fn start_hearing_all(program: &Path, builder: ClusterBuilder) -> Result<Self> {
         const ALL: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n";
         Self::start_with(program, builder, Some(ALL)).await
@@ -36,7 +37,7 @@ impl Audited {
     async fn start_with(program: &Path, builder: ClusterBuilder, policy: Option<&str>) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let port = free_port()?;
-        configure(program, folder.path(), port)?;
+        run_audit_config(program, folder.path(), port)?;
         if let Some(policy) = policy {
             let path = folder.path().join("audit-policy.yaml");
             fs::write(&path, policy).map_err(Error::file(&path))?;
@@ -46,7 +47,7 @@ impl Audited {
         Ok(Self { cluster: builder.start().await?, folder, port })
     }
 
-    /// The flags of `caretaker run` with which it receives the events.
+    /// Returns the flags of `caretaker run` with which it receives the events.
     #[must_use]
     pub fn args(&self) -> Vec<String> {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
@@ -59,7 +60,7 @@ impl Audited {
         pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
     }
 
-    /// A file of the receiver's secrets: `tls.crt`, `tls.key`, `token`.
+    /// Returns the path of a file of the webhook's Secret: `tls.crt`, `tls.key` or `token`.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -71,7 +72,7 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr().map_err(Error::Port)?.port())
 }
 
-fn configure(program: &Path, folder: &Path, port: u16) -> Result<()> {
+fn run_audit_config(program: &Path, folder: &Path, port: u16) -> Result<()> {
     let failed = |why: String| Error::Command { command: "caretaker audit-config".to_owned(), why };
     let output = Command::new(program)
         .args(["audit-config", "--address", &format!("127.0.0.1:{port}"), "--dir"])
@@ -83,7 +84,7 @@ fn configure(program: &Path, folder: &Path, port: u16) -> Result<()> {
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    // As a kubelet puts a Secret into a pod.
+    // Each key becomes a file, as when a kubelet mounts the Secret into a pod.
     let text = read(&folder.join("secret.yaml"))?;
     let secret: Secret = serde_saphyr::from_str(&text).map_err(|e| failed(e.to_string()))?;
     for (name, bytes) in secret.data.unwrap_or_default() {

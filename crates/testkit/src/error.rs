@@ -1,30 +1,30 @@
-//! What can go wrong while a cluster is made, and what to do about it.
+//! The errors of the test kit.
 
 use std::path::PathBuf;
 
-/// The result of anything in the test kit.
+/// The result type of the test kit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why there is no cluster.
+/// An error of the test kit: what failed, on which object, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// None of the three ways to the Kubernetes binaries is open.
+    /// The Kubernetes binaries were not found and cannot be built.
     #[error(
-        "no Kubernetes binaries ({why}). Three ways out:\n  \
-         1. install Go {go} or newer and run again: they are built once, in about six minutes on two cores;\n  \
-         2. set KUBEBUILDER_ASSETS to a folder with {wanted};\n  \
-         3. set CARETAKER_CACHE to (or copy into {cache}) a cache filled on another machine.",
+        "no Kubernetes binaries ({why}). Do one of these:\n  \
+         1. install Go {go} or newer and run again: it builds them once, in about six minutes on two cores;\n  \
+         2. set KUBEBUILDER_ASSETS to a folder that contains {wanted};\n  \
+         3. copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder.",
         cache = cache.display()
     )]
     NoBinaries {
-        /// What was missing.
+        /// What was missing or failed.
         why: String,
         /// The oldest Go that can build them.
         go: String,
-        /// The programs that are needed.
+        /// The required programs.
         wanted: String,
-        /// Where the cache would be.
+        /// The folder of the cache.
         cache: PathBuf,
     },
     /// A binary could not be built.
@@ -32,108 +32,109 @@ pub enum Error {
     Build {
         /// The program.
         what: String,
-        /// The compiler's last words.
+        /// The end of the compiler's output.
         why: String,
     },
-    /// The supervisor could not be started, or waited for.
-    #[error("the supervisor of a cluster: {source}")]
+    /// The supervisor could not be started, or waiting for it failed.
+    #[error("running the supervisor of the cluster: {source}")]
     Supervisor {
         /// The reason.
         source: std::io::Error,
     },
-    /// The supervisor could not do as told.
-    #[error("{order}: {why}")]
+    /// An order to the supervisor failed.
+    #[error("the supervisor failed at `{order}`: {why}")]
     Order {
-        /// What it was told.
+        /// The order.
         order: String,
-        /// What it said.
+        /// The supervisor's answer.
         why: String,
     },
-    /// A process of the cluster ended by itself.
-    #[error("{name} ended with {code}; the end of its log:\n{log}")]
-    Ended {
-        /// Its name.
+    /// A process of the cluster exited without being stopped.
+    #[error("{name} exited with code {code}; the end of its log:\n{log}")]
+    ProcessExited {
+        /// The name of the process.
         name: String,
         /// Its exit code.
         code: String,
-        /// Its last words.
+        /// The end of its log.
         log: String,
     },
-    /// A process cannot be started again that never was.
+    /// A process is to be started again that was never started.
     #[error("{0} was never started in this cluster, so it cannot be started again")]
     NeverStarted(String),
-    /// A cluster has ended, but not everything of it is gone.
-    #[error("left behind: {0}")]
-    Left(String),
+    /// The cluster has ended, but the supervisor could not remove everything.
+    #[error("the cluster has ended, but these were not removed: {0}")]
+    LeftBehind(String),
     /// A command failed.
     #[error("{command}: {why}")]
     Command {
         /// The command.
         command: String,
-        /// What it said.
+        /// Its output, or why it did not run.
         why: String,
     },
-    /// No port could be had.
+    /// No free port was found.
     #[error("finding a free port: {0}")]
     Port(std::io::Error),
-    /// Every range of addresses for pods is in use on this machine.
-    #[error("no range of addresses is free for pods; last tried: {0}")]
+    /// Every IP range for pods is in use on this machine.
+    #[error("no IP range for pods is free between 10.244.0.0 and 10.254.255.255; last error: {0}")]
     NoRange(String),
-    /// A kubeconfig gives no client settings.
-    #[error("client settings: {0}")]
+    /// A kubeconfig cannot be turned into client settings.
+    #[error("reading the client settings of a kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    /// The API server sent no token.
+    /// The answer to a TokenRequest has no token.
     #[error("the API server sent no token for the ServiceAccount {0}")]
     NoToken(String),
     /// A condition was not met in time.
     #[error("waited {seconds} s for {what}; last seen: {last}")]
-    Overdue {
+    TimedOut {
         /// The condition.
         what: String,
-        /// How long.
+        /// The time limit.
         seconds: u64,
-        /// What was seen instead.
+        /// What was found instead.
         last: String,
     },
     /// This machine cannot run a node.
-    #[error("no node on this machine: {0}")]
+    #[error("this machine cannot run a node: {0}")]
     NoNode(String),
-    /// A certificate could not be made.
-    #[error("making a certificate: {0}")]
+    /// A certificate could not be created.
+    #[error("creating a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
     /// A file could not be read or written.
     #[error("{path}: {source}", path = path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
     },
-    /// A line of the audit log is not what an API server writes.
+    /// A line of the audit log is not an audit event.
     #[error("audit log, line {line}: {source}")]
     Audit {
-        /// Its number, from one.
+        /// The line number, starting at 1.
         line: usize,
         /// The reason.
         source: serde_json::Error,
     },
-    /// The API server refused, or was not there.
+    /// A call to the API server failed.
     #[error("{what}: {source}")]
     Api {
-        /// What was asked of it.
+        /// What the call was for.
         what: String,
-        /// Its answer.
+        /// The client's error.
         source: Box<kube::Error>,
     },
 }
 
 impl Error {
+    /// Returns a function for `map_err` that wraps an I/O error with the path.
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
     }
 
-    /// For `map_err`: says what was asked of the API server.
+    /// Returns a function for `map_err` that wraps a client error with what the call was for.
     pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();
         move |source| Self::Api { what, source: Box::new(source) }

@@ -1,8 +1,8 @@
-//! Tests that need more than every machine has.
+//! Tests that are skipped on machines that cannot run them.
 //!
-//! Rust's own harness cannot skip a test once it runs: one that returns early counts as passed. A
-//! test target with `harness = false` and this `main` says `skipped: needs root`, and counts it as
-//! ignored.
+//! Rust's own harness cannot skip a test that already runs: a test that returns early counts as
+//! passed. A test target with `harness = false` and this `main` prints `skipped: needs root` and
+//! counts the test as ignored.
 
 use std::process::ExitCode;
 
@@ -11,17 +11,17 @@ use serde_json::json;
 
 use crate::node::Node;
 
-/// What a test needs.
+/// What a test requires of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing special.
+    /// Nothing.
     Nothing,
-    /// A real node.
+    /// A machine that can run a real node; see [`Node::possible`].
     Node,
 }
 
 impl Need {
-    fn met(self) -> Result<(), String> {
+    fn check(self) -> Result<(), String> {
         match self {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
@@ -29,37 +29,38 @@ impl Need {
     }
 }
 
-/// One test. It fails by a panic, or by an error.
+/// Makes a test that runs `body` if the machine meets `need`, and is ignored otherwise. The test fails if
+/// `body` panics or returns an error.
 pub fn test<F, Fut>(name: &str, need: Need, body: F) -> Trial
 where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<(), Box<dyn std::error::Error>>>,
 {
-    let named = name.to_owned();
+    let test_name = name.to_owned();
     Trial::ignorable_test(name, move || {
-        let met = need.met();
-        if let Err(reason) = &met {
-            report_reason(&named, reason);
+        let need_met = need.check();
+        if let Err(reason) = &need_met {
+            report_skip_reason(&test_name, reason);
         }
-        run(met, body)
+        run(need_met, body)
     })
 }
 
-/// Reports why a test is skipped, as an event of its own: libtest-mimic leaves the reason out of its
-/// JSON. `testkit test` reads it.
-fn report_reason(name: &str, reason: &str) {
+/// Prints why a test is skipped as a separate JSON event, because the JSON of libtest-mimic omits the
+/// reason. `testkit test` reads this event.
+fn report_skip_reason(name: &str, reason: &str) {
     if Arguments::from_args().format == Some(FormatSetting::Json) {
         let (name, reason) = (json!(name), json!(reason));
         println!(r#"{{ "type": "test", "event": "reason", "name": {name}, "message": {reason} }}"#);
     }
 }
 
-fn run<F, Fut>(met: Result<(), String>, body: F) -> Result<Completion, Failed>
+fn run<F, Fut>(need_met: Result<(), String>, body: F) -> Result<Completion, Failed>
 where
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<(), Box<dyn std::error::Error>>>,
 {
-    if let Err(reason) = met {
+    if let Err(reason) = need_met {
         return Ok(Completion::ignored_with(format!("skipped: {reason}")));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -67,8 +68,8 @@ where
     Ok(Completion::Completed)
 }
 
-/// Runs the tests as `cargo test` expects it. One after the other unless told otherwise: they share
-/// a node.
+/// Runs the tests with the arguments and output of `cargo test`. Runs one test at a time unless
+/// `--test-threads` is given, because the tests share a node.
 #[must_use]
 pub fn main(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unmet_need_is_ignored_with_its_reason_and_not_run() {
+    fn a_test_whose_need_is_not_met_is_ignored_with_the_reason() {
         let outcome = run(Err("needs root".to_owned()), async || panic!("must not run")).unwrap();
 
         let Completion::Ignored { reason } = outcome else { panic!("counted as passed") };
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_fails_the_test() {
+    fn an_error_of_the_body_fails_the_test() {
         let outcome = run(Ok(()), async || Err("broken".into()));
 
         assert_eq!(outcome.err().and_then(|f| f.message().map(str::to_owned)).as_deref(), Some("broken"));

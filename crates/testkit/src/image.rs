@@ -1,4 +1,4 @@
-//! Container images without a registry: a static binary, packed as an OCI layout by hand.
+//! Container images without a registry: packs a static binary as an OCI layout.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,23 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
 
-/// One layer with one program in it.
+/// A container image of one layer with one program.
 #[derive(Debug, Clone)]
 pub struct Image<'a> {
-    /// The name, with its tag.
+    /// The name and tag of the image.
     pub name: &'a str,
-    /// A statically linked program on this machine.
+    /// The path of a statically linked program on this machine.
     pub program: &'a Path,
-    /// Where it stands in the image, without the leading slash.
+    /// The path of the program in the image, without the leading slash.
     pub at: &'a str,
-    /// Further names of the program, as links beside it.
+    /// Other names of the program: symbolic links in the same folder.
     pub links: &'a [&'a str],
-    /// What is run.
+    /// The default command.
     pub command: &'a [&'a str],
 }
 
 impl Image<'_> {
-    /// Writes the image as an archive that `ctr images import` takes.
+    /// Writes the image as an archive for `ctr images import`, and returns its path.
     pub fn write(&self, archive: &Path) -> Result<PathBuf> {
         self.pack(archive).map_err(Error::file(archive))?;
         Ok(archive.to_owned())
@@ -61,13 +61,13 @@ impl Image<'_> {
     fn layer(&self) -> std::io::Result<Vec<u8>> {
         let mut tar = tar::Builder::new(Vec::new());
         append(&mut tar, self.at, 0o755, &std::fs::read(self.program)?)?;
-        let beside = self.at.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let folder = self.at.rsplit_once('/').map_or("", |(parent, _)| parent);
         for link in self.links {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(tar::EntryType::Symlink);
             header.set_size(0);
             header.set_mode(0o777);
-            tar.append_link(&mut header, format!("{beside}/{link}"), format!("/{}", self.at))?;
+            tar.append_link(&mut header, format!("{folder}/{link}"), format!("/{}", self.at))?;
         }
         tar.into_inner()
     }
@@ -100,7 +100,7 @@ fn hex(blob: &[u8]) -> String {
     })
 }
 
-/// Images name machines as Go does.
+/// Returns the architecture of this machine under Go's name, which images use.
 fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

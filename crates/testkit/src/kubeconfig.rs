@@ -1,17 +1,17 @@
-//! Kubeconfigs, as kubectl and every client reads them.
+//! Kubeconfig files.
 
 use serde_json::{Value, json};
 
 use crate::pki::Identity;
 
-/// How a client proves who it is.
+/// How a client authenticates.
 #[derive(Debug, Clone)]
 pub(crate) enum Credentials {
     Certificate(Identity),
     Token(String),
 }
 
-/// JSON is YAML: every reader of kubeconfigs takes it.
+/// Returns a kubeconfig with one cluster, one user and one context. It is JSON, which is valid YAML.
 pub(crate) fn content(url: &str, authority: &str, credentials: &Credentials) -> Value {
     let user = match credentials {
         Credentials::Certificate(id) => json!({
@@ -31,6 +31,6 @@ pub(crate) fn content(url: &str, authority: &str, credentials: &Credentials) -> 
 }
 
 fn base64(bytes: &[u8]) -> Value {
-    // `ByteString` is Kubernetes' own base64 field.
+    // `ByteString` serializes to base64.
     serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).expect("base64 is a string")
 }

@@ -1,13 +1,13 @@
-//! A real Kubernetes for tests, and for people who want to try something.
+//! A real Kubernetes cluster for tests and for the command line.
 //!
-//! No test of Caretaker talks to a mock of the API server. [`Cluster`] starts the real one, with
-//! etcd, on a free port, in about four seconds, as many at once as memory allows; if asked, with
-//! the controllers, the scheduler and a real node on which pods run. It ends with the value that
-//! holds it, and also when the process that holds it is killed: a supervisor holds the other end of a pipe.
+//! [`Cluster`] starts etcd and kube-apiserver on a free port in about four seconds; several clusters
+//! can run at the same time. The builder adds the controller-manager, the scheduler and a real node
+//! that runs pods. A cluster ends when its value is dropped, and also when the test process is
+//! killed: a supervisor process reads from a pipe that closes with the test process.
 //!
-//! Around it stands what makes a test of an operator honest: [`faults`], a client that fails or
-//! dies at the n-th call; [`audit`], what really reached the server; [`make`], small valid objects;
-//! [`harness`], tests that are counted as skipped where the machine cannot run them.
+//! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th
+//! call; [`audit`] lists the calls that reached the server; [`make`] builds small valid objects;
+//! [`harness`] counts tests as skipped on machines that cannot run them.
 //!
 //! No shipped crate depends on this one.
 
@@ -36,57 +36,57 @@ pub use node::Node;
 pub use pki::Identity;
 pub use wait::until;
 
-/// One control plane for all tests of this test binary: etcd, API server and controllers.
+/// Returns the one control plane of this test binary: etcd, API server and controllers.
 ///
-/// Tests share it by using namespaces and users of their own. It is never dropped; the supervisor
-/// ends it with the process.
+/// The first call starts it. Each test uses its own namespaces and users on it. The cluster is never
+/// dropped; the supervisor ends it when the process ends.
 ///
 /// # Panics
-/// If it does not start, with the reason: without it no test can run. It is not tried again for the
-/// next test.
+/// If the cluster does not start, with the reason. Later calls panic with the same reason and do not
+/// start it again.
 pub fn shared() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    // A thread of its own: the caller may be inside a runtime, which must not be blocked by another.
-    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start())))
+    // On its own thread: the caller may be inside a runtime, which must not block on a second one.
+    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start())))
 }
 
-/// Like [`shared`], without controllers: objects are what the test makes of them, nothing follows
-/// from them, and nothing else takes time.
+/// Like [`shared`], without controllers: nothing but the test creates, changes or deletes objects.
 ///
 /// # Panics
-/// If it does not start, with the reason.
+/// If the cluster does not start, with the reason.
 pub fn shared_without_controllers() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().start())))
+    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().start())))
 }
 
 /// Like [`shared`], with a real node.
 ///
 /// # Panics
-/// If it does not start, with the reason. Ask [`Node::possible`] first.
+/// If the cluster does not start, with the reason. Check [`Node::possible`] first.
 pub fn shared_with_node() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    started(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().node().start())))
+    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().node().start())))
 }
 
-fn started(outcome: &Result<Cluster, String>) -> &Cluster {
-    match outcome {
+fn unwrap_cluster(started: &Result<Cluster, String>) -> &Cluster {
+    match started {
         Ok(cluster) => cluster,
-        Err(why) => panic!("no cluster: {why}"),
+        Err(reason) => panic!("the test cluster did not start: {reason}"),
     }
 }
 
 fn on_own_thread<Fut: Future<Output = Result<Cluster>>>(start: impl FnOnce() -> Fut + Send) -> Result<Cluster, String> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the Tokio runtime starts");
             runtime.block_on(start()).map_err(|e| e.to_string())
         });
-        thread.join().unwrap_or_else(|_| Err("its start panicked".to_owned()))
+        thread.join().unwrap_or_else(|_| Err("the thread that starts it panicked".to_owned()))
     })
 }
 
-/// Whether this process may do everything on this machine.
+/// True if this process runs as root.
 #[must_use]
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;

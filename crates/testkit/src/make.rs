@@ -1,6 +1,6 @@
-//! Objects for tests, as small as the API server lets them be.
+//! Builders of small valid objects for tests.
 //!
-//! Each starts whole and valid; a test adds what it is about:
+//! The API server accepts each object as it is; a test adds the fields that matter to it:
 //! `mk_deployment("shop", "web").replicas(3).label("tier", "front")`.
 
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Ro
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
 
-/// The image that every node of the test kit has: busybox, without a registry.
+/// The busybox image, which every node of the test kit has without a registry.
 pub const IMAGE: &str = "caretaker.test/busybox:1";
 
-/// Says more about any object.
+/// Adds labels and annotations to any object.
 pub trait Said: ResourceExt + Sized {
-    /// With this label.
+    /// Sets a label.
     #[must_use]
     fn label(mut self, key: &str, value: &str) -> Self {
         self.labels_mut().insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// With this annotation.
+    /// Sets an annotation.
     #[must_use]
     fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations_mut().insert(key.to_owned(), value.to_owned());
@@ -38,9 +38,9 @@ pub trait Said: ResourceExt + Sized {
 
 impl<K: ResourceExt> Said for K {}
 
-/// What has a count of replicas.
+/// Sets the replicas of a workload.
 pub trait Scaled: Sized {
-    /// With so many replicas.
+    /// Sets `spec.replicas`.
     #[must_use]
     fn replicas(self, count: i32) -> Self;
 }
@@ -57,19 +57,19 @@ macro_rules! scaled {
 }
 scaled!(Deployment, ReplicaSet, StatefulSet);
 
-/// A namespace.
+/// Makes a Namespace.
 #[must_use]
 pub fn mk_namespace(name: &str) -> Namespace {
     Namespace { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..Namespace::default() }
 }
 
-/// A pod that runs until it is told to stop, and stops at once.
+/// Makes a pod that runs until it is deleted, and ends at once on SIGTERM.
 #[must_use]
 pub fn mk_pod(namespace: &str, name: &str) -> Pod {
-    Pod { metadata: named(namespace, name), spec: Some(pod_spec()), ..Pod::default() }
+    Pod { metadata: namespaced(namespace, name), spec: Some(pod_spec()), ..Pod::default() }
 }
 
-/// A Deployment of one replica.
+/// Makes a Deployment with one replica.
 #[must_use]
 pub fn mk_deployment(namespace: &str, name: &str) -> Deployment {
     let spec = DeploymentSpec {
@@ -78,10 +78,10 @@ pub fn mk_deployment(namespace: &str, name: &str) -> Deployment {
         template: template(name),
         ..DeploymentSpec::default()
     };
-    Deployment { metadata: named(namespace, name), spec: Some(spec), ..Deployment::default() }
+    Deployment { metadata: namespaced(namespace, name), spec: Some(spec), ..Deployment::default() }
 }
 
-/// A `StatefulSet` of one replica.
+/// Makes a `StatefulSet` with one replica.
 #[must_use]
 pub fn mk_stateful_set(namespace: &str, name: &str) -> StatefulSet {
     let spec = StatefulSetSpec {
@@ -91,10 +91,10 @@ pub fn mk_stateful_set(namespace: &str, name: &str) -> StatefulSet {
         template: template(name),
         ..StatefulSetSpec::default()
     };
-    StatefulSet { metadata: named(namespace, name), spec: Some(spec), ..StatefulSet::default() }
+    StatefulSet { metadata: namespaced(namespace, name), spec: Some(spec), ..StatefulSet::default() }
 }
 
-/// A `ReplicaSet` that stands alone.
+/// Makes a `ReplicaSet` with one replica and no owner.
 #[must_use]
 pub fn mk_replica_set(namespace: &str, name: &str) -> ReplicaSet {
     let spec = ReplicaSetSpec {
@@ -103,17 +103,17 @@ pub fn mk_replica_set(namespace: &str, name: &str) -> ReplicaSet {
         template: Some(template(name)),
         ..ReplicaSetSpec::default()
     };
-    ReplicaSet { metadata: named(namespace, name), spec: Some(spec), ..ReplicaSet::default() }
+    ReplicaSet { metadata: namespaced(namespace, name), spec: Some(spec), ..ReplicaSet::default() }
 }
 
-/// A `DaemonSet` for every node.
+/// Makes a `DaemonSet` that runs on every node.
 #[must_use]
 pub fn mk_daemon_set(namespace: &str, name: &str) -> DaemonSet {
     let spec = DaemonSetSpec { selector: selector(name), template: template(name), ..DaemonSetSpec::default() };
-    DaemonSet { metadata: named(namespace, name), spec: Some(spec), ..DaemonSet::default() }
+    DaemonSet { metadata: namespaced(namespace, name), spec: Some(spec), ..DaemonSet::default() }
 }
 
-/// A `CronJob` that is due once a year.
+/// Makes a `CronJob` that runs once a year.
 #[must_use]
 pub fn mk_cron_job(namespace: &str, name: &str) -> CronJob {
     let mut pod = template(name);
@@ -121,10 +121,10 @@ pub fn mk_cron_job(namespace: &str, name: &str) -> CronJob {
     let job =
         JobTemplateSpec { spec: Some(JobSpec { template: pod, ..JobSpec::default() }), ..JobTemplateSpec::default() };
     let spec = CronJobSpec { schedule: "0 0 1 1 *".to_owned(), job_template: job, ..CronJobSpec::default() };
-    CronJob { metadata: named(namespace, name), spec, ..CronJob::default() }
+    CronJob { metadata: namespaced(namespace, name), spec, ..CronJob::default() }
 }
 
-/// A Service in front of the pods of the workload with the same name.
+/// Makes a Service for the pods of the workload with the same name.
 #[must_use]
 pub fn mk_service(namespace: &str, name: &str) -> Service {
     let spec = ServiceSpec {
@@ -132,35 +132,36 @@ pub fn mk_service(namespace: &str, name: &str) -> Service {
         ports: Some(vec![ServicePort { port: 80, ..ServicePort::default() }]),
         ..ServiceSpec::default()
     };
-    Service { metadata: named(namespace, name), spec: Some(spec), ..Service::default() }
+    Service { metadata: namespaced(namespace, name), spec: Some(spec), ..Service::default() }
 }
 
-/// A `ServiceAccount`.
+/// Makes a `ServiceAccount`.
 #[must_use]
 pub fn mk_service_account(namespace: &str, name: &str) -> ServiceAccount {
-    ServiceAccount { metadata: named(namespace, name), ..ServiceAccount::default() }
+    ServiceAccount { metadata: namespaced(namespace, name), ..ServiceAccount::default() }
 }
 
-/// A cluster role from `(groups, resources, verbs)`, each a list with commas.
+/// Makes a ClusterRole from `(groups, resources, verbs)`, each a comma-separated list.
 #[must_use]
 pub fn mk_cluster_role(name: &str, rules: &[(&str, &str, &str)]) -> ClusterRole {
-    let words = |list: &str| list.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let split = |list: &str| list.split(',').map(str::to_owned).collect::<Vec<_>>();
     let rules = rules.iter().map(|(groups, resources, verbs)| PolicyRule {
-        api_groups: Some(words(groups)),
-        resources: Some(words(resources)),
-        verbs: words(verbs),
+        api_groups: Some(split(groups)),
+        resources: Some(split(resources)),
+        verbs: split(verbs),
         ..PolicyRule::default()
     });
-    ClusterRole { metadata: cluster_wide(name), rules: Some(rules.collect()), ..ClusterRole::default() }
+    ClusterRole { metadata: cluster_scoped(name), rules: Some(rules.collect()), ..ClusterRole::default() }
 }
 
-/// Gives the role of the same name to a user.
+/// Makes a ClusterRoleBinding that grants the ClusterRole `role` to a user. It has the name of the role.
 #[must_use]
 pub fn mk_binding_to_user(role: &str, user: &str) -> ClusterRoleBinding {
     bind(role, Subject { kind: "User".to_owned(), name: user.to_owned(), ..Subject::default() })
 }
 
-/// Gives the role of the same name to a `ServiceAccount`.
+/// Makes a ClusterRoleBinding that grants the ClusterRole `role` to a `ServiceAccount`. It has the name of
+/// the role.
 #[must_use]
 pub fn mk_binding_to_account(role: &str, namespace: &str, account: &str) -> ClusterRoleBinding {
     let subject = Subject {
@@ -178,14 +179,14 @@ fn bind(role: &str, subject: Subject) -> ClusterRoleBinding {
         kind: "ClusterRole".to_owned(),
         name: role.to_owned(),
     };
-    ClusterRoleBinding { metadata: cluster_wide(role), role_ref, subjects: Some(vec![subject]) }
+    ClusterRoleBinding { metadata: cluster_scoped(role), role_ref, subjects: Some(vec![subject]) }
 }
 
-fn cluster_wide(name: &str) -> ObjectMeta {
+fn cluster_scoped(name: &str) -> ObjectMeta {
     ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
-fn named(namespace: &str, name: &str) -> ObjectMeta {
+fn namespaced(namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta { namespace: Some(namespace.to_owned()), name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 

@@ -1,10 +1,9 @@
-//! A real node: containerd, kubelet and a pod network, from Debian's packages and the kit's own
-//! kubelet.
+//! A real node: kubelet, containerd and a pod network. The kubelet comes from the test kit, the rest from
+//! Debian packages.
 //!
-//! Everything it writes is in the cluster's folder, or in a `/run`, `/var/lib` and `/var/log` that
-//! only it sees (the supervisor's mount namespace). It changes no setting of the machine. What it
-//! leaves in the machine's own tables, a bridge and the control groups of its containers, is
-//! removed at the end.
+//! The node writes only to the cluster's folder and to its own `/run`, `/var/lib` and `/var/log`, which
+//! are in the supervisor's mount namespace. It changes no kernel setting of the machine. The supervisor
+//! removes its bridge and the control groups of its containers at the end.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -23,13 +22,13 @@ use crate::supervise::may_isolate;
 use crate::wait::until;
 use crate::{Error, Result, is_root, make, pki};
 
-/// containerd answers within a second, a node is Ready in 6 s here.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Limit for each step of the start: containerd answers within a second, a node is Ready in about 6 s.
+const START_LIMIT: Duration = Duration::from_secs(90);
 const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
-/// Where Debian has the network plugins, and where everybody else has them.
-const CNI: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
-/// What a shell script in a test pod would call.
-const APPLETS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
+/// Folders of the CNI plugins: Debian's, and the one that other distributions use.
+const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// The busybox commands that test pods may run.
+const BUSYBOX_COMMANDS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
 
 /// A node of a throwaway cluster.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether this machine can run one; else what it needs, as a reason for a skipped test.
+    /// Returns `Ok` if this machine can run a node; else what it lacks, as the reason of a skipped test.
     pub fn possible() -> Result<(), String> {
         if !is_root() {
             return Err("needs root".to_owned());
@@ -54,71 +53,74 @@ impl Node {
             ("busybox", "busybox-static"),
             ("ip", "iproute2"),
         ] {
-            if find(file).is_none() {
+            if find_program(file).is_none() {
                 return Err(format!("needs {file} (Debian package {package})"));
             }
         }
-        if plugins().is_none() {
-            let places = CNI.join(" or ");
+        if cni_folder().is_none() {
+            let folders = CNI_FOLDERS.join(" or ");
             return Err(format!(
-                "needs the CNI plugin bridge in {places} (Debian package containernetworking-plugins)"
+                "needs the CNI plugins bridge and host-local in {folders} (Debian package containernetworking-plugins)"
             ));
         }
         if !may_isolate() {
-            return Err("needs CAP_SYS_ADMIN (unshare is refused)".to_owned());
+            return Err("needs CAP_SYS_ADMIN (unshare failed)".to_owned());
         }
-        match assets::lacking(&[Program::Kubelet, Program::ControllerManager, Program::Scheduler]) {
-            Some(what) => Err(format!("needs {what}")),
+        match assets::missing_in_given_folder(&[Program::Kubelet, Program::ControllerManager, Program::Scheduler]) {
+            Some(missing) => Err(format!("needs {missing}")),
             None => Ok(()),
         }
     }
 
-    /// Its name in the cluster.
+    /// Returns the name of the Node object.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether a pod of this node can have that address.
+    /// True if the address is in the range of this node's pods.
     #[must_use]
     pub fn has_address(&self, address: Ipv4Addr) -> bool {
         self.range.contains(address)
     }
 
-    /// containerd's socket.
+    /// Returns the path of containerd's socket.
     #[must_use]
     pub fn containerd_socket(&self) -> &Path {
         &self.socket
     }
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// Returns the path of a program, searched in `PATH`, `/usr/sbin` and `/sbin`.
+fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|f| f.join(program)).find(|p| p.is_file())
 }
 
-fn needed(program: &str) -> Result<PathBuf> {
-    find(program).ok_or_else(|| Error::NoNode(format!("needs {program}")))
+fn require_program(program: &str) -> Result<PathBuf> {
+    find_program(program).ok_or_else(|| Error::NoNode(format!("needs {program}")))
 }
 
-/// The folder of the network plugins.
-fn plugins() -> Option<&'static str> {
-    CNI.into_iter().find(|folder| ["bridge", "host-local"].iter().all(|p| Path::new(folder).join(p).is_file()))
+/// Returns the folder that contains the required CNI plugins.
+fn cni_folder() -> Option<&'static str> {
+    CNI_FOLDERS.into_iter().find(|folder| ["bridge", "host-local"].iter().all(|p| Path::new(folder).join(p).is_file()))
 }
 
+/// Starts a node in a running cluster, and returns when it is Ready.
 pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
-    // Interface names are short; the folder's random ending is unique among living clusters.
+    // The random suffix of the folder is unique among running clusters, and short enough for the name of
+    // a network interface.
     let id = cluster.folder().to_string_lossy().rsplit('-').next().unwrap_or_default().to_lowercase();
     let bridge = format!("ctk{id}");
 
     let supervisor = cluster.supervisor();
     supervisor.owns_link(&bridge)?;
     supervisor.owns_cgroups_of(&cluster.folder().join("containerd-state/io.containerd.runtime.v2.task/k8s.io"))?;
-    for place in ["/run", "/var/lib", "/var/log"] {
-        supervisor.run("mount", ["-t", "tmpfs", "tmpfs", place])?;
+    for folder in ["/run", "/var/lib", "/var/log"] {
+        supervisor.run("mount", ["-t", "tmpfs", "tmpfs", folder])?;
     }
-    pretend_settings(cluster)?;
+    mask_sysctls(cluster)?;
     let range = Range::claim(supervisor, &bridge)?;
     let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock"), range };
     start_containerd(cluster, &node, &bridge).await?;
@@ -126,9 +128,9 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
     Ok(node)
 }
 
-/// The kubelet and the bridge plugin set these for the whole machine if they find them otherwise.
-/// They find them as they like, in files that only they see.
-fn pretend_settings(cluster: &Cluster) -> Result<()> {
+/// Mounts files with the expected values over kernel settings, inside the cluster's mount namespace.
+/// Without them the kubelet and the bridge plugin would change these settings for the whole machine.
+fn mask_sysctls(cluster: &Cluster) -> Result<()> {
     for (setting, value) in [
         ("vm/overcommit_memory", "1"),
         ("vm/panic_on_oom", "0"),
@@ -139,9 +141,9 @@ fn pretend_settings(cluster: &Cluster) -> Result<()> {
         ("net/ipv4/ip_forward", "1"),
     ] {
         let file = pki::write(cluster.folder(), &format!("sysctl-{}", setting.replace('/', "-")), value)?;
-        let place = format!("/proc/sys/{setting}");
-        if Path::new(&place).exists() {
-            cluster.supervisor().run("mount", ["--bind", &file.to_string_lossy(), &place])?;
+        let path = format!("/proc/sys/{setting}");
+        if Path::new(&path).exists() {
+            cluster.supervisor().run("mount", ["--bind", &file.to_string_lossy(), &path])?;
         }
     }
     Ok(())
@@ -154,32 +156,31 @@ async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Resul
     pki::write(&cni, "10-bridge.conflist", &cni_config(bridge, node.range))?;
     let config = pki::write(folder, "containerd.toml", &containerd_config(folder, &node.socket))?;
     let args = ["--config".to_owned(), config.display().to_string()];
-    cluster.spawn("containerd", &needed("containerd")?, &args)?;
+    cluster.spawn("containerd", &require_program("containerd")?, &args)?;
 
     let ctr = |words: &[&str]| {
-        let mut args = vec!["--connect-timeout", "1s", "--address", node.socket.to_str().expect("a folder of ours")];
+        let mut args = vec!["--connect-timeout", "1s", "--address", node.socket.to_str().expect("a UTF-8 path")];
         args.extend(["--namespace", "k8s.io"]);
         args.extend(words);
         cluster.supervisor().run("ctr", args)
     };
-    until("containerd to answer", LIMIT, async || {
-        cluster.alive()?;
-        // Asked only once somebody listens: ctr would wait for the socket, and nobody could ask
-        // whether containerd still lives.
+    until("containerd to answer", START_LIMIT, async || {
+        cluster.check_processes()?;
+        // Connect first: ctr waits for a missing socket, and would hide that containerd has exited.
         if tokio::net::UnixStream::connect(&node.socket).await.is_err() {
-            return Ok(Err("nobody listens on its socket".to_owned()));
+            return Ok(Err("no process listens on its socket".to_owned()));
         }
         Ok(ctr(&["--timeout", "1s", "version"]).map_err(|e| e.to_string()))
     })
     .await?;
 
-    let busybox = needed("busybox")?;
-    let image = |name, command| Image { name, program: &busybox, at: "bin/busybox", links: &APPLETS, command };
-    // `sh` with a trap ends at once on SIGTERM, which the first process of a container else ignores.
+    let busybox = require_program("busybox")?;
+    let image = |name, command| Image { name, program: &busybox, at: "bin/busybox", links: &BUSYBOX_COMMANDS, command };
+    // The trap ends the shell at SIGTERM, which process 1 of a container ignores by default.
     let forever = ["sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"];
     for (image, file) in [(image(PAUSE_IMAGE, &forever), "pause.tar"), (image(make::IMAGE, &forever), "busybox.tar")] {
         let archive = image.write(&folder.join(file))?;
-        ctr(&["images", "import", archive.to_str().expect("a folder of ours")])?;
+        ctr(&["images", "import", archive.to_str().expect("a UTF-8 path")])?;
     }
     Ok(())
 }
@@ -199,10 +200,10 @@ async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
     cluster.spawn("kubelet", &cluster.program(Program::Kubelet)?, &args)?;
 
     let nodes: Api<ApiNode> = Api::all(cluster.client().await?);
-    until("the node to be Ready", LIMIT, async || {
-        cluster.alive()?;
+    until("the node to be Ready", START_LIMIT, async || {
+        cluster.check_processes()?;
         let found = nodes.get_opt(&node.name).await.map_err(Error::api("reading the node"))?;
-        let Some(found) = found else { return Ok(Err("no node yet".to_owned())) };
+        let Some(found) = found else { return Ok(Err("no Node object yet".to_owned())) };
         let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
         let ready = conditions.into_iter().find(|c| c.type_ == "Ready");
         Ok(match ready {
@@ -217,9 +218,9 @@ async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
 fn containerd_config(folder: &Path, socket: &Path) -> String {
     let folder = folder.display();
     let socket = socket.display();
-    let plugins = plugins().unwrap_or(CNI[0]);
-    // A negative OOM score is refused inside a container or a small VM, hence the restriction. The
-    // plugins switched off would only complain, or write outside of our folder.
+    let plugins = cni_folder().unwrap_or(CNI_FOLDERS[0]);
+    // Containers and small VMs may not set a negative OOM score, hence restrict_oom_score_adj. The
+    // disabled plugins would log errors or write outside the cluster's folder.
     format!(
         r#"version = 2
 root = "{folder}/containerd"
@@ -242,7 +243,7 @@ runtime_type = "io.containerd.runc.v2"
     )
 }
 
-/// Pods reach the machine and each other, nothing beyond.
+/// Returns the CNI configuration: pods reach the machine and each other, and nothing else.
 fn cni_config(bridge: &str, range: Range) -> String {
     let config = json!({
         "cniVersion": "0.4.0",
@@ -277,17 +278,17 @@ fn kubelet_config(folder: &Path, socket: &Path) -> Result<String> {
         "volumePluginDir": folder.join("volume-plugins"),
         "resolvConf": "",
         "failSwapOn": false,
-        // cgroup v1 without systemd is what many small machines have.
+        // Many small machines have cgroup v1 and no systemd.
         "failCgroupV1": false,
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,
         "enforceNodeAllocatable": [],
         "localStorageCapacityIsolation": false,
         "makeIPTablesUtilChains": false,
-        // The machine's disk is nobody's business here.
+        // No evictions: how full the machine is does not matter to a test.
         "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%" },
         "imageGCHighThresholdPercent": 100,
-        // Tests wait for states: the kubelet should tell them soon.
+        // Tests wait for changes of status, so the kubelet reports often.
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "4s",
     });

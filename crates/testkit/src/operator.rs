@@ -1,8 +1,8 @@
-//! `caretaker run` as a process of its own, looked at from the outside.
+//! Runs `caretaker run` as a separate process, and observes it through its endpoints, journal and log.
 //!
-//! For tests and figures: what goes wrong here ends them, with the reason.
+//! The methods panic with the reason if something fails, because a test or benchmark cannot go on.
 
-#![expect(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "every method ends a test that goes wrong")]
+#![expect(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "every method may panic to fail the test")]
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::{Error, Result, until};
 
-/// Longer than anything takes on a busy machine; shorter than anybody would wait.
+/// Limit for every wait: longer than any step takes on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// A running operator; it is killed with the value that holds it.
+/// A running operator. It is killed when this value is dropped.
 pub struct Operator {
     child: Child,
     folder: TempDir,
@@ -27,7 +27,8 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Starts the program with this kubeconfig, and returns when it answers.
+    /// Starts the program with this kubeconfig and these further arguments of `run`. Returns when it has
+    /// logged the address of its HTTP endpoints.
     pub async fn start(program: &Path, kubeconfig: &Path, args: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let log = folder.path().join("log");
@@ -44,16 +45,16 @@ impl Operator {
             .spawn()
             .map_err(Error::file(program))?;
         let mut operator = Self { child, folder, address: String::new() };
-        operator.address = until("the operator to answer", LIMIT, async || {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            let address = said.lines().find_map(|line| Some(line.split_once("answering on ")?.1.to_owned()));
-            Ok(address.ok_or(said))
+        operator.address = until("the operator to log its address", LIMIT, async || {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let address = text.lines().find_map(|line| Some(line.split_once("answering on ")?.1.to_owned()));
+            Ok(address.ok_or(text))
         })
         .await?;
         Ok(operator)
     }
 
-    /// What it answers on a path.
+    /// Sends a GET request, and returns the status code and the body.
     pub fn ask(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
@@ -63,7 +64,7 @@ impl Operator {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Waits until it is ready.
+    /// Waits until `/readyz` returns 200.
     pub async fn ready(&self) {
         until("the operator to be ready", LIMIT, async || {
             let (code, body) = self.ask("/readyz");
@@ -73,7 +74,7 @@ impl Operator {
         .unwrap();
     }
 
-    /// Waits until it says that it waits for this.
+    /// Waits until `/readyz` returns 503 with a line that starts with `waiting` and contains these words.
     pub async fn waits_for(&self, words: &str) {
         until(&format!("the operator to wait for {words:?}"), LIMIT, async || {
             let (code, body) = self.ask("/readyz");
@@ -84,22 +85,27 @@ impl Operator {
         .unwrap();
     }
 
-    /// The journal so far.
+    /// Returns the entries of the journal so far.
     pub fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("journal")).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
-        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+        complete.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The journal's lines of one subject: rule, action and outcome.
+    /// Returns `RULE ACTION OUTCOME` of each journal entry of the subject with this name.
     pub fn story(&self, name: &str) -> Vec<String> {
         let lines = self.journal().into_iter().filter(|line| line["name"] == name);
-        lines.map(|l| format!("{} {} {}", word(&l["rule"]), word(&l["action"]), word(&l["outcome"]))).collect()
+        lines
+            .map(|l| {
+                let fields = ["rule", "action", "outcome"].map(|field| text_or_dash(&l[field]));
+                fields.join(" ")
+            })
+            .collect()
     }
 
-    /// Waits until the journal says this of a subject.
+    /// Waits until [`Operator::story`] of this subject contains this line.
     pub async fn tells(&self, name: &str, line: &str) {
-        until(&format!("the journal to say {line:?} of {name}"), LIMIT, async || {
+        until(&format!("the journal entry {line:?} of {name}"), LIMIT, async || {
             let story = self.story(name);
             Ok(if story.iter().any(|l| l == line) { Ok(()) } else { Err(format!("{story:?}\n{}", self.log())) })
         })
@@ -107,39 +113,39 @@ impl Operator {
         .unwrap();
     }
 
-    /// The value of a metric; none if it was never counted.
+    /// Returns the value of a metric, given with its labels; `None` if it is not exported.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.ask("/metrics");
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
-    /// What it has told people.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Where it answers.
+    /// Returns the address of its HTTP endpoints.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The time that it has computed for so far.
+    /// Returns the CPU time that the process has used.
     pub fn cpu(&self) -> Duration {
         cpu(self.id())
     }
 
-    /// Its process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM, and waits until the process has exited.
     pub fn stop(&mut self) -> ExitStatus {
         signal("TERM", self.id());
         self.child.wait().unwrap()
     }
 
-    /// Kills it where it stands.
+    /// Sends SIGKILL, and waits until the process has exited.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -148,35 +154,35 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn word(value: &Value) -> String {
+fn text_or_dash(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
 }
 
-/// The time that a process has computed for so far, to a hundredth of a second.
+/// Returns the CPU time that a process has used, to a hundredth of a second.
 ///
 /// # Panics
-/// If there is no such process.
+/// If the process does not exist.
 pub fn cpu(process: u32) -> Duration {
-    /// The kernel's, on every Linux that Rust runs on.
-    const TICKS: u64 = 100;
+    /// The unit of `/proc/PID/stat` on every Linux that Rust supports.
+    const TICKS_PER_SECOND: u64 = 100;
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // Behind the name, which may have blanks in it: user and system time are the 12th and 13th.
+    // User and system time are the 12th and 13th field after the name, which may contain blanks.
     let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
     let ticks: u64 = fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 1_000 / TICKS)
+    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
 }
 
-/// Sends a signal to a process.
+/// Sends a signal, such as `TERM`, to a process.
 ///
 /// # Panics
-/// If there is no such process.
+/// If the process does not exist.
 pub fn signal(name: &str, process: u32) {
     let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap();
-    assert!(sent.success());
+    assert!(sent.success(), "cannot send SIG{name} to process {process}");
 }

@@ -1,4 +1,4 @@
-//! Certificates of a throwaway cluster: one authority, and whoever it vouches for.
+//! Certificates of a throwaway cluster: one certificate authority, and the servers and users it signs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ pub struct Identity {
 }
 
 impl Authority {
+    /// Creates a self-signed authority.
     pub(crate) fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "caretaker-testkit");
@@ -33,17 +34,18 @@ impl Authority {
         Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
+    /// Returns the authority's own certificate.
     pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// For a server under these names and addresses.
+    /// Issues a certificate for a server with these DNS names and IP addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Result<Identity> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         self.sign(CertificateParams::new(names)?, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// For a user: the common name is who, the organization the group.
+    /// Issues a client certificate: the common name is the user, the organization is the group.
     pub(crate) fn user(&self, name: &str, group: Option<&str>) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -62,14 +64,14 @@ impl Authority {
     }
 }
 
-/// A key pair for service-account tokens: the private and the public half.
+/// Creates the key pair that signs ServiceAccount tokens, and returns the private and the public key.
 pub(crate) fn signing_key() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
 }
 
 impl Identity {
-    /// Writes `NAME.crt` and `NAME.key`.
+    /// Writes `NAME.crt` and `NAME.key`, and returns their paths.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
         Ok((
             write(folder, &format!("{name}.crt"), &self.certificate)?,
@@ -78,13 +80,14 @@ impl Identity {
     }
 }
 
-/// Whole under its name at once, and for nobody else to read: most of what is written is a key.
+/// Writes a file that only its owner can read, because most of these files hold keys. The file appears
+/// under its name only when it is complete.
 pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     let write = || -> std::io::Result<()> {
-        let mut aside = tempfile::NamedTempFile::new_in(folder)?;
-        aside.write_all(text.as_bytes())?;
-        aside.persist(&path)?;
+        let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+        temporary.write_all(text.as_bytes())?;
+        temporary.persist(&path)?;
         Ok(())
     };
     write().map_err(Error::file(&path))?;

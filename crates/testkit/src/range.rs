@@ -1,8 +1,8 @@
-//! A range of addresses for the pods of one node.
+//! The IP range for the pods of one node.
 //!
-//! All nodes of a machine share its routes. A range is taken only if no route covers any part of
-//! it, and it is claimed by a route of its own: the kernel refuses a second route to the same
-//! range, so of two nodes that want one at once, one moves on to the next.
+//! All nodes of a machine share its routing table. A range is free if no route covers any part of it.
+//! A node claims a range by adding a route: the kernel refuses a second route to the same range, so if
+//! two nodes try the same range, one of them gets it and the other tries the next.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -12,12 +12,12 @@ use crate::{Error, Result};
 
 const LENGTH: u32 = 24;
 
-/// A /24, by its network address.
+/// A /24 network, stored as its network address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range(Ipv4Addr);
 
 impl Range {
-    /// Gives the bridge, which it makes, an unused range and its first address.
+    /// Creates the bridge, claims a free range for it and assigns the range's first address to it.
     pub(crate) fn claim(supervisor: &Supervisor, bridge: &str) -> Result<Self> {
         let table = std::fs::read_to_string("/proc/net/route").map_err(Error::file("/proc/net/route"))?;
         let taken = routes(&table);
@@ -28,7 +28,7 @@ impl Range {
             let gateway = range.gateway().to_string();
             match supervisor.run("ip", ["route", "add", &range.to_string(), "dev", bridge]) {
                 Ok(()) => {
-                    // The route is there already; the kernel must not add it once more.
+                    // `noprefixroute`: the route exists already, so the kernel must not add it again.
                     let address = format!("{gateway}/{LENGTH}");
                     supervisor.run("ip", ["address", "add", &address, "dev", bridge, "noprefixroute"])?;
                     return Ok(range);
@@ -40,6 +40,7 @@ impl Range {
         Err(Error::NoRange(last))
     }
 
+    /// True if the address is in this range.
     pub(crate) fn contains(self, address: Ipv4Addr) -> bool {
         address.to_bits() & mask(LENGTH) == self.0.to_bits()
     }
@@ -55,7 +56,8 @@ impl fmt::Display for Range {
     }
 }
 
-/// 10.244 is what most people know as pods; the rest is for machines that use it otherwise.
+/// Returns the ranges to try: 10.244.0.0/16 first, the usual pod network, then up to 10.254.0.0/16 for
+/// machines that use 10.244 for something else.
 fn candidates() -> impl Iterator<Item = Range> {
     (244..=254).flat_map(|second| (0..=255).map(move |third| Range(Ipv4Addr::new(10, second, third, 0))))
 }
@@ -67,14 +69,15 @@ struct Route {
 }
 
 impl Route {
+    /// True if the route covers any address of the range.
     fn overlaps(&self, range: Range) -> bool {
         let shorter = self.mask & mask(LENGTH);
         self.to & shorter == range.0.to_bits() & shorter
     }
 }
 
-/// The kernel's table: columns 2 and 8, in hexadecimal and in the byte order of the network. The
-/// default route covers everything and therefore says nothing.
+/// Parses `/proc/net/route`: columns 2 (destination) and 8 (mask), in hexadecimal and in network byte
+/// order. Leaves out the default route, which covers every range.
 fn routes(table: &str) -> Vec<Route> {
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     let route = |line: &str| {
@@ -104,7 +107,7 @@ ctk1\t8003F50A\t00000000\t0001\t0\t0\t0\t80FFFFFF\t0\t0\t0
     }
 
     #[test]
-    fn the_table_of_routes_is_read_without_the_default_route() {
+    fn the_routing_table_is_parsed_without_the_default_route() {
         let found = routes(TABLE);
 
         let expected = [("10.244.0.0", 16), ("10.245.3.128", 25)];
@@ -113,7 +116,7 @@ ctk1\t8003F50A\t00000000\t0001\t0\t0\t0\t80FFFFFF\t0\t0\t0
     }
 
     #[test]
-    fn a_range_in_which_any_address_has_a_route_is_taken() {
+    fn a_range_is_taken_if_a_route_covers_any_of_its_addresses() {
         let routes = routes(TABLE);
         let taken = |text| routes.iter().any(|r| r.overlaps(range(text)));
 
@@ -123,7 +126,7 @@ ctk1\t8003F50A\t00000000\t0001\t0\t0\t0\t80FFFFFF\t0\t0\t0
     }
 
     #[test]
-    fn a_range_holds_its_own_addresses_only() {
+    fn a_range_contains_only_its_own_addresses() {
         let range = range("10.244.7.0");
 
         assert!(range.contains("10.244.7.2".parse().unwrap()) && !range.contains("10.244.8.2".parse().unwrap()));

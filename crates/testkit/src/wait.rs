@@ -1,4 +1,4 @@
-//! Waiting for a condition, never for a time.
+//! Waits for a condition, with a time limit.
 
 use std::time::Duration;
 
@@ -6,21 +6,24 @@ use tokio::time::Instant;
 
 use crate::{Error, Result};
 
-/// Short enough not to be felt, long enough not to be a load.
+/// Pause between two checks: short against a test, long enough not to load the API server.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Asks again until the answer is `Ok(Ok(value))`; `Ok(Err(seen))` says what was there instead, an
-/// outer error ends the waiting at once. A question that is not answered in time ends it as well.
+/// Calls `check` until it returns `Ok(Ok(value))`, and returns that value.
+///
+/// `Ok(Err(seen))` means "not yet" and states what was found instead. `Err` ends the wait at once.
+/// Returns [`Error::TimedOut`] with what was found last if `limit` passes, also while a call of `check`
+/// is still running. `what` completes the sentence "waited for …".
 pub async fn until<T>(
     what: &str,
     limit: Duration,
-    mut ask: impl AsyncFnMut() -> Result<Result<T, String>>,
+    mut check: impl AsyncFnMut() -> Result<Result<T, String>>,
 ) -> Result<T> {
     let deadline = Instant::now() + limit;
     let mut last = None;
     loop {
-        match tokio::time::timeout_at(deadline, ask()).await {
-            Ok(answer) => match answer? {
+        match tokio::time::timeout_at(deadline, check()).await {
+            Ok(checked) => match checked? {
                 Ok(value) => return Ok(value),
                 Err(seen) => last = Some(seen),
             },
@@ -28,7 +31,7 @@ pub async fn until<T>(
         }
         if Instant::now() >= deadline {
             let last = last.unwrap_or_default();
-            return Err(Error::Overdue { what: what.to_owned(), seconds: limit.as_secs(), last });
+            return Err(Error::TimedOut { what: what.to_owned(), seconds: limit.as_secs(), last });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -41,16 +44,16 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
-    async fn a_question_without_an_answer_is_given_up() {
+    async fn a_check_that_never_returns_times_out() {
         let outcome = until::<()>("an answer", LIMIT, async || std::future::pending().await).await;
 
-        assert!(matches!(outcome, Err(Error::Overdue { last, .. }) if last == "no answer"));
+        assert!(matches!(outcome, Err(Error::TimedOut { last, .. }) if last == "no answer"));
     }
 
     #[tokio::test]
-    async fn what_was_seen_last_is_told() {
+    async fn the_error_states_what_was_seen_last() {
         let outcome = until::<()>("a cat", LIMIT, async || Ok(Err("a dog".to_owned()))).await;
 
-        assert!(matches!(outcome, Err(Error::Overdue { last, .. }) if last == "a dog"));
+        assert!(matches!(outcome, Err(Error::TimedOut { last, .. }) if last == "a dog"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the API server tells of the calls it got: in its log, and to a webhook.
+//! The audit events of the API server, in its log and at a webhook.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -17,9 +17,9 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The one call of this program to which the answer is in the log.
-async fn answered(agent: &str) -> caretaker_testkit::Result<AuditedCall> {
-    until("the answer to be in the log", LIMIT, async || {
+/// Waits until the log has the status code of the only call with this user agent, and returns the call.
+async fn answered_call(agent: &str) -> caretaker_testkit::Result<AuditedCall> {
+    until("the status code of the call in the log", LIMIT, async || {
         let log = shared().audit()?.only(|c| c.agent == agent);
         let [call] = log.calls() else { return Ok(Err(log.to_string())) };
         Ok(if call.code.is_some() { Ok(call.clone()) } else { Err(format!("{call:?}")) })
@@ -29,39 +29,39 @@ async fn answered(agent: &str) -> caretaker_testkit::Result<AuditedCall> {
 
 async fn config(agent: &str) -> caretaker_testkit::Result<kube::Config> {
     let mut config = shared().admin_config().await?;
-    config.headers.push((http::header::USER_AGENT, agent.parse().expect("plain ASCII")));
+    config.headers.push((http::header::USER_AGENT, agent.parse().expect("a valid header")));
     Ok(config)
 }
 
 #[tokio::test]
-async fn a_create_is_counted_with_its_name_and_its_answer() -> Outcome {
+async fn a_create_is_logged_with_its_name_and_status_code() -> Outcome {
     let client = Client::try_from(config("creator").await?)?;
 
     Api::all(client).create(&PostParams::default(), &mk_namespace("named-in-the-log")).await?;
 
-    let call = answered("creator").await?;
+    let call = answered_call("creator").await?;
     assert_eq!((call.verb.as_str(), call.resource.as_str()), ("create", "namespaces"));
     assert_eq!((call.name.as_str(), call.code), ("named-in-the-log", Some(201)));
     Ok(())
 }
 
 #[tokio::test]
-async fn an_impersonated_user_is_who_called() -> Outcome {
+async fn an_impersonated_user_is_logged_as_the_user() -> Outcome {
     let mut config = config("impersonator").await?;
     config.auth_info.impersonate = Some("somebody-else".to_owned());
 
     let refused = Api::<Namespace>::all(Client::try_from(config)?).get("default").await;
 
-    assert!(refused.is_err(), "somebody else has no rights");
-    let call = answered("impersonator").await?;
+    assert!(refused.is_err(), "somebody-else has no permissions");
+    let call = answered_call("impersonator").await?;
     assert_eq!((call.user.as_str(), call.caller.as_str()), ("somebody-else", "admin"));
     assert_eq!(call.code, Some(403));
     assert_eq!(shared().audit()?.of("somebody-else").count("get", "namespaces"), 1);
     Ok(())
 }
 
-/// Takes what is posted to it, for as long as the test process lives.
-fn listener() -> std::io::Result<(u16, Receiver<Value>)> {
+/// Starts an HTTP server that sends each posted JSON body to the channel. It runs until the test process ends.
+fn start_webhook() -> std::io::Result<(u16, Receiver<Value>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
     let (send, posted) = channel();
@@ -99,8 +99,8 @@ fn serve(stream: std::net::TcpStream, send: &std::sync::mpsc::Sender<Value>) -> 
 }
 
 #[tokio::test]
-async fn a_webhook_gets_the_events() -> Outcome {
-    let (port, posted) = listener()?;
+async fn a_webhook_receives_the_events() -> Outcome {
+    let (port, posted) = start_webhook()?;
     let scratch = tempfile::tempdir()?;
     let webhook = scratch.path().join("webhook.kubeconfig");
     let kubeconfig = json!({
@@ -115,15 +115,15 @@ async fn a_webhook_gets_the_events() -> Outcome {
         .start()
         .await?;
 
-    cluster.namespace("heard-of").await?;
+    cluster.namespace("reported").await?;
 
-    until("the webhook to hear of it", LIMIT, async || {
-        let heard = posted.try_iter().any(|list| {
+    until("the event at the webhook", LIMIT, async || {
+        let received = posted.try_iter().any(|list| {
             assert_eq!(list["kind"], "EventList");
             let events = list["items"].as_array().expect("a list has items");
-            events.iter().any(|e| e["objectRef"]["name"] == "heard-of" && e["stage"] == "ResponseComplete")
+            events.iter().any(|e| e["objectRef"]["name"] == "reported" && e["stage"] == "ResponseComplete")
         });
-        Ok(if heard { Ok(()) } else { Err("not yet".to_owned()) })
+        Ok(if received { Ok(()) } else { Err("no event of the namespace".to_owned()) })
     })
     .await?;
     Ok(())

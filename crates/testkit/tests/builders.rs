@@ -1,4 +1,4 @@
-//! Every builder makes what a real API server accepts.
+//! A real API server accepts the objects of every builder.
 
 use caretaker_testkit::make::{
     mk_binding_to_account, mk_binding_to_user, mk_cluster_role, mk_cron_job, mk_daemon_set, mk_deployment,
@@ -10,10 +10,10 @@ use kube::core::ApiResource;
 use kube::{Api, Resource};
 use serde::Serialize;
 
-const HOME: &str = "builders";
+const NAMESPACE: &str = "builders";
 
-/// An object, as it goes to the server.
-fn object<K>(object: K) -> (ApiResource, DynamicObject)
+/// Converts an object to a dynamic one, with its resource.
+fn dynamic<K>(object: K) -> (ApiResource, DynamicObject)
 where
     K: Resource<DynamicType = ()> + Serialize,
 {
@@ -24,33 +24,33 @@ where
 }
 
 #[tokio::test]
-async fn every_builder_makes_a_valid_object() {
+async fn the_api_server_accepts_every_object() {
     let cluster = shared();
-    cluster.namespace(HOME).await.unwrap();
+    cluster.namespace(NAMESPACE).await.unwrap();
     let client = cluster.client().await.unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
 
     for (resource, object) in [
-        object(mk_namespace("another")),
-        object(mk_pod(HOME, "built")),
-        object(mk_deployment(HOME, "built")),
-        object(mk_stateful_set(HOME, "built")),
-        object(mk_replica_set(HOME, "built")),
-        object(mk_daemon_set(HOME, "built")),
-        object(mk_cron_job(HOME, "built")),
-        object(mk_service(HOME, "built")),
-        object(mk_service_account(HOME, "built")),
-        object(mk_cluster_role("built", &[("apps,batch", "deployments,jobs", "get,list")])),
-        object(mk_binding_to_user("built", "somebody")),
-        object(mk_binding_to_account("built", HOME, "default")),
+        dynamic(mk_namespace("another")),
+        dynamic(mk_pod(NAMESPACE, "built")),
+        dynamic(mk_deployment(NAMESPACE, "built")),
+        dynamic(mk_stateful_set(NAMESPACE, "built")),
+        dynamic(mk_replica_set(NAMESPACE, "built")),
+        dynamic(mk_daemon_set(NAMESPACE, "built")),
+        dynamic(mk_cron_job(NAMESPACE, "built")),
+        dynamic(mk_service(NAMESPACE, "built")),
+        dynamic(mk_service_account(NAMESPACE, "built")),
+        dynamic(mk_cluster_role("built", &[("apps,batch", "deployments,jobs", "get,list")])),
+        dynamic(mk_binding_to_user("built", "somebody")),
+        dynamic(mk_binding_to_account("built", NAMESPACE, "default")),
     ] {
         let api: Api<DynamicObject> = match &object.metadata.namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
 
-        let answer = api.create(&dry, &object).await;
+        let created = api.create(&dry_run, &object).await;
 
-        assert!(answer.is_ok(), "{}: {}", resource.kind, answer.unwrap_err());
+        assert!(created.is_ok(), "{}: {}", resource.kind, created.unwrap_err());
     }
 }

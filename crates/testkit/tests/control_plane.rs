@@ -1,4 +1,4 @@
-//! The control plane is real, is ours alone, and knows who called.
+//! A control plane is isolated, authenticates its users, and reports failures of its processes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ async fn names(client: Client) -> Result<Vec<String>, kube::Error> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_control_planes_at_once_do_not_see_each_other() -> Outcome {
+async fn three_concurrent_control_planes_are_isolated() -> Outcome {
     let (a, b, c) = tokio::join!(Cluster::builder().start(), Cluster::builder().start(), Cluster::builder().start());
     let planes = [("one", a?), ("two", b?), ("three", c?)];
 
@@ -31,27 +31,27 @@ async fn three_control_planes_at_once_do_not_see_each_other() -> Outcome {
 
     for (own, plane) in &planes {
         let seen = names(plane.client().await?).await?;
-        let ours: Vec<&String> = seen.iter().filter(|n| planes.iter().any(|(p, _)| p == n)).collect();
-        assert_eq!(ours, [own], "{plane:?} sees {seen:?}");
+        let created: Vec<&String> = seen.iter().filter(|n| planes.iter().any(|(p, _)| p == n)).collect();
+        assert_eq!(created, [own], "{plane:?} sees {seen:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_user_without_rights_is_refused() -> Outcome {
+async fn a_user_without_permissions_is_forbidden() -> Outcome {
     let cluster = shared();
     let stranger = Client::try_from(cluster.user_config("stranger", None).await?)?;
 
-    let refused = names(stranger).await.expect_err("RBAC is on");
+    let refused = names(stranger).await.expect_err("RBAC denies it");
 
-    let kube::Error::Api(status) = refused else { panic!("not an answer of the server: {refused}") };
+    let kube::Error::Api(status) = refused else { panic!("not a response of the server: {refused}") };
     assert_eq!(status.code, 403);
     assert!(status.message.contains("\"stranger\""), "{}", status.message);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_service_account_acts_in_its_own_name() -> Outcome {
+async fn a_service_account_calls_under_its_own_name() -> Outcome {
     let cluster = shared();
     let admin = cluster.client().await?;
     let post = PostParams::default();
@@ -69,7 +69,7 @@ async fn a_service_account_acts_in_its_own_name() -> Outcome {
 }
 
 #[tokio::test]
-async fn a_client_killed_after_its_third_call_made_exactly_three() -> Outcome {
+async fn a_client_killed_after_its_third_call_makes_exactly_three() -> Outcome {
     let cluster = shared();
     let config = cluster.user_config("mortal", Some("system:masters")).await?;
     let faults = Faults::none().at(3, Fault::DieAfter);
@@ -85,12 +85,12 @@ async fn a_client_killed_after_its_third_call_made_exactly_three() -> Outcome {
     let audit: AuditLog = cluster.audit()?.of("mortal");
     assert_eq!((audit.len(), audit.count("create", "namespaces")), (3, 3), "{audit}");
     let made = names(cluster.client().await?).await?;
-    assert_eq!(made.iter().filter(|n| n.starts_with("mortal-")).count(), 3, "the third was carried out");
+    assert_eq!(made.iter().filter(|n| n.starts_with("mortal-")).count(), 3, "the server executed the third call");
     Ok(())
 }
 
 #[tokio::test]
-async fn flags_reach_the_api_server() -> Outcome {
+async fn flags_are_passed_to_the_api_server() -> Outcome {
     let cluster = Cluster::builder().api_server_flag("--runtime-config=batch/v1=false").start().await?;
 
     let groups = cluster.client().await?.list_api_groups().await?;
@@ -101,33 +101,33 @@ async fn flags_reach_the_api_server() -> Outcome {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_start_says_why() {
-    let error = Cluster::builder().api_server_flag("--no-such-flag").start().await.expect_err("it cannot start");
+async fn the_error_says_why_the_api_server_did_not_start() {
+    let error = Cluster::builder().api_server_flag("--no-such-flag").start().await.expect_err("the flag is unknown");
 
     let text = error.to_string();
     assert!(text.contains("kube-apiserver") && text.contains("no-such-flag"), "{text}");
 }
 
 #[tokio::test]
-async fn kubectl_speaks_to_it() -> Outcome {
+async fn kubectl_reaches_the_api_server() -> Outcome {
     let cluster = shared();
 
     let version = cluster.kubectl(&["version", "-o", "json"])?;
 
     let version: serde_json::Value = serde_json::from_str(&version)?;
-    let server = version["serverVersion"]["gitVersion"].as_str().expect("the server answered");
-    assert_eq!(version["clientVersion"]["gitVersion"], server, "both come from one folder");
+    let server = version["serverVersion"]["gitVersion"].as_str().expect("a server version");
+    assert_eq!(version["clientVersion"]["gitVersion"], server, "both binaries come from one folder");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_outage_of_the_api_server_loses_nothing() -> Outcome {
+async fn objects_survive_an_outage_of_the_api_server() -> Outcome {
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("before")).await?;
 
     cluster.stop("kube-apiserver")?;
-    assert!(names(client.clone()).await.is_err(), "nobody answers");
+    assert!(names(client.clone()).await.is_err(), "the API server is stopped");
 
     cluster.start_again("kube-apiserver").await?;
     assert!(names(client).await?.contains(&"before".to_owned()));
@@ -135,7 +135,7 @@ async fn an_outage_of_the_api_server_loses_nothing() -> Outcome {
 }
 
 #[tokio::test]
-async fn kubeconfigs_of_users_do_not_meet() -> Outcome {
+async fn each_user_gets_a_separate_private_kubeconfig() -> Outcome {
     let cluster = shared();
     let admin = fs::read(cluster.kubeconfig())?;
 
@@ -153,15 +153,15 @@ async fn kubeconfigs_of_users_do_not_meet() -> Outcome {
 }
 
 #[tokio::test]
-async fn a_process_that_ends_is_noticed_while_waiting_for_another() -> Outcome {
+async fn a_wait_fails_if_a_process_of_the_cluster_has_exited() -> Outcome {
     let cluster = Cluster::builder().controllers().start().await?;
     cluster.stop("kube-controller-manager")?;
     fs::write(cluster.folder().join("sa.key"), "no key")?;
-    // It ends for want of its key; whether before or after this returns does not matter.
+    // It exits because its key is invalid, before or after this call returns.
     let _ = cluster.start_again("kube-controller-manager").await;
 
-    let error = cluster.namespace("waits-in-vain").await.expect_err("nobody makes its account").to_string();
+    let error = cluster.namespace("no-account").await.expect_err("no controller creates the account").to_string();
 
-    assert!(error.contains("kube-controller-manager ended"), "{error}");
+    assert!(error.contains("kube-controller-manager exited"), "{error}");
     Ok(())
 }

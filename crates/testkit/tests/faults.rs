@@ -1,4 +1,4 @@
-//! What the faults do to a client, and what they do not do to the server.
+//! What a client and the server see of each fault.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A client of a user of its own, so that the audit log tells its calls from others'.
+/// Creates a client with these faults and a separate user, so that the audit log shows its calls alone.
 async fn client(user: &str, faults: &Faults) -> Client {
     let config = shared().user_config(user, Some("system:masters")).await.unwrap();
     faults.client(config).unwrap()
@@ -29,22 +29,24 @@ async fn create(client: &Client, name: &str) -> Result<Namespace, kube::Error> {
 }
 
 #[tokio::test]
-async fn an_answered_call_never_reaches_the_server() {
+async fn a_call_with_an_injected_status_does_not_reach_the_server() {
     for (code, fault) in [(409, Fault::CONFLICT), (429, Fault::TOO_MANY), (500, Fault::SERVER_ERROR)] {
         let user = format!("answered-{code}");
         let client = client(&user, &Faults::none().at(1, fault)).await;
 
-        let kube::Error::Api(status) = create(&client, &user).await.unwrap_err() else { panic!("not an answer") };
+        let kube::Error::Api(status) = create(&client, &user).await.unwrap_err() else {
+            panic!("not an error response")
+        };
 
         assert_eq!(status.code, code);
         assert!(shared().audit().unwrap().of(&user).is_empty());
-        assert!(create(&client, &user).await.is_ok(), "only the first call was to fail");
+        assert!(create(&client, &user).await.is_ok(), "only the first call has a fault");
     }
 }
 
 #[tokio::test]
-async fn what_is_lost_after_the_server_acted_has_happened() {
-    for (name, fault, happened) in [
+async fn a_call_whose_response_is_lost_has_been_executed() {
+    for (name, fault, executed) in [
         ("lost-timeout", Fault::Timeout, true),
         ("lost-cut-after", Fault::CutAfter, true),
         ("lost-cut-before", Fault::CutBefore, false),
@@ -54,13 +56,13 @@ async fn what_is_lost_after_the_server_acted_has_happened() {
         let error = create(&client, name).await.unwrap_err();
 
         assert!(matches!(error, kube::Error::Service(_)), "{error:?}");
-        assert_eq!(exists(name).await, happened, "{fault:?}");
-        assert_eq!(shared().audit().unwrap().of(name).len(), usize::from(happened));
+        assert_eq!(exists(name).await, executed, "{fault:?}");
+        assert_eq!(shared().audit().unwrap().of(name).len(), usize::from(executed));
     }
 }
 
 #[tokio::test]
-async fn death_before_a_call_and_after_it_differ_by_that_call() -> Outcome {
+async fn the_server_receives_the_fatal_call_only_with_die_after() -> Outcome {
     for (fault, reached) in [(Fault::DieBefore, 1), (Fault::DieAfter, 2)] {
         let user = format!("dies-{reached}");
         let config = shared().user_config(&user, Some("system:masters")).await?;
@@ -79,31 +81,31 @@ async fn death_before_a_call_and_after_it_differ_by_that_call() -> Outcome {
 }
 
 #[tokio::test]
-async fn the_dead_leave_no_task_running() -> Outcome {
-    let config = shared().user_config("heir", Some("system:masters")).await?;
+async fn the_tasks_of_a_dead_process_are_dropped() -> Outcome {
+    let config = shared().user_config("tasks", Some("system:masters")).await?;
     let faults = Faults::none().at(1, Fault::DieAfter);
-    let (alive, watched) = tokio::sync::oneshot::channel::<()>();
+    let (held, dropped) = tokio::sync::oneshot::channel::<()>();
 
     let life = mortal(&faults, config, async |client| {
         tokio::spawn(async move {
-            let _held = alive;
+            let _held = held;
             std::future::pending::<()>().await;
         });
         tokio::task::yield_now().await;
-        create(&client, "inherited").await.unwrap();
+        create(&client, "tasks-1").await.unwrap();
     });
 
     assert_eq!(life, Life::Died);
-    assert!(watched.await.is_err(), "the task has been dropped, and what it held with it");
+    assert!(dropped.await.is_err(), "the task and what it held are dropped");
     Ok(())
 }
 
 #[tokio::test]
-async fn for_every_call_strikes_each_one_and_ends() -> Outcome {
+async fn for_every_call_injects_the_fault_at_each_call() -> Outcome {
     let config = shared().user_config("every", Some("system:masters")).await?;
-    let mut fates = Vec::new();
+    let mut completed = Vec::new();
 
-    let struck = for_every_call(Fault::DieAfter, 10, |n, faults| {
+    let faulty_runs = for_every_call(Fault::DieAfter, 10, |n, faults| {
         let name = format!("every-{n}");
         let life = mortal(faults, config.clone(), async |client| {
             let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -112,17 +114,17 @@ async fn for_every_call_strikes_each_one_and_ends() -> Outcome {
             namespaces.patch(&name, &PatchParams::default(), &patch).await.unwrap();
             namespaces.delete(&name, &DeleteParams::default()).await.unwrap();
         });
-        fates.push(matches!(life, Life::Lived(())));
+        completed.push(matches!(life, Life::Lived(())));
     });
 
-    assert_eq!(struck, 3);
-    assert_eq!(fates, [false, false, false, true]);
+    assert_eq!(faulty_runs, 3);
+    assert_eq!(completed, [false, false, false, true]);
     Ok(())
 }
 
 #[test]
-#[should_panic(expected = "does the scenario ever end?")]
-fn a_scenario_without_end_is_refused() {
+#[should_panic(expected = "the scenario makes more than 3 calls")]
+fn for_every_call_panics_above_its_limit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = runtime.block_on(shared().admin_config()).unwrap();
 
@@ -135,7 +137,7 @@ fn a_scenario_without_end_is_refused() {
     });
 }
 
-/// Watches namespaces with one label, from a point in time on.
+/// Returns the names of namespaces with this label that are created from now on, as a watch reports them.
 async fn watch_names(faults: &Faults, user: &str, label: &str) -> impl futures::Stream<Item = String> + Unpin + use<> {
     let namespaces: Api<Namespace> = Api::all(client(user, faults).await);
     let params = ListParams::default().labels(label);
@@ -155,29 +157,29 @@ async fn create_labelled(name: &str, label: &str) {
 }
 
 #[tokio::test]
-async fn a_dropped_watch_event_is_never_seen() {
+async fn the_client_does_not_receive_a_dropped_watch_event() {
     let faults = Faults::none().on_event(1, WatchFault::Drop);
     let mut seen = watch_names(&faults, "drops", "drops").await;
 
     create_labelled("drops-1", "drops").await;
     create_labelled("drops-2", "drops").await;
 
-    // The namespace controller edits each namespace, so more events follow; the first to be seen
-    // as added is the second.
+    // The namespace controller edits each namespace, so there are more events; the first of type ADDED
+    // that passes is that of the second namespace.
     assert_eq!(seen.next().await.as_deref(), Some("drops-2"));
 }
 
 #[tokio::test]
-async fn a_delayed_watch_event_comes_when_it_is_let_go() {
+async fn a_delayed_watch_event_arrives_after_let_go() {
     let faults = Faults::none().on_event(1, WatchFault::Delay);
     let mut seen = watch_names(&faults, "delays", "delays").await;
     create_labelled("delays-1", "delays").await;
 
     let mut first = Box::pin(seen.next());
-    until("the event to arrive here", Duration::from_secs(10), async || {
+    until("the event to reach the fault layer", Duration::from_secs(10), async || {
         let polled = futures::poll!(&mut first);
-        assert!(polled.is_pending(), "it was to wait");
-        Ok(if faults.events() == 1 { Ok(()) } else { Err("not yet".to_owned()) })
+        assert!(polled.is_pending(), "the event is delayed");
+        Ok(if faults.events() == 1 { Ok(()) } else { Err("no event".to_owned()) })
     })
     .await
     .unwrap();
@@ -187,7 +189,7 @@ async fn a_delayed_watch_event_comes_when_it_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_stale_list_shows_what_was_true_once() {
+async fn a_stale_list_returns_the_first_response() {
     let faults = Faults::none().stale_lists_after(1);
     let namespaces: Api<Namespace> = Api::all(client("stale", &faults).await);
     let params = ListParams::default().labels("stale");
@@ -195,19 +197,19 @@ async fn a_stale_list_shows_what_was_true_once() {
 
     create_labelled("stale-1", "stale").await;
 
-    assert_eq!(namespaces.list(&params).await.unwrap().items.len(), 0, "old news");
+    assert_eq!(namespaces.list(&params).await.unwrap().items.len(), 0, "the list is stale");
     assert_eq!(faults.stale_served(), 1);
-    assert!(namespaces.get_opt("stale-1").await.unwrap().is_some(), "a single object is read live");
+    assert!(namespaces.get_opt("stale-1").await.unwrap().is_some(), "a get is not stale");
 }
 
 #[tokio::test]
-async fn a_seed_reproduces_a_run() {
+async fn the_same_seed_gives_the_same_faults() {
     let rates = Rates { calls: 500, faults: Fault::SURVIVABLE.to_vec(), ..Rates::default() };
     let run = async |user: &str, seed| -> Vec<Option<Fault>> {
         let faults = Faults::seeded(seed, rates.clone());
         let client = client(user, &faults).await;
         for _ in 0..20 {
-            // Whether it fails is the very subject.
+            // The result does not matter: the test compares the faults.
             let _ = Api::<Namespace>::all(client.clone()).get_opt("default").await;
         }
         faults.calls().into_iter().map(|Call { fault, .. }| fault).collect()
@@ -217,12 +219,12 @@ async fn a_seed_reproduces_a_run() {
 
     assert_eq!(first, run("seeded-2", 7).await);
     assert_ne!(first, run("seeded-3", 8).await);
-    let struck = first.iter().flatten().count();
-    assert!((5..=15).contains(&struck), "about half of 20 calls: {struck}");
+    let count = first.iter().flatten().count();
+    assert!((5..=15).contains(&count), "about half of 20 calls have a fault: {count}");
 }
 
 #[tokio::test]
-async fn faults_of_every_kind_are_combined() {
+async fn faults_of_calls_events_and_lists_are_combined() {
     let faults = Faults::none().at(3, Fault::CONFLICT).on_event(1, WatchFault::Drop).stale_lists_after(1);
     let mut seen = watch_names(&faults, "combined", "combined").await;
 
@@ -233,13 +235,13 @@ async fn faults_of_every_kind_are_combined() {
     assert_eq!(seen.next().await.as_deref(), Some("combined-2"), "the first event is dropped");
     let namespaces: Api<Namespace> = Api::all(client("combined", &faults).await);
     let params = ListParams::default().labels("combined");
-    let kube::Error::Api(status) = namespaces.list(&params).await.unwrap_err() else { panic!("not an answer") };
-    assert_eq!(status.code, 409, "the third call is answered");
-    assert!(namespaces.list(&params).await.unwrap().items.is_empty(), "the fourth gets old news");
+    let kube::Error::Api(status) = namespaces.list(&params).await.unwrap_err() else { panic!("not an error response") };
+    assert_eq!(status.code, 409, "the third call has the fault");
+    assert!(namespaces.list(&params).await.unwrap().items.is_empty(), "the fourth call gets a stale list");
 }
 
 #[tokio::test]
-async fn a_seed_drops_events_at_its_rate() {
+async fn seeded_faults_drop_events_at_their_rate() {
     let all = Faults::seeded(1, Rates { dropped_events: 1000, ..Rates::default() });
     let mut lost = watch_names(&all, "seeded-all", "seeded-events").await;
     let half = || Faults::seeded(5, Rates { dropped_events: 500, ..Rates::default() });
@@ -251,22 +253,22 @@ async fn a_seed_drops_events_at_its_rate() {
         create_labelled(&format!("seeded-events-{i:02}"), "seeded-events").await;
     }
 
-    // Ten at least, as each namespace may be edited as well; which of them are lost is a question of
-    // the seed alone.
+    // At least ten events, because a controller may edit each namespace. The seed alone decides which are
+    // dropped.
     let names = collect_until(&mut seen, &faults, 10).await;
     assert!((1..10).contains(&names.len()), "{names:?}");
     assert_eq!(names, collect_until(&mut same, &again, 10).await);
     assert_eq!(collect_until(&mut lost, &all, 10).await, Vec::<String>::new());
 }
 
-/// What is seen of the first so many events: the number of an event is the count right after it.
+/// Collects what passes of the first `events` events. The number of an event is the count right after it.
 async fn collect_until(
     seen: &mut (impl futures::Stream<Item = String> + Unpin),
     faults: &Faults,
     events: usize,
 ) -> Vec<String> {
     let mut names = Vec::new();
-    until("the events to come by", Duration::from_secs(20), async || {
+    until("the events", Duration::from_secs(20), async || {
         while let std::task::Poll::Ready(Some(name)) = futures::poll!(seen.next()) {
             if faults.events() <= events {
                 names.push(name);
@@ -280,7 +282,7 @@ async fn collect_until(
 }
 
 #[tokio::test]
-async fn a_seed_makes_lists_stale_at_its_rate() {
+async fn seeded_faults_make_lists_stale_at_their_rate() {
     let run = async |user: &str, stale_lists| {
         let faults = Faults::seeded(3, Rates { stale_lists, ..Rates::default() });
         let namespaces: Api<Namespace> = Api::all(client(user, &faults).await);
@@ -291,33 +293,33 @@ async fn a_seed_makes_lists_stale_at_its_rate() {
     };
 
     assert_eq!(run("stale-never", 0).await, 0);
-    assert_eq!(run("stale-always", 1000).await, 19, "all but the first, which is what they repeat");
+    assert_eq!(run("stale-always", 1000).await, 19, "all lists but the first, which is recorded");
     let half = run("stale-half", 500).await;
     assert!((4..=15).contains(&half), "{half}");
-    assert_eq!(run("stale-again", 500).await, half, "the seed decides");
+    assert_eq!(run("stale-again", 500).await, half, "the same seed gives the same count");
 }
 
 #[tokio::test]
-async fn a_bookmark_passes_and_is_no_event() {
+async fn a_bookmark_passes_and_is_not_counted() {
     let faults = Faults::seeded(1, Rates { dropped_events: 1000, ..Rates::default() });
     let namespaces: Api<Namespace> = Api::all(client("bookmarks", &faults).await);
-    // A streamed list ends with a bookmark: every event before it is lost, and it is not.
+    // A streaming list ends with a bookmark. All events before it are dropped.
     let stream = namespaces.watch(&WatchParams::default().initial_events(), "0").await.unwrap();
     let mut stream = Box::pin(stream.into_stream());
 
-    let first = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.expect("a bookmark comes");
+    let first = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.expect("a bookmark arrives");
 
     assert!(matches!(first, Some(Ok(WatchEvent::Bookmark(_)))), "{first:?}");
-    assert!(faults.events() > 0, "there were namespaces to tell of");
+    assert!(faults.events() > 0, "the list had namespaces");
 }
 
 #[tokio::test]
-async fn a_refused_watch_is_no_stream_of_events() {
+async fn the_error_response_to_a_watch_is_not_counted_as_an_event() {
     let faults = Faults::none();
-    let config = shared().user_config("blind", None).await.unwrap();
+    let config = shared().user_config("no-permissions", None).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(faults.client(config).unwrap());
 
-    let refused = namespaces.watch(&WatchParams::default(), "0").await.err().expect("RBAC is on");
+    let refused = namespaces.watch(&WatchParams::default(), "0").await.err().expect("RBAC denies it");
 
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 403));
     assert_eq!(faults.events(), 0);

@@ -14,7 +14,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{AttachParams, DeleteParams, ListParams, PostParams};
-use traces::Marks;
+use traces::Traces;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -22,20 +22,21 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     run(vec![
-        test("a_pod_runs_with_an_address_and_goes", Need::Node, a_pod_runs_with_an_address_and_goes),
+        test("a_pod_gets_an_address_and_can_be_deleted", Need::Node, a_pod_gets_an_address_and_can_be_deleted),
         test("a_command_runs_in_a_pod", Need::Node, a_command_runs_in_a_pod),
         test("a_deployment_gets_its_pods", Need::Node, a_deployment_gets_its_pods),
-        test("pods_that_went_leave_no_zombie", Need::Node, pods_that_went_leave_no_zombie),
-        test("two_nodes_at_once_share_no_address", Need::Node, two_nodes_at_once_share_no_address),
+        test("deleted_pods_leave_no_zombie", Need::Node, deleted_pods_leave_no_zombie),
+        test("two_nodes_share_no_pod_address", Need::Node, two_nodes_share_no_pod_address),
         test(
-            "without_cap_sys_admin_there_is_still_a_cluster",
+            "without_cap_sys_admin_a_cluster_starts_without_a_node",
             Need::Node,
-            without_cap_sys_admin_there_is_still_a_cluster,
+            without_cap_sys_admin_a_cluster_starts_without_a_node,
         ),
-        test("a_missing_kubelet_is_named", Need::Node, a_missing_kubelet_is_named),
+        test("the_message_names_a_missing_kubelet", Need::Node, the_message_names_a_missing_kubelet),
     ])
 }
 
+/// Creates the namespace and returns its pods.
 async fn pods_in(cluster: &Cluster, namespace: &str) -> caretaker_testkit::Result<Api<Pod>> {
     cluster.namespace(namespace).await?;
     Ok(Api::namespaced(cluster.client().await?, namespace))
@@ -50,28 +51,31 @@ async fn running(pods: &Api<Pod>, name: &str) -> caretaker_testkit::Result<PodSt
     .await
 }
 
-async fn gone(pods: &Api<Pod>, name: &str) -> caretaker_testkit::Result<()> {
-    until("the pod to be gone", LIMIT, async || {
+async fn deleted(pods: &Api<Pod>, name: &str) -> caretaker_testkit::Result<()> {
+    until("the pod to be deleted", LIMIT, async || {
         let pod = pods.get_opt(name).await.map_err(Error::api("reading the pod"))?;
-        Ok(if pod.is_none() { Ok(()) } else { Err("still there".to_owned()) })
+        Ok(if pod.is_none() { Ok(()) } else { Err("the pod still exists".to_owned()) })
     })
     .await
 }
 
 fn address(status: &PodStatus) -> Ipv4Addr {
-    status.pod_ip.as_deref().expect("a running pod has an address").parse().expect("of the old kind")
+    status.pod_ip.as_deref().expect("a running pod has an address").parse().expect("an IPv4 address")
 }
 
-async fn a_pod_runs_with_an_address_and_goes() -> Outcome {
+async fn a_pod_gets_an_address_and_can_be_deleted() -> Outcome {
     let cluster = shared_with_node();
-    let pods = pods_in(cluster, "comes-and-goes").await?;
+    let pods = pods_in(cluster, "created-and-deleted").await?;
 
-    pods.create(&PostParams::default(), &mk_pod("comes-and-goes", "guest")).await?;
-    let address = address(&running(&pods, "guest").await?);
-    assert!(cluster.node().expect("asked for").has_address(address), "{address} is not of the pod network");
+    pods.create(&PostParams::default(), &mk_pod("created-and-deleted", "web")).await?;
+    let address = address(&running(&pods, "web").await?);
+    assert!(
+        cluster.node().expect("the cluster has a node").has_address(address),
+        "{address} is not in the pod network"
+    );
 
-    pods.delete("guest", &DeleteParams::default()).await?;
-    gone(&pods, "guest").await?;
+    pods.delete("web", &DeleteParams::default()).await?;
+    deleted(&pods, "web").await?;
     Ok(())
 }
 
@@ -102,48 +106,48 @@ async fn a_deployment_gets_its_pods() -> Outcome {
     .await?;
 
     let pods = pods.list(&ListParams::default().labels("app=web")).await?;
-    let node = shared_with_node().node().expect("asked for").name();
-    let places: Vec<_> = pods.iter().map(|p| p.spec.as_ref().and_then(|s| s.node_name.as_deref())).collect();
-    assert_eq!(places, [Some(node), Some(node)]);
+    let node = shared_with_node().node().expect("the cluster has a node").name();
+    let nodes: Vec<_> = pods.iter().map(|p| p.spec.as_ref().and_then(|s| s.node_name.as_deref())).collect();
+    assert_eq!(nodes, [Some(node), Some(node)]);
     Ok(())
 }
 
-async fn pods_that_went_leave_no_zombie() -> Outcome {
+async fn deleted_pods_leave_no_zombie() -> Outcome {
     let cluster = shared_with_node();
-    let pods = pods_in(cluster, "mortals").await?;
+    let pods = pods_in(cluster, "zombies").await?;
     let names = ["first", "second", "third"];
     for name in names {
-        pods.create(&PostParams::default(), &mk_pod("mortals", name)).await?;
+        pods.create(&PostParams::default(), &mk_pod("zombies", name)).await?;
     }
     for name in names {
         running(&pods, name).await?;
     }
-    let marks = Marks::of(cluster.folder());
-    assert!(marks.namespaces() > names.len(), "the search finds the containers: {marks:?}");
+    let traces = Traces::of(cluster.folder());
+    assert!(traces.namespaces() > names.len(), "the traces contain the containers: {traces:?}");
 
     for name in names {
         pods.delete(name, &DeleteParams::default()).await?;
-        gone(&pods, name).await?;
+        deleted(&pods, name).await?;
     }
 
-    // A shim that has just ended is a zombie for a moment; one that nobody reaps stays one.
+    // A shim that has just exited is a zombie until it is reaped.
     until("every orphan to be reaped", LIMIT, async || {
-        let zombies: Vec<_> = marks.processes().into_iter().filter(|(_, state)| *state == 'Z').collect();
+        let zombies: Vec<_> = traces.processes().into_iter().filter(|(_, state)| *state == 'Z').collect();
         Ok(if zombies.is_empty() { Ok(()) } else { Err(format!("{zombies:?}")) })
     })
     .await?;
     Ok(())
 }
 
-async fn two_nodes_at_once_share_no_address() -> Outcome {
+async fn two_nodes_share_no_pod_address() -> Outcome {
     let first = shared_with_node();
     let second = Cluster::builder().node().start().await?;
     let mut addresses = Vec::new();
 
     for cluster in [first, &second] {
         let pods = pods_in(cluster, "neighbours").await?;
-        pods.create(&PostParams::default(), &mk_pod("neighbours", "guest")).await?;
-        addresses.push(address(&running(&pods, "guest").await?));
+        pods.create(&PostParams::default(), &mk_pod("neighbours", "web")).await?;
+        addresses.push(address(&running(&pods, "web").await?));
     }
 
     let has = |cluster: &Cluster, i: usize| cluster.node().is_some_and(|n| n.has_address(addresses[i]));
@@ -153,11 +157,11 @@ async fn two_nodes_at_once_share_no_address() -> Outcome {
     Ok(())
 }
 
-async fn without_cap_sys_admin_there_is_still_a_cluster() -> Outcome {
+async fn without_cap_sys_admin_a_cluster_starts_without_a_node() -> Outcome {
     let scratch = tempfile::tempdir()?;
     let kubeconfig = scratch.path().join("kubeconfig");
     let mut child = Command::new("setpriv")
-        .args(["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_testkit"), "hold", "--leash"])
+        .args(["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_testkit"), "hold", "--exit-on-eof"])
         .arg(&kubeconfig)
         .env_remove("CARETAKER_KEEP")
         .stdin(Stdio::piped())
@@ -170,31 +174,31 @@ async fn without_cap_sys_admin_there_is_still_a_cluster() -> Outcome {
     .await?;
 
     drop(child.stdin.take());
-    let (mut folder, mut said) = (String::new(), String::new());
+    let (mut folder, mut stderr) = (String::new(), String::new());
     child.stdout.take().expect("piped").read_to_string(&mut folder)?;
-    child.stderr.take().expect("piped").read_to_string(&mut said)?;
+    child.stderr.take().expect("piped").read_to_string(&mut stderr)?;
 
-    assert!(child.wait()?.success(), "{said}");
-    assert!(said.contains("needs CAP_SYS_ADMIN (unshare is refused)"), "{said}");
-    assert_eq!(Marks::of(folder.trim().as_ref()).found(), Vec::<String>::new());
+    assert!(child.wait()?.success(), "{stderr}");
+    assert!(stderr.contains("needs CAP_SYS_ADMIN (unshare failed)"), "{stderr}");
+    assert_eq!(Traces::of(folder.trim().as_ref()).remaining(), Vec::<String>::new());
     Ok(())
 }
 
-async fn a_missing_kubelet_is_named() -> Outcome {
-    let own = caretaker_testkit::assets::Assets::get()?;
+async fn the_message_names_a_missing_kubelet() -> Outcome {
+    let built = caretaker_testkit::assets::Assets::get()?;
     let scratch = tempfile::tempdir()?;
     for name in ["etcd", "kube-apiserver", "kubectl"] {
-        std::os::unix::fs::symlink(own.folder().join(name), scratch.path().join(name))?;
+        std::os::unix::fs::symlink(built.folder().join(name), scratch.path().join(name))?;
     }
 
     let output = Command::new(env!("CARGO_BIN_EXE_testkit"))
-        .args(["hold", "--leash"])
+        .args(["hold", "--exit-on-eof"])
         .arg(scratch.path().join("kubeconfig"))
         .env("KUBEBUILDER_ASSETS", scratch.path())
         .env_remove("CARETAKER_KEEP")
         .output()?;
 
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("a node needs kubelet in KUBEBUILDER_ASSETS"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("a node needs kubelet in KUBEBUILDER_ASSETS"), "{stderr}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `testkit test` on a small workspace of its own: what it prints, and with which exit code it ends.
+//! The output and the exit code of `testkit test` on a small workspace.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -56,7 +56,7 @@ impl Workspace {
 }
 
 #[test]
-fn the_exit_code_and_the_last_line_tell_how_the_tests_went() {
+fn the_exit_code_and_the_last_line_state_the_results() {
     let workspace = Workspace::new();
 
     let (all, printed) = workspace.test(&[]);

@@ -1,4 +1,4 @@
-//! Nothing is left behind, however the process that holds a cluster ends.
+//! Nothing of a cluster remains, however the process that runs it ends.
 
 mod traces;
 
@@ -13,16 +13,16 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use traces::Marks;
+use traces::Traces;
 
-/// The clean-up takes a second; a machine under load may need more.
+/// Limit for the clean-up, which takes a second on an idle machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// A process that holds a cluster, with a node where the machine can run one. It ends with this
-/// process too: its standard input is the leash.
-fn holder(kubeconfig: &Path) -> (Child, PathBuf) {
+/// Starts a process that runs a cluster, with a node if the machine can run one, and returns the cluster's
+/// folder. The process also exits when this test process ends, because its standard input closes.
+fn start_holder(kubeconfig: &Path) -> (Child, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_testkit"));
-    start(command.args(["hold", "--leash"]).arg(kubeconfig))
+    start(command.args(["hold", "--exit-on-eof"]).arg(kubeconfig))
 }
 
 fn start(command: &mut Command) -> (Child, PathBuf) {
@@ -31,132 +31,132 @@ fn start(command: &mut Command) -> (Child, PathBuf) {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("the testkit runs");
+        .expect("testkit starts");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says where");
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("testkit prints the folder");
     let folder = PathBuf::from(line.trim());
-    assert!(folder.is_dir(), "no cluster: {line}");
+    assert!(folder.is_dir(), "the cluster did not start: {line}");
     (child, folder)
 }
 
-/// The hard half of an end: containers with a life, mounts and control groups of their own. Only
-/// where there is a node.
+/// Runs a pod, so that there are containers, mounts and control groups to remove. Does nothing on a machine
+/// without a node.
 async fn run_a_pod(kubeconfig: &Path) -> caretaker_testkit::Result<()> {
     if Node::possible().is_err() {
         return Ok(());
     }
-    let file = until("the kubeconfig to be there", LIMIT, async || {
+    let file = until("the kubeconfig to be written", LIMIT, async || {
         Ok(Kubeconfig::read_from(kubeconfig).map_err(|e| e.to_string()))
     })
     .await?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let client = Client::try_from(config).map_err(Error::api("making a client"))?;
+    let client = Client::try_from(config).map_err(Error::api("creating a client"))?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-    until("the default account", LIMIT, async || {
-        let found = accounts.get_opt("default").await.map_err(Error::api("reading the account"))?;
-        Ok(found.map(drop).ok_or_else(|| "no account".to_owned()))
+    until("the default ServiceAccount", LIMIT, async || {
+        let found = accounts.get_opt("default").await.map_err(Error::api("reading the default ServiceAccount"))?;
+        Ok(found.map(drop).ok_or_else(|| "no ServiceAccount".to_owned()))
     })
     .await?;
     let pods: Api<Pod> = Api::namespaced(client, "default");
-    let pod = mk_pod("default", "survivor");
+    let pod = mk_pod("default", "web");
     pods.create(&PostParams::default(), &pod).await.map_err(Error::api("creating the pod"))?;
     until("the pod to run", LIMIT, async || {
-        let pod = pods.get("survivor").await.map_err(Error::api("reading the pod"))?;
+        let pod = pods.get("web").await.map_err(Error::api("reading the pod"))?;
         let phase = pod.status.and_then(|s| s.phase).unwrap_or_default();
         Ok(if phase == "Running" { Ok(()) } else { Err(phase) })
     })
     .await
 }
 
-/// Notes the marks of a living cluster, and proves that the search finds them.
-fn marks(folder: &Path) -> Marks {
-    let marks = Marks::of(folder);
-    assert!(marks.found().len() > 3, "{marks:?} {:?}", marks.found());
+/// Records the traces of a running cluster, and checks that the search finds them.
+fn record_traces(folder: &Path) -> Traces {
+    let traces = Traces::of(folder);
+    assert!(traces.remaining().len() > 3, "{traces:?} {:?}", traces.remaining());
     if Node::possible().is_ok() {
-        assert!(marks.namespaces() >= 3, "the supervisor, the sandbox and the container have one each: {marks:?}");
-        assert!(marks.containers() >= 2 && !marks.cgroups().is_empty(), "{marks:?}");
-        assert!(marks.processes().len() > 6, "{:?}", marks.processes());
+        assert!(traces.namespaces() >= 3, "the supervisor, the sandbox and the container each have one: {traces:?}");
+        assert!(traces.containers() >= 2 && !traces.cgroups().is_empty(), "{traces:?}");
+        assert!(traces.processes().len() > 6, "{:?}", traces.processes());
     }
-    marks
+    traces
 }
 
-async fn nothing_is_left(marks: &Marks) {
-    until("nothing to be left", LIMIT, async || {
-        let left = marks.found();
-        Ok(if left.is_empty() { Ok(()) } else { Err(left.join("\n")) })
+async fn assert_nothing_remains(traces: &Traces) {
+    until("everything of the cluster to be removed", LIMIT, async || {
+        let remaining = traces.remaining();
+        Ok(if remaining.is_empty() { Ok(()) } else { Err(remaining.join("\n")) })
     })
     .await
     .unwrap();
 }
 
 #[tokio::test]
-async fn killed_with_sigkill_nothing_is_left() {
+async fn nothing_remains_after_sigkill() {
     let scratch = tempfile::tempdir().unwrap();
     let kubeconfig = scratch.path().join("kubeconfig");
-    let (mut child, folder) = holder(&kubeconfig);
+    let (mut child, folder) = start_holder(&kubeconfig);
     run_a_pod(&kubeconfig).await.unwrap();
-    let marks = marks(&folder);
+    let traces = record_traces(&folder);
 
     child.kill().unwrap();
     child.wait().unwrap();
 
-    nothing_is_left(&marks).await;
+    assert_nothing_remains(&traces).await;
 }
 
 #[tokio::test]
-async fn ended_by_sigterm_nothing_is_left() {
+async fn nothing_remains_after_sigterm() {
     let scratch = tempfile::tempdir().unwrap();
     let kubeconfig = scratch.path().join("kubeconfig");
-    let (mut child, folder) = holder(&kubeconfig);
+    let (mut child, folder) = start_holder(&kubeconfig);
     run_a_pod(&kubeconfig).await.unwrap();
-    let marks = marks(&folder);
+    let traces = record_traces(&folder);
 
-    // Held until the end: the signal alone is to end it.
-    let _leash = child.stdin.take();
+    // Kept open, so that only the signal ends the process.
+    let _stdin = child.stdin.take();
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert!(child.wait().unwrap().success());
 
-    // It has waited for the clean-up itself.
-    assert_eq!(marks.found(), Vec::<String>::new());
+    // The process itself waits for the clean-up before it exits.
+    assert_eq!(traces.remaining(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_holder_whose_parent_is_killed_ends_too() {
+async fn nothing_remains_after_the_parent_is_killed() {
     let scratch = tempfile::tempdir().unwrap();
     let kubeconfig = scratch.path().join("kubeconfig");
-    // A shell stands in for a test binary: it alone holds the other end of the holder's input.
-    let script = "mkfifo \"$2\"; \"$0\" hold --leash \"$1\" <\"$2\" & exec 3>\"$2\"; read -r _";
+    // The shell plays the test binary: only it holds the writing end of the pipe.
+    let script = "mkfifo \"$2\"; \"$0\" hold --exit-on-eof \"$1\" <\"$2\" & exec 3>\"$2\"; read -r _";
     let mut parent = Command::new("sh");
-    parent.args(["-c", script, env!("CARGO_BIN_EXE_testkit")]).arg(&kubeconfig).arg(scratch.path().join("leash"));
+    parent.args(["-c", script, env!("CARGO_BIN_EXE_testkit")]).arg(&kubeconfig).arg(scratch.path().join("pipe"));
     let (mut parent, folder) = start(&mut parent);
     run_a_pod(&kubeconfig).await.unwrap();
-    let marks = marks(&folder);
+    let traces = record_traces(&folder);
 
     parent.kill().unwrap();
     parent.wait().unwrap();
 
-    nothing_is_left(&marks).await;
-    until("the holder to be gone", LIMIT, async || {
-        Ok(if kubeconfig.exists() { Err("its kubeconfig is there".to_owned()) } else { Ok(()) })
+    assert_nothing_remains(&traces).await;
+    until("the process that runs the cluster to exit", LIMIT, async || {
+        Ok(if kubeconfig.exists() { Err("its kubeconfig still exists".to_owned()) } else { Ok(()) })
     })
     .await
     .unwrap();
 }
 
 #[tokio::test]
-async fn a_panic_leaves_nothing() {
-    let (tell, told) = std::sync::mpsc::channel();
+async fn nothing_remains_after_a_panic() {
+    let (send, received) = std::sync::mpsc::channel();
 
     let panicked = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let cluster = Cluster::builder().start().await.unwrap();
-            tell.send(Marks::of(cluster.folder())).unwrap();
-            panic!("as a failing test does");
+            send.send(Traces::of(cluster.folder())).unwrap();
+            panic!("like a failing test");
         });
     })
     .join();
 
     assert!(panicked.is_err());
-    assert_eq!(told.recv().unwrap().found(), Vec::<String>::new());
+    assert_eq!(received.recv().unwrap().remaining(), Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! 10,000 pods on a real API server: what the operator holds of them, and how soon it gives back
-//! what some of them leave behind.
+//! 10,000 pods on a real API server: the memory of the operator, and how soon it releases the addresses of
+//! deleted pods.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::Row;
 use crate::operator::LIMIT;
 
 const PODS: usize = 10_000;
-/// In each of the two pools from which pods go; the rest are in a third.
+/// In each of the two pools whose pods are deleted; the rest are in a third.
 pub(super) const EACH: usize = 3_200;
-/// Of a pool, those in one namespace of their own.
+/// Of a pool, those in a namespace of their own.
 const NEIGHBOURS: usize = 500;
 const SPACES: usize = 20;
-const SCAN: Duration = Duration::from_secs(20);
+const RESYNC: Duration = Duration::from_secs(20);
 
 /// A pod with an address.
 #[derive(Debug, Clone)]
-pub(super) struct Person {
+pub(super) struct PodOf {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) pool: usize,
@@ -33,28 +33,28 @@ pub(super) struct Person {
     pub(super) uid: String,
 }
 
-/// Those of a pool that are deleted together: all out of one namespace, or ten out of each of twenty.
-pub(super) fn goers(everybody: &[Person], pool: usize, spread: bool) -> &[Person] {
+/// The pods that are deleted together: all of one namespace, or ten of each of twenty.
+pub(super) fn deleted_together(all_pods: &[PodOf], pool: usize, spread: bool) -> &[PodOf] {
     let first = pool * EACH + if spread { NEIGHBOURS } else { 0 };
-    &everybody[first..first + deleted::GOERS]
+    &all_pods[first..first + deleted::DELETED]
 }
 
 pub(super) async fn rows() -> Result<Vec<Row>> {
     let cluster = super::cluster().await?;
     let client = cluster.client().await?;
-    let everybody = people(&cluster, &client).await?;
-    // Often enough for two scans while it is looked at.
-    let settings = format!("keepers: {{addresses: {{scan: {}s}}}}", SCAN.as_secs());
+    let all_pods = create_pods(&cluster, &client).await?;
+    // Often enough for two resyncs while memory is measured.
+    let settings = format!("keepers: {{addresses: {{resyncInterval: {}s}}}}", RESYNC.as_secs());
     let operator = super::operator(&cluster, &settings).await?;
     let mut rows = vec![held(&operator).await?];
     drop(operator);
     let operator = super::operator(&cluster, "").await?;
     judged(&operator).await?;
-    rows.extend(deleted::rows(&cluster, &operator, &everybody).await?);
+    rows.extend(deleted::rows(&cluster, &operator, &all_pods).await?);
     Ok(rows)
 }
 
-async fn people(cluster: &Cluster, client: &Client) -> Result<Vec<Person>> {
+async fn create_pods(cluster: &Cluster, client: &Client) -> Result<Vec<PodOf>> {
     for number in 0..SPACES {
         cluster.namespace(&format!("team-{number:02}")).await?;
     }
@@ -66,22 +66,23 @@ async fn people(cluster: &Cluster, client: &Client) -> Result<Vec<Person>> {
         let node = Node { metadata, ..Node::default() };
         Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await?;
     }
-    let everybody = all(0..PODS, async |number| make(client, number).await).await?;
+    let all_pods = all(0..PODS, async |number| make(client, number).await).await?;
     for pool in 0..=2 {
-        let own = everybody.iter().filter(|one| one.pool == pool);
+        let own = all_pods.iter().filter(|one| one.pool == pool);
         let records: Vec<_> =
             own.map(|one| (one.ip.clone(), format!("{}/{}", one.namespace, one.name), one.uid.clone())).collect();
         make_pool(client, &format!("pool-{pool}"), pool, &records).await?;
     }
-    let goers = [(0, false), (0, true), (1, false), (1, true)].map(|(pool, spread)| goers(&everybody, pool, spread));
-    all(goers.into_iter().flatten(), async |one| {
+    let deleted = [(0, false), (0, true), (1, false), (1, true)];
+    let deleted = deleted.map(|(pool, spread)| deleted_together(&all_pods, pool, spread));
+    all(deleted.into_iter().flatten(), async |one| {
         make_endpoint(client, &format!("{}/{}", one.namespace, one.name), &one.uid, &one.ip).await
     })
     .await?;
-    Ok(everybody)
+    Ok(all_pods)
 }
 
-async fn make(client: &Client, number: usize) -> Result<Person> {
+async fn make(client: &Client, number: usize) -> Result<PodOf> {
     let pool = (number / EACH).min(2);
     let place = number - pool * EACH;
     let alone = pool < 2 && place < NEIGHBOURS;
@@ -93,17 +94,17 @@ async fn make(client: &Client, number: usize) -> Result<Person> {
     let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
     let uid = pod.uid().unwrap_or_default();
-    Ok(Person { namespace, name, pool, ip, uid })
+    Ok(PodOf { namespace, name, pool, ip, uid })
 }
 
 async fn judged(operator: &Operator) -> Result<Duration> {
     let began = Instant::now();
     operator.ready().await;
     until("all to be judged", LIMIT, async || {
-        let resting = operator.metric(r#"caretaker_subjects{keeper="addresses",next="rest"}"#);
+        let healthy = operator.metric(r#"caretaker_subjects{keeper="addresses",next="none"}"#);
         #[expect(clippy::cast_precision_loss, reason = "a count of addresses")]
         let all = PODS as f64;
-        Ok(if resting.is_some_and(|resting| resting >= all) { Ok(()) } else { Err(format!("{resting:?}")) })
+        Ok(if healthy.is_some_and(|healthy| healthy >= all) { Ok(()) } else { Err(format!("{healthy:?}")) })
     })
     .await?;
     Ok(began.elapsed())
@@ -113,7 +114,7 @@ async fn held(operator: &Operator) -> Result<Row> {
     let took = judged(operator).await?;
     let process = operator.id().to_string();
     let (now, peak) = memory(&process)?;
-    tokio::time::sleep(SCAN * 2 + SCAN / 2).await;
+    tokio::time::sleep(RESYNC * 2 + RESYNC / 2).await;
     let (later, later_peak) = memory(&process)?;
     ensure!(later > 0, "the operator has ended");
     Ok(Row {

@@ -1,4 +1,4 @@
-//! 200 pods are deleted at once: how soon their addresses are back, and how often the pool is written.
+//! 200 pods are deleted at once: how soon their addresses are released, and how often the pool is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,26 +16,26 @@ use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use serde_json::{Map, Value};
 
-use super::crowd::{EACH, Person, goers};
+use super::crowd::{EACH, PodOf, deleted_together};
 use super::{all, endpoints, met, pools};
 use crate::Row;
 use crate::operator::LIMIT;
 
-pub(super) const GOERS: usize = 200;
-/// Long enough to delete them all before the first is due.
+pub(super) const DELETED: usize = 200;
+/// Seconds; long enough to delete them all before the first is due.
 const AHEAD: i64 = 8;
 const WANTED: SignedDuration = SignedDuration::from_secs(1);
 
-pub(super) async fn rows(cluster: &Cluster, operator: &Operator, everybody: &[Person]) -> Result<Vec<Row>> {
-    let scene = async |what, pool, spread, at_once| {
-        let goers = goers(everybody, pool, spread);
-        Scene { cluster, client: cluster.client().await?, operator, goers, pool, at_once }.row(what).await
+pub(super) async fn rows(cluster: &Cluster, operator: &Operator, all_pods: &[PodOf]) -> Result<Vec<Row>> {
+    let scenario = async |what, pool, spread, at_once| {
+        let pods = deleted_together(all_pods, pool, spread);
+        Scenario { cluster, client: cluster.client().await?, operator, pods, pool, at_once }.row(what).await
     };
     Ok(vec![
-        scene("200 pods of a pool of 3,200 due at once, of one namespace", 0, false, false).await?,
-        scene("200 pods of a pool of 3,200 force-deleted, of one namespace", 1, false, true).await?,
-        scene("  200 due at once, of 20 namespaces", 0, true, false).await?,
-        scene("  200 force-deleted, of 20 namespaces", 1, true, true).await?,
+        scenario("200 pods of a pool of 3,200 due at once, of one namespace", 0, false, false).await?,
+        scenario("200 pods of a pool of 3,200 force-deleted, of one namespace", 1, false, true).await?,
+        scenario("  200 due at once, of 20 namespaces", 0, true, false).await?,
+        scenario("  200 force-deleted, of 20 namespaces", 1, true, true).await?,
         Row {
             what: "  upstream, measured elsewhere",
             measured: "43 s".to_owned(),
@@ -44,40 +44,43 @@ pub(super) async fn rows(cluster: &Cluster, operator: &Operator, everybody: &[Pe
     ])
 }
 
-struct Scene<'a> {
+struct Scenario<'a> {
     cluster: &'a Cluster,
     client: Client,
     operator: &'a Operator,
-    goers: &'a [Person],
+    pods: &'a [PodOf],
     pool: usize,
     /// Force-deleted, rather than with a grace period.
     at_once: bool,
 }
 
-/// When each address was seen to be gone from its pool.
-type Gone = Arc<Mutex<BTreeMap<String, Timestamp>>>;
+/// When the watch delivered the release of each address.
+type Released = Arc<Mutex<BTreeMap<String, Timestamp>>>;
 
-impl Scene<'_> {
+impl Scenario<'_> {
     async fn row(&self, what: &'static str) -> Result<Row> {
-        let (pool, gone) = (format!("pool-{}", self.pool), Gone::default());
-        let waiting: BTreeSet<String> = self.goers.iter().map(|one| one.ip.clone()).collect();
+        let (pool, gone) = (format!("pool-{}", self.pool), Released::default());
+        let waiting: BTreeSet<String> = self.pods.iter().map(|one| one.ip.clone()).collect();
         let watch = tokio::spawn(follow(pools(&self.client), pool.clone(), waiting, gone.clone()));
         let before = self.cluster.audit()?.of("caretaker").len();
         let last = time::saturating_add(Timestamp::now(), SignedDuration::from_secs(AHEAD));
         let began = Timestamp::now();
-        let deadlines = all(self.goers, async |one| self.delete(one, last).await).await?;
+        let deadlines = all(self.pods, async |one| self.delete(one, last).await).await?;
         let deleting = time::duration_between(began, Timestamp::now());
-        let gone = until("all addresses to be back", LIMIT, async || {
+        let gone = until("all addresses to be released", LIMIT, async || {
             let gone = gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            Ok(if gone.len() == GOERS { Ok(gone) } else { Err(format!("{}\n{}", gone.len(), self.operator.log())) })
+            Ok(if gone.len() == DELETED { Ok(gone) } else { Err(format!("{}\n{}", gone.len(), self.operator.log())) })
         })
         .await?;
         watch.abort();
-        let lags =
-            self.goers.iter().zip(&deadlines).filter_map(|(one, at)| Some(time::duration_between(*at, *gone.get(&one.ip)?)));
+        let lags = self
+            .pods
+            .iter()
+            .zip(&deadlines)
+            .filter_map(|(one, at)| Some(time::duration_between(*at, *gone.get(&one.ip)?)));
         let mut lags: Vec<SignedDuration> = lags.collect();
         lags.sort_unstable();
-        let (middle, worst) = (lags[GOERS / 2], *lags.last().context("some")?);
+        let (middle, worst) = (lags[DELETED / 2], *lags.last().context("some")?);
         let ended = self.endpoints_gone().await?;
         let after = time::duration_between(*gone.values().max().context("some")?, ended);
         let writes = self.writes(before, &pool)?;
@@ -100,8 +103,8 @@ impl Scene<'_> {
         })
     }
 
-    /// Deletes a pod so that it is to be gone by `last`, and returns when its address may go.
-    async fn delete(&self, one: &Person, last: Timestamp) -> Result<Timestamp> {
+    /// Deletes a pod with its deletion timestamp at `last`, and returns when its address may be released.
+    async fn delete(&self, one: &PodOf, last: Timestamp) -> Result<Timestamp> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &one.namespace);
         if self.at_once {
             pods.delete(&one.name, &DeleteParams::default().grace_period(0)).await?;
@@ -109,14 +112,14 @@ impl Scene<'_> {
         }
         let grace = u32::try_from(last.as_second() - Timestamp::now().as_second())?;
         let pod = pods.delete(&one.name, &DeleteParams::default().grace_period(grace)).await?;
-        let pod = pod.left().context("a pod that is going")?;
-        Ok(time::saturating_add(pod.metadata.deletion_timestamp.context("a deadline")?.0, Policy::DELAY))
+        let pod = pod.left().context("a terminating pod")?;
+        Ok(time::saturating_add(pod.metadata.deletion_timestamp.context("a deadline")?.0, Policy::EXTRA_GRACE_PERIOD))
     }
 
-    /// Waits until no endpoint of theirs is left, and says when that was.
+    /// Waits until none of their endpoints is left, and returns the time.
     async fn endpoints_gone(&self) -> Result<Timestamp> {
-        let spaces: BTreeSet<&str> = self.goers.iter().map(|one| one.namespace.as_str()).collect();
-        let names: BTreeSet<&str> = self.goers.iter().map(|one| one.name.as_str()).collect();
+        let spaces: BTreeSet<&str> = self.pods.iter().map(|one| one.namespace.as_str()).collect();
+        let names: BTreeSet<&str> = self.pods.iter().map(|one| one.name.as_str()).collect();
         let ended = until("all endpoints to be gone", LIMIT, async || {
             for space in &spaces {
                 let listed = endpoints(&self.client, space).list(&ListParams::default()).await;
@@ -127,7 +130,7 @@ impl Scene<'_> {
             }
             Ok(Ok(Timestamp::now()))
         });
-        // What is under way afterwards is of this scene still.
+        // What still runs afterwards belongs to this scenario.
         let ended = ended.await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(ended)
@@ -140,16 +143,16 @@ impl Scene<'_> {
     }
 }
 
-/// Notes when records go from a pool, as a watch tells it.
-async fn follow(pools: Api<DynamicObject>, name: String, mut waiting: BTreeSet<String>, gone: Gone) {
+/// Records when a watch delivers the release of addresses.
+async fn follow(pools: Api<DynamicObject>, name: String, mut waiting: BTreeSet<String>, gone: Released) {
     let mut events = std::pin::pin!(watch_object(pools, &name));
     while let Some(event) = events.next().await {
         let Ok(Some(pool)) = event else { continue };
         let at = Timestamp::now();
         let text = pool.data["status"]["allocatedIPs"].as_str().unwrap_or("{}");
         let Ok(records) = serde_json::from_str::<Map<String, Value>>(text) else { continue };
-        let went: Vec<String> = waiting.iter().filter(|ip| !records.contains_key(*ip)).cloned().collect();
-        for ip in went {
+        let released: Vec<String> = waiting.iter().filter(|ip| !records.contains_key(*ip)).cloned().collect();
+        for ip in released {
             waiting.remove(&ip);
             gone.lock().unwrap_or_else(PoisonError::into_inner).insert(ip, at);
         }

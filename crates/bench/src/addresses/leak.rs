@@ -1,15 +1,22 @@
-//! Thousands of leaked addresses of one pool on a real API server: given back together, and, to
-//! compare with, one by one.
+//! Thousands of leaked addresses of one pool on a real API server: released together and, to compare with,
+//! one by one.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use caretaker_addresses::Addresses;
 use caretaker_addresses::subject::Subject;
 use caretaker_core::Timestamp;
-use caretaker_core::limits::Ledger;
-use caretaker_engine::pass::Pass;
+use caretaker_core::limits::{Ledger, Limits};
+use caretaker_engine::clock::Clock;
+use caretaker_engine::events::Events;
+use caretaker_engine::health::Health;
+use caretaker_engine::journal::Journal;
+use caretaker_engine::metrics::Metrics;
+use caretaker_engine::once::run_once;
+use caretaker_engine::state::StateStore;
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::operator::cpu;
 use caretaker_testkit::{Cluster, until};
@@ -25,22 +32,22 @@ use crate::Row;
 use crate::operator::LIMIT;
 
 const SPACES: usize = 20;
-/// Pods that live meanwhile, with addresses of another pool.
+/// Pods that run meanwhile, with addresses of another pool.
 const LIVE: usize = 200;
 const POOL: &str = "leaky";
-/// Who makes the passes.
-const PASS: &str = "pass";
+/// The user of the rounds.
+const ROUND: &str = "round";
 const TURNS: usize = 3;
 const ENDPOINTS: usize = 500;
-/// How many the loop gives back that is compared with.
+/// How many are released one by one, to compare with.
 const COMPARED: usize = 1_000;
 
-/// What it took to give addresses back.
+/// What a release of addresses costs.
 #[derive(Debug, Clone)]
 struct Cost {
     wall: Duration,
-    /// Of which giving back, after all was read and judged.
-    acts: Duration,
+    /// Of which confirming and writing, after everything was listed and judged.
+    actions: Duration,
     cpu: Duration,
     reads: usize,
     writes: usize,
@@ -73,38 +80,38 @@ pub(super) async fn rows() -> Result<Vec<Row>> {
     live(&cluster.client().await?).await?;
     let one_by_one = one_by_one(&cluster, COMPARED).await?;
     let wire = Wire::default();
-    // One client for all of them, as the operator has: it has connected before.
-    let client = wire.client(cluster.user_config(PASS, Some("system:masters")).await?)?;
+    // One client for all of them, as in the operator: it is connected already.
+    let client = wire.client(cluster.user_config(ROUND, Some("system:masters")).await?)?;
     let mut together = Vec::new();
     for count in [COMPARED, 2_500, 5_000] {
         let mut turns = Vec::new();
         for _ in 0..TURNS {
-            turns.push(pass(&cluster, &client, &wire, count).await?);
+            turns.push(round(&cluster, &client, &wire, count).await?);
         }
         turns.sort_by_key(|cost| cost.wall);
         together.push((count, turns.swap_remove(TURNS / 2)));
     }
     let mut rows = Vec::new();
     let times = |ours: Duration| one_by_one.wall.as_secs_f64() / ours.as_secs_f64();
-    // The loop is told what leaked; what it is compared with is what comes after that.
-    let (acts, all) = (times(together[0].1.acts), times(together[0].1.wall));
+    // The loop knows what leaked; it is compared with what comes after judging.
+    let (actions, all) = (times(together[0].1.actions), times(together[0].1.wall));
     for ((count, cost), what) in together.iter().zip([
-        "1,000 leaked addresses of 1,000 given back",
-        "2,500 leaked addresses of 2,500 given back",
-        "5,000 leaked addresses of 5,000 given back",
+        "1,000 leaked addresses of 1,000 released",
+        "2,500 leaked addresses of 2,500 released",
+        "5,000 leaked addresses of 5,000 released",
     ]) {
         let aim = match *count {
             COMPARED => format!(
-                "{acts:.0} times as fast as one by one, wanted: 100: {}; with reading and judging all {all:.0} times: {}; ",
-                met(acts >= 100.0),
+                "{actions:.0} times as fast as one by one, wanted: 100: {}; with reading and judging all {all:.0} times: {}; ",
+                met(actions >= 100.0),
                 met(all >= 100.0)
             ),
             5_000 => format!("wanted: 2 reads and 2 writes: {}; ", met(cost.reads <= 2 && cost.writes <= 2)),
             _ => String::new(),
         };
         let measured = format!("{} ms", cost.wall.as_millis());
-        let acts = cost.acts.as_millis();
-        let beside = format!("{aim}{acts} ms of it after judging; {}; the middle of {TURNS}", cost.shown());
+        let actions = cost.actions.as_millis();
+        let beside = format!("{aim}{actions} ms of it after judging; {}; the middle of {TURNS}", cost.shown());
         rows.push(Row { what, measured, beside });
     }
     rows.push(Row {
@@ -128,7 +135,7 @@ fn space(number: usize) -> String {
     format!("team-{number:02}")
 }
 
-/// A record of nobody.
+/// A record whose pod does not exist.
 fn leaked(number: usize) -> (String, String, String) {
     let key = format!("{}/web-7d9c5bd8f4-{}", space(number % SPACES), made::ending(number * 7_919));
     (made::ip(1, number), key, made::uid(4, number))
@@ -152,8 +159,8 @@ async fn live(client: &Client) -> Result<()> {
     make_pool(client, "live", 2, &records).await
 }
 
-/// Fast and wrong would be no figure: all leaked ones are gone, and no other.
-async fn given_back(client: &Client) -> Result<()> {
+/// Checks that all leaked addresses are released, and no others; then deletes the pool.
+async fn check_released(client: &Client) -> Result<()> {
     let held = async |pool: &str| anyhow::Ok(pools(client).get(pool).await?.data["status"].clone());
     let (leaky, live) = (held(POOL).await?, held("live").await?);
     ensure!(leaky["allocatedIPs"].is_null() && leaky["allocatedIPCount"] == 0, "{leaky}");
@@ -162,7 +169,7 @@ async fn given_back(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// What a user has asked for so far.
+/// The calls of a user so far.
 fn calls(cluster: &Cluster, user: &str) -> Result<AuditLog> {
     Ok(cluster.audit()?.of(user))
 }
@@ -173,32 +180,53 @@ fn of_pools(audit: &AuditLog) -> (usize, usize) {
     (here.len() - here.writes(), here.writes())
 }
 
-/// One pass of the engine, which reads everything, judges everything and gives back what leaked.
-async fn pass(cluster: &Cluster, client: &Client, wire: &Wire, count: usize) -> Result<Cost> {
+/// What one round runs with.
+fn context(client: &Client, concurrency: usize) -> caretaker_engine::Context {
+    caretaker_engine::Context {
+        reader: client.clone(),
+        writer: client.clone(),
+        leadership: None,
+        state: StateStore::config_map(client.clone(), "bench"),
+        standby: None,
+        clock: Clock::new(Timestamp::now),
+        journal: Journal::new(std::io::sink()),
+        events: Events::disabled(),
+        metrics: Arc::new(Metrics::new("bench")),
+        health: Health::default(),
+        limits: Limits::default(),
+        concurrency,
+        dry_run: false,
+        resync_interval: Duration::from_mins(10),
+        field_manager: "caretaker-addresses".to_owned(),
+    }
+}
+
+/// One round of the engine, which lists everything, judges everything and releases what leaked.
+async fn round(cluster: &Cluster, client: &Client, wire: &Wire, count: usize) -> Result<Cost> {
     let admin = cluster.client().await?;
     leak(&admin, count).await?;
     wire.take();
-    let (before, computed) = (calls(cluster, PASS)?.len(), cpu(std::process::id()));
+    let (before, computed) = (calls(cluster, ROUND)?.len(), cpu(std::process::id()));
     let (began, judged) = (Instant::now(), Cell::new(None));
-    let passed = Pass::<Addresses>::default();
-    // Who is asked for is asked once all are judged.
-    let ours = |_: &Subject| {
+    // Asked once everything is judged.
+    let wanted = |_: &Subject| {
         judged.set(Some(Instant::now()));
         true
     };
-    let passed = passed.make(client, &mut Ledger::default(), Timestamp::now(), ours).await?;
+    let keeper = Arc::new(Addresses::default());
+    let done = run_once(&keeper, &context(client, 1), &mut Ledger::default(), wanted).await?;
     let wall = began.elapsed();
-    let acts = judged.get().context("something to do")?.elapsed();
-    let done = passed.done.iter().filter(|ended| ended.outcome.is_ok()).count();
-    ensure!(done == count, "{done} of {count} were given back");
-    let audit = calls(cluster, PASS)?.skip(before);
-    given_back(&admin).await?;
+    let actions = judged.get().context("something to do")?.elapsed();
+    let done = done.results.iter().filter(|ended| ended.result.is_ok()).count();
+    ensure!(done == count, "{done} of {count} were released");
+    let audit = calls(cluster, ROUND)?.skip(before);
+    check_released(&admin).await?;
     let ((reads, writes), (sent, received)) = (of_pools(&audit), wire.take());
     let cpu = cpu(std::process::id()).saturating_sub(computed);
-    Ok(Cost { wall, acts, cpu, reads, writes, calls: audit.len(), sent, received })
+    Ok(Cost { wall, actions, cpu, reads, writes, calls: audit.len(), sent, received })
 }
 
-/// For each address the pool is read, one record taken out, and the pool written.
+/// For each address: reads the pool, removes one record, writes the pool.
 async fn one_by_one(cluster: &Cluster, count: usize) -> Result<Cost> {
     const USER: &str = "one-by-one";
     let admin = cluster.client().await?;
@@ -220,13 +248,13 @@ async fn one_by_one(cluster: &Cluster, count: usize) -> Result<Cost> {
     }
     let wall = began.elapsed();
     let audit = calls(cluster, USER)?;
-    given_back(&admin).await?;
+    check_released(&admin).await?;
     let ((reads, writes), (sent, received)) = (of_pools(&audit), wire.take());
     let cpu = cpu(std::process::id()).saturating_sub(computed);
-    Ok(Cost { wall, acts: wall, cpu, reads, writes, calls: audit.len(), sent, received })
+    Ok(Cost { wall, actions: wall, cpu, reads, writes, calls: audit.len(), sent, received })
 }
 
-/// The same by the operator, from its start until all are given back.
+/// The same by the operator, from its start until all are released.
 async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
     let admin = cluster.client().await?;
     leak(&admin, count).await?;
@@ -234,7 +262,7 @@ async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
     let operator = super::operator(cluster, "keepers: {addresses: {breaker: none}}").await?;
     operator.ready().await;
     let up = began.elapsed();
-    let wall = until("all to be given back", LIMIT, async || {
+    let wall = until("all to be released", LIMIT, async || {
         let released = operator.metric("spiderpool_ip_gc_counts");
         #[expect(clippy::cast_precision_loss, reason = "a count of addresses")]
         let all = count as f64;
@@ -245,7 +273,7 @@ async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
     let (reads, writes) = of_pools(&audit);
     let own = audit.only(|c| ["leases", "events", "configmaps"].contains(&c.resource.as_str())).len();
     let asked = audit.only(|c| c.resource == "selfsubjectaccessreviews").len();
-    given_back(&admin).await?;
+    check_released(&admin).await?;
     Ok(Row {
         what: "  5,000 by the operator, from its start",
         measured: format!("{:.1} s", wall.as_secs_f64()),
@@ -253,7 +281,7 @@ async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
             "ready after {:.1} s; a record whose pod was never seen waits {} s; {reads} reads and {writes} writes of \
              pools: {}; {} calls in all, of which {own} for Lease, state and Events and {asked} for its rights; {:.2} s CPU",
             up.as_secs_f64(),
-            caretaker_addresses::judge::SETTLE.as_secs(),
+            caretaker_addresses::judge::POD_WATCH_LAG.as_secs(),
             met(reads <= 2 && writes <= 2),
             audit.len(),
             operator.cpu().as_secs_f64()
@@ -261,7 +289,7 @@ async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
     })
 }
 
-/// Endpoints are objects of their own, each of which must be deleted by itself.
+/// Each endpoint is an object of its own, and deleted by itself.
 async fn with_endpoints(cluster: &Cluster) -> Result<Row> {
     const USER: &str = "with-endpoints";
     let admin = cluster.client().await?;
@@ -272,13 +300,13 @@ async fn with_endpoints(cluster: &Cluster) -> Result<Row> {
     })
     .await?;
     let client = Wire::default().client(cluster.user_config(USER, Some("system:masters")).await?)?;
-    let pass = Pass::<Addresses> { concurrency: 8, ..Pass::default() };
+    let (keeper, context) = (Arc::new(Addresses::default()), context(&client, 8));
     let (mut walls, mut logs, mut before) = (Vec::new(), Vec::new(), 0);
     for _ in 0..2 {
         let began = Instant::now();
-        let passed = pass.make(&client, &mut Ledger::default(), Timestamp::now(), |_| true).await?;
+        let done = run_once(&keeper, &context, &mut Ledger::default(), |_| true).await?;
         walls.push(began.elapsed());
-        let done = passed.done.iter().filter(|ended| ended.outcome.is_ok()).count();
+        let done = done.results.iter().filter(|ended| ended.result.is_ok()).count();
         ensure!(done == ENDPOINTS, "{done} of {ENDPOINTS} were done");
         let audit = calls(cluster, USER)?;
         logs.push(audit.skip(before));
@@ -288,7 +316,7 @@ async fn with_endpoints(cluster: &Cluster) -> Result<Row> {
         let left = endpoints(&admin, &space(number)).list(&kube::api::ListParams::default()).await?;
         ensure!(left.items.is_empty(), "{} endpoints are left", left.items.len());
     }
-    given_back(&admin).await?;
+    check_released(&admin).await?;
     let (reads, writes) = of_pools(&logs[0]);
     let single = logs[1].only(|c| c.verb != "list");
     #[expect(clippy::cast_precision_loss, reason = "counts of calls")]

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// A pod runs, is going, or has finished.
+/// A pod runs, is terminating, or has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
     Running,
@@ -12,7 +12,7 @@ pub(super) enum Life {
     Finished,
 }
 
-/// A uid that tells which one it is.
+/// A uid with this number.
 pub(super) fn uid(kind: u32, number: usize) -> String {
     format!("{kind:08x}-3d8a-4f0b-8b1d-{number:012x}")
 }
@@ -22,7 +22,7 @@ pub(super) fn ip(pool: usize, number: usize) -> String {
     format!("10.{pool}.{}.{}", number / 250, number % 250 + 1)
 }
 
-/// The end of a pod's name, in the letters that Kubernetes takes.
+/// The random suffix of a pod's name, in the letters that Kubernetes uses.
 pub(super) fn ending(mut number: usize) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut text = String::new();
@@ -49,7 +49,7 @@ pub(super) fn pool(name: &str, number: usize, records: &[(String, String, String
     })
 }
 
-/// A set that wants so many pods.
+/// A StatefulSet with so many replicas.
 pub(super) fn set(namespace: &str, name: &str, replicas: usize) -> Value {
     json!({
         "metadata": { "namespace": namespace, "name": name, "uid": uid(2, 0), "resourceVersion": "1" },
@@ -64,7 +64,7 @@ pub(super) fn node(name: &str) -> Value {
     })
 }
 
-/// The text of an endpoint, as it stands in a list.
+/// The JSON of an endpoint, as in a list.
 pub(super) fn endpoint(key: &str, pod: &str, ip: &str) -> String {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let owner = json!([{ "apiVersion": "v1", "kind": "Pod", "name": "@NAME", "uid": "@POD", "blockOwnerDeletion": true, "controller": true }]);
@@ -94,8 +94,8 @@ pub(super) fn endpoint(key: &str, pod: &str, ip: &str) -> String {
     text.replace("@NAME", name).replace("@SPACE", namespace).replace("@POD", pod).replace("@IP", ip)
 }
 
-/// The text of a pod, as it stands in a list: 12 KB, of which nearly half are managedFields.
-pub(super) fn pod(key: &str, uid: &str, ip: &str, node: &str, life: Life, of_a_set: bool) -> String {
+/// The JSON of a pod, as in a list: 12 KB, nearly half of which are managedFields.
+pub(super) fn pod(key: &str, uid: &str, ip: &str, node: &str, life: Life, in_set: bool) -> String {
     static TEXT: LazyLock<String> = LazyLock::new(|| whole().to_string());
     let (namespace, name) = key.split_once('/').unwrap_or(("default", key));
     let text = TEXT.replace("@NAME", name).replace("@SPACE", namespace);
@@ -108,13 +108,13 @@ pub(super) fn pod(key: &str, uid: &str, ip: &str, node: &str, life: Life, of_a_s
         }
         Life::Finished => text = text.replace(r#""phase":"Running""#, r#""phase":"Succeeded""#),
     }
-    if of_a_set {
+    if in_set {
         text = text.replacen(r#""kind":"ReplicaSet""#, r#""kind":"StatefulSet""#, 1);
     }
     text
 }
 
-/// The same for an API server, which fills in the rest: what is created, and its status.
+/// The same pod as it is created on an API server, and its status.
 pub(super) fn created(key: &str, ip: &str, node: &str) -> (Value, Value) {
     let text = pod(key, "", ip, node, Life::Running, false);
     let mut pod: Value = serde_json::from_str(&text).unwrap_or_else(|e| unreachable!("it was written as JSON: {e}"));
@@ -211,7 +211,7 @@ fn container(name: &str, variables: usize) -> Value {
     })
 }
 
-/// What the API server notes about who owns which field.
+/// The managedFields that the API server keeps.
 fn managed(object: &Value, manager: &str, subresource: &str) -> Value {
     let mut entry = json!({
         "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields(object), "manager": manager,

@@ -15,7 +15,7 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::{BoxError, Layer, Service};
 
-/// What has gone over the wire.
+/// Counts bytes on the wire.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wire {
     sent: Arc<AtomicU64>,
@@ -23,13 +23,13 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A client whose bodies are counted; it asks for nothing twice.
+    /// A client whose bodies are counted; it does not retry.
     pub(super) fn client(&self, mut config: Config) -> Result<Client> {
         config.default_retry = false;
         Ok(ClientBuilder::try_from(config)?.with_layer(self).build())
     }
 
-    /// Sent and received since this was asked last, in bytes.
+    /// Bytes sent and received since the last call.
     pub(super) fn take(&self) -> (u64, u64) {
         (self.sent.swap(0, Ordering::Relaxed), self.received.swap(0, Ordering::Relaxed))
     }

@@ -1,52 +1,52 @@
-//! Where uses are heard of, and which of them count.
+//! Where audit events come from, and which of them count as use of a namespace.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use caretaker_activity::filter::{Filter, Lists};
-use caretaker_activity::receive::Files;
+use caretaker_activity::audit_webhook::CredentialFiles;
+use caretaker_activity::filter::{Filter, PatternLists};
 use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::Policy;
 use serde::{Deserialize, Deserializer, de};
 
-use super::common::{span, span_or_none};
-use crate::cli::Audit;
+use super::common::{self, duration_or_none};
+use crate::cli::AuditArgs;
 
-/// Where activity comes from.
+/// The section `keepers.namespaces.activity`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ActivityConfig {
-    /// Who tells of it; the rest is for `audit`.
+    /// The source; all other settings are for `audit`.
     pub source: ActivitySource,
-    /// Where the API server sends audit events to.
+    /// The address on which audit events are received.
     #[serde(deserialize_with = "address")]
     pub listen: Option<SocketAddr>,
-    /// What the receiver proves itself with.
+    /// The receiver's certificate.
     pub tls: Option<TlsConfig>,
-    /// The authority of the certificates that clients may show.
+    /// The authority of the client certificates that are accepted.
     pub client_ca: Option<PathBuf>,
-    /// The token that clients may show instead.
+    /// The file with the token that is accepted.
     pub token_file: Option<PathBuf>,
     /// An audit log to follow.
     pub log: Option<PathBuf>,
-    /// Where the place in it is kept.
-    pub position: Option<PathBuf>,
-    /// What never counts, beside what is built in.
-    pub ignore: ListsConfig,
-    /// What counts all the same.
-    pub count: ListsConfig,
-    /// How long the same read on a steady beat counts.
-    #[serde(deserialize_with = "span_or_none")]
-    pub beat: Option<SignedDuration>,
-    /// How long an open session may last.
-    #[serde(deserialize_with = "span")]
-    pub session: SignedDuration,
+    /// Where the position in the log is saved.
+    pub position_file: Option<PathBuf>,
+    /// What never counts, in addition to what is built in.
+    pub ignore: PatternListsConfig,
+    /// What counts although a list ignores it.
+    pub include: PatternListsConfig,
+    /// How long a periodic poll still counts.
+    #[serde(deserialize_with = "duration_or_none")]
+    pub poll_grace: Option<SignedDuration>,
+    /// How long an open session counts.
+    #[serde(deserialize_with = "common::duration")]
+    pub max_session: SignedDuration,
     /// How often a request of our own must come back as an audit event.
-    #[serde(deserialize_with = "span_or_none")]
-    pub canary: Option<SignedDuration>,
+    #[serde(deserialize_with = "duration_or_none")]
+    pub canary_interval: Option<SignedDuration>,
     /// How often a namespace that is awake is written.
-    #[serde(deserialize_with = "span")]
-    pub record: SignedDuration,
+    #[serde(deserialize_with = "common::duration")]
+    pub write_interval: SignedDuration,
 }
 
 impl Default for ActivityConfig {
@@ -58,25 +58,25 @@ impl Default for ActivityConfig {
             client_ca: None,
             token_file: None,
             log: None,
-            position: None,
-            ignore: ListsConfig::default(),
-            count: ListsConfig::default(),
-            beat: Some(SignedDuration::from_mins(30)),
-            session: Policy::SESSION,
-            canary: Some(SignedDuration::from_mins(1)),
-            record: SignedDuration::from_mins(1),
+            position_file: None,
+            ignore: PatternListsConfig::default(),
+            include: PatternListsConfig::default(),
+            poll_grace: Some(SignedDuration::from_mins(30)),
+            max_session: Policy::MAX_SESSION,
+            canary_interval: Some(SignedDuration::from_mins(1)),
+            write_interval: SignedDuration::from_mins(1),
         }
     }
 }
 
-/// Who tells of uses.
+/// Where activity comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ActivitySource {
-    /// Somebody else writes the annotation, as with kubefree.
+    /// Another program writes the annotation, as with kubefree.
     #[default]
     Annotation,
-    /// The API server's audit.
+    /// Audit events of API servers.
     Audit,
 }
 
@@ -88,10 +88,10 @@ pub struct TlsConfig {
     key: PathBuf,
 }
 
-/// Lists with `*` and `?`.
+/// Lists of patterns with `*` and `?`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct ListsConfig {
+pub struct PatternListsConfig {
     users: Vec<String>,
     groups: Vec<String>,
     user_agents: Vec<String>,
@@ -99,9 +99,9 @@ pub struct ListsConfig {
     resources: Vec<String>,
 }
 
-impl ListsConfig {
-    fn lists(&self) -> Lists {
-        Lists {
+impl PatternListsConfig {
+    fn lists(&self) -> PatternLists {
+        PatternLists {
             users: self.users.clone(),
             groups: self.groups.clone(),
             agents: self.user_agents.clone(),
@@ -113,44 +113,45 @@ impl ListsConfig {
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let wrong = || de::Error::custom(format!("listen is {text:?}: write an address and a port, such as 0.0.0.0:9443"));
-    text.parse().map(Some).map_err(|_| wrong())
+    let invalid =
+        || de::Error::custom(format!("listen is {text:?}: write an address and a port, such as 0.0.0.0:9443"));
+    text.parse().map(Some).map_err(|_| invalid())
 }
 
-/// Where uses are heard of, all questions answered.
+/// Where audit events come from, with flags and settings combined.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sources {
-    /// Where to listen, and who may speak.
-    pub listen: Option<(SocketAddr, Files)>,
-    /// Which log to follow, and where to keep the place.
+pub struct AuditSources {
+    /// The address of the receiver, and the clients that it accepts.
+    pub listen: Option<(SocketAddr, CredentialFiles)>,
+    /// The log to follow, and the file for the position in it.
     pub log: Option<(PathBuf, PathBuf)>,
 }
 
-impl Sources {
-    /// Whether nobody listens: somebody else writes the annotation.
+impl AuditSources {
+    /// True if no audit events come in: another program writes the annotation.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.listen.is_none() && self.log.is_none()
     }
 }
 
-/// Shorter, and the canary would not be back before the next is due.
-const SHORTEST: SignedDuration = SignedDuration::from_secs(1);
+/// The shortest interval. With a shorter one, the next canary would be due before the last one is back.
+const MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 impl ActivityConfig {
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn validate(&self) -> Result<(), String> {
         let key = "keepers.namespaces.activity";
-        for (name, value) in [("canary", self.canary), ("beat", self.beat)] {
-            if let Some(value) = value.filter(|value| *value < SHORTEST) {
+        for (name, value) in [("canaryInterval", self.canary_interval), ("pollGrace", self.poll_grace)] {
+            if let Some(value) = value.filter(|value| *value < MIN_INTERVAL) {
                 return Err(format!("{key}.{name} is {}: at least 1s, or none", duration::format(value)));
             }
         }
-        for (name, value) in [("record", self.record), ("session", self.session)] {
-            if value < SHORTEST {
+        for (name, value) in [("writeInterval", self.write_interval), ("maxSession", self.max_session)] {
+            if value < MIN_INTERVAL {
                 return Err(format!("{key}.{name} is {}: at least 1s", duration::format(value)));
             }
         }
-        for (list, lists) in [("ignore", self.ignore.lists()), ("count", self.count.lists())] {
+        for (list, lists) in [("ignore", self.ignore.lists()), ("include", self.include.lists())] {
             let all = [
                 ("users", &lists.users),
                 ("groups", &lists.groups),
@@ -158,14 +159,14 @@ impl ActivityConfig {
                 ("verbs", &lists.verbs),
                 ("resources", &lists.resources),
             ];
-            let empty = |words: &[String]| words.iter().any(|word| word.trim().is_empty());
-            if let Some((name, _)) = all.into_iter().find(|(_, words)| empty(words)) {
+            let has_empty = |patterns: &[String]| patterns.iter().any(|pattern| pattern.trim().is_empty());
+            if let Some((name, _)) = all.into_iter().find(|(_, patterns)| has_empty(patterns)) {
                 return Err(format!("{key}.{list}.{name} has an empty entry: write a name or a pattern"));
             }
-            for word in &lists.resources {
-                if word.matches('/').count() > 1 {
+            for pattern in &lists.resources {
+                if pattern.matches('/').count() > 1 {
                     return Err(format!(
-                        "{key}.{list}.resources has {word:?}: write pods, pods/log, */status or leases.coordination.k8s.io"
+                        "{key}.{list}.resources has {pattern:?}: write pods, pods/log, */status or leases.coordination.k8s.io"
                     ));
                 }
             }
@@ -173,47 +174,21 @@ impl ActivityConfig {
         Ok(())
     }
 
-    /// What counts.
+    /// The filter of audit events.
     #[must_use]
     pub fn filter(&self) -> Filter {
-        Filter::new(&Lists::never().and(&self.ignore.lists()), &self.count.lists())
+        Filter::new(&PatternLists::ignored_by_default().extended_with(&self.ignore.lists()), &self.include.lists())
     }
 
-    /// Where to listen: a flag comes before its setting.
-    pub fn sources(&self, flags: &Audit) -> Result<Sources, String> {
-        let asked = flags.audit_listen.is_some() || flags.audit_log.is_some();
-        if self.source == ActivitySource::Annotation && !asked {
-            let flags_alone = [
-                ("--audit-tls-cert", flags.audit_tls_cert.is_some()),
-                ("--audit-tls-key", flags.audit_tls_key.is_some()),
-                ("--audit-client-ca", flags.audit_client_ca.is_some()),
-                ("--audit-token-file", flags.audit_token_file.is_some()),
-                ("--audit-position", flags.audit_position.is_some()),
-            ];
-            if let Some((flag, _)) = flags_alone.into_iter().find(|(_, given)| *given) {
-                return Err(format!("{flag} is given, but neither --audit-listen nor --audit-log"));
-            }
-            let set = [
-                ("listen", self.listen.is_some()),
-                ("log", self.log.is_some()),
-                ("tls", self.tls.is_some()),
-                ("clientCa", self.client_ca.is_some()),
-                ("tokenFile", self.token_file.is_some()),
-                ("position", self.position.is_some()),
-                ("ignore", self.ignore != ListsConfig::default()),
-                ("count", self.count != ListsConfig::default()),
-            ];
-            if let Some((name, _)) = set.into_iter().find(|(_, is_set)| *is_set) {
-                return Err(format!(
-                    "keepers.namespaces.activity.{name} is set, but source is annotation: write source: audit"
-                ));
-            }
-            return Ok(Sources::default());
+    /// Where audit events come from: a flag overrides its setting.
+    pub fn sources(&self, flags: &AuditArgs) -> Result<AuditSources, String> {
+        if self.source == ActivitySource::Annotation && flags.audit_listen.is_none() && flags.audit_log.is_none() {
+            return self.check_nothing_else_is_set(flags).map(|()| AuditSources::default());
         }
         let either = |flag: &Option<PathBuf>, setting: Option<&PathBuf>| flag.clone().or_else(|| setting.cloned());
         let cert = either(&flags.audit_tls_cert, self.tls.as_ref().map(|tls| &tls.cert));
         let key = either(&flags.audit_tls_key, self.tls.as_ref().map(|tls| &tls.key));
-        let files = Files {
+        let files = CredentialFiles {
             tls: match (cert, key) {
                 (Some(cert), Some(key)) => Some((cert, key)),
                 (None, None) => None,
@@ -224,50 +199,82 @@ impl ActivityConfig {
             token: either(&flags.audit_token_file, self.token_file.as_ref()),
         };
         let listen = match flags.audit_listen.or(self.listen) {
-            Some(address) => Some((address, checked(address, files)?)),
+            Some(address) => {
+                check_credentials(address, &files)?;
+                Some((address, files))
+            }
             None => None,
         };
         let log = either(&flags.audit_log, self.log.as_ref()).map(|log| {
-            let position = either(&flags.audit_position, self.position.as_ref());
-            let position = position.unwrap_or_else(|| {
-                let mut name = log.file_name().unwrap_or_default().to_owned();
-                name.push(".caretaker");
-                // Not the log's own beginning, which the log's siblings share.
-                log.with_file_name(format!(".{}", name.to_string_lossy()))
+            let position_file = either(&flags.audit_position, self.position_file.as_ref());
+            let position_file = position_file.unwrap_or_else(|| {
+                let name = log.file_name().unwrap_or_default().to_string_lossy();
+                // Rotated logs start with the name of the log; this file must not look like one of them.
+                log.with_file_name(format!(".{name}.caretaker"))
             });
-            (log, position)
+            (log, position_file)
         });
-        let sources = Sources { listen, log };
+        let sources = AuditSources { listen, log };
         if sources.is_empty() {
-            return Err("keepers.namespaces.activity.source is audit, but nobody says where: \
+            return Err("keepers.namespaces.activity.source is audit, but there is nothing to receive events from: \
                  write listen or log, or give --audit-listen or --audit-log"
                 .to_owned());
         }
         Ok(sources)
     }
+
+    /// An error if something is set that has no effect without audit events.
+    fn check_nothing_else_is_set(&self, flags: &AuditArgs) -> Result<(), String> {
+        let given = [
+            ("--audit-tls-cert", flags.audit_tls_cert.is_some()),
+            ("--audit-tls-key", flags.audit_tls_key.is_some()),
+            ("--audit-client-ca", flags.audit_client_ca.is_some()),
+            ("--audit-token-file", flags.audit_token_file.is_some()),
+            ("--audit-position", flags.audit_position.is_some()),
+        ];
+        if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
+            return Err(format!("{flag} is given, but neither --audit-listen nor --audit-log"));
+        }
+        let set = [
+            ("listen", self.listen.is_some()),
+            ("log", self.log.is_some()),
+            ("tls", self.tls.is_some()),
+            ("clientCa", self.client_ca.is_some()),
+            ("tokenFile", self.token_file.is_some()),
+            ("positionFile", self.position_file.is_some()),
+            ("ignore", self.ignore != PatternListsConfig::default()),
+            ("include", self.include != PatternListsConfig::default()),
+        ];
+        match set.into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => {
+                Err(format!("keepers.namespaces.activity.{name} is set, but source is annotation: write source: audit"))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
-/// Whoever could tell of uses could keep every namespace awake.
-fn checked(address: SocketAddr, files: Files) -> Result<Files, String> {
+/// An error if any client could send audit events: it could keep every namespace awake.
+fn check_credentials(address: SocketAddr, files: &CredentialFiles) -> Result<(), String> {
     if address.ip().is_loopback() {
         if files.client_ca.is_some() && files.tls.is_none() {
             return Err("--audit-client-ca needs --audit-tls-cert and --audit-tls-key".to_owned());
         }
-        return Ok(files);
+        return Ok(());
     }
     if files.tls.is_none() {
         return Err(format!(
-            "--audit-listen {address} is no loopback address: give --audit-tls-cert and --audit-tls-key; \
-             caretaker audit-config makes them"
+            "--audit-listen {address} is not a loopback address: give --audit-tls-cert and --audit-tls-key; \
+             caretaker audit-config creates them"
         ));
     }
-    if files.is_open() {
+    if files.allows_anonymous() {
         return Err(format!(
-            "--audit-listen {address} is no loopback address: anybody could tell of uses there. \
-             Give --audit-token-file or --audit-client-ca; caretaker audit-config makes them"
+            "--audit-listen {address} is not a loopback address: any client could send audit events there. \
+             Give --audit-token-file or --audit-client-ca; caretaker audit-config creates them"
         ));
     }
-    Ok(files)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -275,17 +282,17 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn asked(address: &str, change: impl FnOnce(&mut Audit)) -> Result<Sources, String> {
-        let mut flags = Audit { audit_listen: Some(address.parse().unwrap()), ..Audit::default() };
+    fn sources_with(address: &str, change: impl FnOnce(&mut AuditArgs)) -> Result<AuditSources, String> {
+        let mut flags = AuditArgs { audit_listen: Some(address.parse().unwrap()), ..AuditArgs::default() };
         change(&mut flags);
         ActivityConfig::default().sources(&flags)
     }
 
     #[test]
     fn a_loopback_address_needs_nothing() {
-        let sources = asked("127.0.0.1:9443", |_| {}).unwrap();
+        let sources = sources_with("127.0.0.1:9443", |_| {}).unwrap();
 
-        assert!(sources.listen.is_some_and(|(_, files)| files == Files::default()));
+        assert!(sources.listen.is_some_and(|(_, files)| files == CredentialFiles::default()));
     }
 
     #[rstest]
@@ -296,31 +303,31 @@ mod tests {
         #[case] tls: bool,
         #[case] token: bool,
         #[case] ca: bool,
-        #[case] says: &str,
+        #[case] message: &str,
     ) {
-        let set = |flags: &mut Audit, tls: bool, token: bool, ca: bool| {
+        let set = |flags: &mut AuditArgs, tls: bool, token: bool, ca: bool| {
             (flags.audit_tls_cert, flags.audit_tls_key) = (tls.then(|| "c".into()), tls.then(|| "k".into()));
             (flags.audit_token_file, flags.audit_client_ca) = (token.then(|| "t".into()), ca.then(|| "a".into()));
         };
-        let error = asked("0.0.0.0:9443", |flags| set(flags, tls, token, ca)).unwrap_err();
+        let error = sources_with("0.0.0.0:9443", |flags| set(flags, tls, token, ca)).unwrap_err();
 
-        assert!(error.contains(says), "{error}");
-        assert!(asked("0.0.0.0:9443", |flags| set(flags, true, true, false)).is_ok());
-        assert!(asked("0.0.0.0:9443", |flags| set(flags, true, false, true)).is_ok());
+        assert!(error.contains(message), "{error}");
+        assert!(sources_with("0.0.0.0:9443", |flags| set(flags, true, true, false)).is_ok());
+        assert!(sources_with("0.0.0.0:9443", |flags| set(flags, true, false, true)).is_ok());
     }
 
     #[test]
-    fn a_source_needs_a_place_and_a_place_needs_the_source() {
+    fn audit_needs_a_log_or_an_address_and_these_need_audit() {
         let audit = ActivityConfig { source: ActivitySource::Audit, ..ActivityConfig::default() };
         let log = ActivityConfig { log: Some("/var/log/audit.log".into()), ..ActivityConfig::default() };
 
-        assert!(audit.sources(&Audit::default()).unwrap_err().contains("nobody says where"));
-        assert!(log.sources(&Audit::default()).unwrap_err().contains("source: audit"));
+        assert!(audit.sources(&AuditArgs::default()).unwrap_err().contains("nothing to receive events from"));
+        assert!(log.sources(&AuditArgs::default()).unwrap_err().contains("source: audit"));
     }
 
     #[test]
-    fn the_place_in_a_log_is_kept_beside_it() {
-        let flags = Audit { audit_log: Some("/var/log/audit.log".into()), ..Audit::default() };
+    fn the_position_in_a_log_is_saved_in_its_folder() {
+        let flags = AuditArgs { audit_log: Some("/var/log/audit.log".into()), ..AuditArgs::default() };
         let sources = ActivityConfig::default().sources(&flags).unwrap();
 
         assert_eq!(sources.log.unwrap().1, PathBuf::from("/var/log/.audit.log.caretaker"));

@@ -1,4 +1,4 @@
-//! The addresses keeper's section, and the variables by which Spiderpool's own collector is set.
+//! The section `keepers.addresses`, and the environment variables of Spiderpool's own collector.
 
 use std::collections::BTreeMap;
 
@@ -6,100 +6,106 @@ use caretaker_addresses::subject::Policy;
 use caretaker_core::{SignedDuration, duration};
 use serde::Deserialize;
 
-use super::common::{BreakerConfig, CALLS, Common, OrNone, PaceConfig, SCAN, span};
+use super::common::{
+    self, BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, OrNone, PaceConfig, Selection,
+};
 
-/// The addresses keeper.
+/// Settings of the addresses keeper.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Addresses {
-    /// Whether it works at all; where nothing is said, only on files that have pools in them.
+pub struct AddressesConfig {
+    /// Whether the keeper runs. If it is not set: only on files with pools.
     pub enabled: Option<bool>,
-    /// How long to wait beyond a deadline.
-    #[serde(deserialize_with = "span")]
-    pub delay: SignedDuration,
+    /// Time that is added to every deadline.
+    #[serde(deserialize_with = "common::duration")]
+    pub extra_grace_period: SignedDuration,
     /// Whether addresses of Terminating pods are released.
-    pub terminating: bool,
-    /// Whether they are, of pods without state on a node that is ready.
+    pub release_terminating: bool,
+    /// Whether those of stateless Terminating pods on a Ready node are released.
     pub terminating_on_ready_node: bool,
-    /// Whether they are, of pods without state on a node that is not.
+    /// Whether those of stateless Terminating pods on a node that is not Ready are released.
     pub terminating_on_not_ready_node: bool,
-    /// By action.
+    /// Pace by action.
     pub pace: OrNone<BTreeMap<String, PaceConfig>>,
-    /// When to stop and ask.
+    /// The breaker.
     pub breaker: OrNone<BreakerConfig>,
-    /// How many pools and endpoints at a time.
+    /// How many pools and endpoints are written at a time.
     pub concurrency: usize,
-    /// How many calls in a second, at most.
+    /// Maximum number of API calls per second.
     pub calls_per_second: OrNone<u32>,
     /// How often everything is listed again.
-    #[serde(deserialize_with = "span")]
-    pub scan: SignedDuration,
+    #[serde(deserialize_with = "common::duration")]
+    pub resync_interval: SignedDuration,
 }
 
-/// Eight writes at a time are what an API server on two cores takes; more only wait there.
-const CONCURRENCY: usize = 8;
-
-impl Default for Addresses {
+impl Default for AddressesConfig {
     fn default() -> Self {
-        let Policy { delay, terminating, on_ready_node, on_lost_node } = Policy::default();
+        let Policy { extra_grace_period, release_terminating, on_ready_node, on_lost_node } = Policy::default();
         Self {
             enabled: None,
-            delay,
-            terminating,
+            extra_grace_period,
+            release_terminating,
             terminating_on_ready_node: on_ready_node,
             terminating_on_not_ready_node: on_lost_node,
             pace: OrNone::default(),
             breaker: OrNone::default(),
-            concurrency: CONCURRENCY,
-            calls_per_second: OrNone(Some(CALLS)),
-            scan: SCAN,
+            concurrency: DEFAULT_CONCURRENCY,
+            calls_per_second: OrNone(Some(DEFAULT_QPS)),
+            resync_interval: DEFAULT_RESYNC,
         }
     }
 }
 
-impl Addresses {
-    /// What it has in common with every other keeper.
+impl AddressesConfig {
+    /// The settings that every keeper has.
     #[must_use]
-    pub fn common(&self) -> Common<'_> {
-        Common {
-            pace: &self.pace,
-            breaker: &self.breaker,
+    pub fn common(&self) -> CommonConfig {
+        CommonConfig {
+            selection: match self.enabled {
+                Some(true) => Selection::Always,
+                Some(false) => Selection::Never,
+                None => Selection::FilesWithSubjects,
+            },
+            pace: self.pace.clone(),
+            breaker: self.breaker.clone(),
             concurrency: self.concurrency,
-            calls_per_second: &self.calls_per_second,
-            scan: self.scan,
+            calls_per_second: self.calls_per_second.clone(),
+            resync_interval: self.resync_interval,
         }
     }
 
-    /// What judging looks at.
+    /// The settings that the rules use.
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
-            delay: self.delay,
-            terminating: self.terminating,
+            extra_grace_period: self.extra_grace_period,
+            release_terminating: self.release_terminating,
             on_ready_node: self.terminating_on_ready_node,
             on_lost_node: self.terminating_on_not_ready_node,
         }
     }
 
-    /// Takes over what variables say, which come before the file.
-    pub(super) fn take_over(&mut self, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
-        let switch = |name: &str| variable(name).map(|text| switch(name, &text)).transpose();
-        let seconds = |name: &str| variable(name).map(|text| seconds(name, &text)).transpose();
-        self.enabled = switch("SPIDERPOOL_GC_IP_ENABLED")?.or(self.enabled);
-        let terminating = switch("SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED")?;
-        self.terminating = terminating.unwrap_or(self.terminating);
-        let ready = switch("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED")?;
+    /// Applies the environment variables of Spiderpool's collector; they override the file.
+    pub(super) fn apply_env(&mut self, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+        let boolean = |name: &str| variable(name).map(|text| parse_bool(name, &text)).transpose();
+        let seconds = |name: &str| variable(name).map(|text| parse_seconds(name, &text)).transpose();
+        self.enabled = boolean("SPIDERPOOL_GC_IP_ENABLED")?.or(self.enabled);
+        let terminating = boolean("SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED")?;
+        self.release_terminating = terminating.unwrap_or(self.release_terminating);
+        let ready = boolean("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED")?;
         self.terminating_on_ready_node = ready.unwrap_or(self.terminating_on_ready_node);
-        let not_ready = switch("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED")?;
+        let not_ready = boolean("SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED")?;
         self.terminating_on_not_ready_node = not_ready.unwrap_or(self.terminating_on_not_ready_node);
-        self.scan = seconds("SPIDERPOOL_GC_DEFAULT_INTERVAL_DURATION")?.unwrap_or(self.scan);
-        self.delay = seconds("SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY")?.unwrap_or(self.delay);
+        let interval = seconds("SPIDERPOOL_GC_DEFAULT_INTERVAL_DURATION")?;
+        self.resync_interval = interval.unwrap_or(self.resync_interval);
+        let grace = seconds("SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY")?;
+        self.extra_grace_period = grace.unwrap_or(self.extra_grace_period);
         Ok(())
     }
 }
 
-/// As Go reads them.
-fn switch(name: &str, text: &str) -> Result<bool, String> {
+/// Accepts the same words as Go's `strconv.ParseBool`.
+fn parse_bool(name: &str, text: &str) -> Result<bool, String> {
     match text.trim() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -107,8 +113,8 @@ fn switch(name: &str, text: &str) -> Result<bool, String> {
     }
 }
 
-/// Seconds, or a duration as everywhere here.
-fn seconds(name: &str, text: &str) -> Result<SignedDuration, String> {
+/// Accepts seconds without a unit, and durations as in the settings.
+fn parse_seconds(name: &str, text: &str) -> Result<SignedDuration, String> {
     let text = text.trim();
     let seconds = text.parse::<u32>().ok().map(|seconds| SignedDuration::from_secs(seconds.into()));
     seconds

@@ -1,40 +1,80 @@
-//! What the settings of every keeper have: how much at a time, how fast, and when to stop and ask.
+//! The settings that every keeper has: pace, breaker, concurrency, call rate and resync interval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 
-use caretaker_core::limits::{Limits, Breaker, Pace};
-use caretaker_core::{SignedDuration, duration};
+use caretaker_core::limits::{Breaker, Limits, Pace};
+use caretaker_core::{ActionKind, SignedDuration, duration};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::suggest;
 
-/// Half of what an API server on two cores takes: the other half is everybody else's.
-pub const CALLS: u32 = 200;
-/// How often everything is listed again, unless the settings say otherwise.
-pub const SCAN: SignedDuration = SignedDuration::from_mins(10);
+/// Default limit of API calls per second: half of what an API server on two cores can take.
+pub const DEFAULT_QPS: u32 = 200;
+/// Default interval at which everything is listed again.
+pub const DEFAULT_RESYNC: SignedDuration = SignedDuration::from_mins(10);
+/// Default number of concurrent writes. An API server on two cores takes eight; more of them would
+/// only wait there.
+pub const DEFAULT_CONCURRENCY: usize = 8;
 
-/// The settings that every keeper has, seen in its section.
-#[derive(Debug, Clone, Copy)]
-pub struct Common<'a> {
-    /// By action.
-    pub pace: &'a OrNone<BTreeMap<String, PaceConfig>>,
-    /// When to stop and ask.
-    pub breaker: &'a OrNone<BreakerConfig>,
-    /// How many acts at a time.
+/// The settings that every keeper has.
+#[derive(Debug, Clone)]
+pub struct CommonConfig {
+    /// When the keeper is used without being named on the command line.
+    pub selection: Selection,
+    /// Pace by action; `None` for no pace at all.
+    pub pace: OrNone<BTreeMap<String, PaceConfig>>,
+    /// The breaker; `None` for no breaker.
+    pub breaker: OrNone<BreakerConfig>,
+    /// How many batches are written at a time.
     pub concurrency: usize,
-    /// How many calls in a second, at most.
-    pub calls_per_second: &'a OrNone<u32>,
+    /// Maximum number of API calls per second.
+    pub calls_per_second: OrNone<u32>,
     /// How often everything is listed again.
-    pub scan: SignedDuration,
+    pub resync_interval: SignedDuration,
 }
 
-impl Common<'_> {
-    /// What is wrong with them; `paced` are the actions that can be paced.
-    pub(crate) fn check(&self, keeper: &str, paced: &[&str]) -> Result<(), String> {
+/// When a keeper is used, unless `--keepers` says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// Never.
+    Never,
+    /// Always.
+    Always,
+    /// Always, except on files that hold subjects of other keepers and none of its own.
+    UnlessFilesAreForOthers,
+    /// Only on files that hold subjects of this keeper.
+    FilesWithSubjects,
+}
+
+/// What the files of a command hold, as far as a selection depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileContents {
+    /// Subjects of the keeper itself.
+    pub own: bool,
+    /// Subjects of another keeper.
+    pub others: bool,
+}
+
+impl Selection {
+    /// Whether the keeper is used; `files` is `None` on a live cluster.
+    #[must_use]
+    pub fn applies(self, files: Option<FileContents>) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Always => true,
+            Self::UnlessFilesAreForOthers => files.is_none_or(|files| files.own || !files.others),
+            Self::FilesWithSubjects => files.is_some_and(|files| files.own),
+        }
+    }
+}
+
+impl CommonConfig {
+    /// Checks every value; the error names the key. `actions` are those that the keeper has.
+    pub(crate) fn validate(&self, keeper: &str, actions: &[ActionKind]) -> Result<(), String> {
         let key = format!("keepers.{keeper}");
         if self.concurrency == 0 {
             return Err(format!("{key}.concurrency is 0: nothing could ever be done; at least 1"));
@@ -42,87 +82,91 @@ impl Common<'_> {
         if self.calls_per_second.0 == Some(0) {
             return Err(format!("{key}.callsPerSecond is 0: write at least 1, or none for no limit"));
         }
-        if self.scan < SignedDuration::from_secs(1) {
-            return Err(format!("{key}.scan is shorter than 1s: write a time such as 10m"));
+        if self.resync_interval < SignedDuration::from_secs(1) {
+            return Err(format!("{key}.resyncInterval is shorter than 1s: write a duration such as 10m"));
         }
+        let known: BTreeSet<&str> = actions.iter().map(|kind| kind.name).collect();
         for (action, pace) in self.pace.0.iter().flatten() {
-            if !paced.contains(&action.as_str()) {
-                return Err(format!("{key}.pace.{action}: no such action{}", suggest(action, paced)));
+            if !known.contains(action.as_str()) {
+                let known: Vec<&str> = known.into_iter().collect();
+                return Err(format!("{key}.pace.{action}: no such action{}", suggest(action, &known)));
             }
             if pace.limit == 0 {
-                return Err(format!("{key}.pace.{action}.atLeast is 0: write at least 1"));
+                return Err(format!("{key}.pace.{action}.limit is 0: write at least 1"));
             }
-            share(&format!("{key}.pace.{action}.share"), pace.fraction)?;
+            validate_fraction(&format!("{key}.pace.{action}.fraction"), pace.fraction)?;
             if pace.window.is_zero() {
-                return Err(format!("{key}.pace.{action}.per is zero: write a time such as 1h, or pace: none"));
+                return Err(format!("{key}.pace.{action}.window is zero: write a duration such as 1h, or pace: none"));
             }
         }
-        let breaker = self.breaker.0.as_ref().and_then(|breaker| breaker.min_fraction);
-        breaker.map_or(Ok(()), |value| share(&format!("{key}.breaker.min_fraction"), value))
+        let fraction = self.breaker.0.as_ref().and_then(|breaker| breaker.min_fraction);
+        fraction.map_or(Ok(()), |value| validate_fraction(&format!("{key}.breaker.minFraction"), value))
     }
 
-    /// What admitting looks at; `built_in` holds for actions of which the settings say nothing, and
-    /// `usual` for what they do not say of the breaker.
+    /// The limits that apply: these settings, and `defaults` where they say nothing.
     #[must_use]
-    pub fn limits(&self, built_in: &[(&str, Pace)], usual: Breaker) -> Limits {
+    pub fn limits(&self, defaults: Limits) -> Limits {
         let pace = self.pace.0.as_ref().map(|configured| {
-            let configured = configured
-                .iter()
-                .map(|(action, p)| (action.clone(), Pace { limit: p.limit, fraction: p.fraction, window: p.window }));
-            built_in.iter().map(|(action, pace)| ((*action).to_owned(), *pace)).chain(configured).collect()
+            let mut pace = defaults.pace;
+            pace.extend(configured.iter().map(|(action, PaceConfig { limit, fraction, window })| {
+                (action.clone(), Pace { limit: *limit, fraction: *fraction, window: *window })
+            }));
+            pace
         });
-        let breaker = self.breaker.0.map(|b| Breaker {
-            min_count: b.min_count.unwrap_or(usual.min_count),
-            min_fraction: b.min_fraction.unwrap_or(usual.min_fraction),
-            window: b.window.unwrap_or(usual.window),
+        let default = defaults.breaker.unwrap_or_default();
+        let breaker = self.breaker.0.map(|BreakerConfig { min_count, min_fraction, window }| Breaker {
+            min_count: min_count.unwrap_or(default.min_count),
+            min_fraction: min_fraction.unwrap_or(default.min_fraction),
+            window: window.unwrap_or(default.window),
         });
         Limits { pace: pace.unwrap_or_default(), breaker }
     }
 }
 
-/// What is wrong with a share, if anything.
-pub(super) fn share(key: &str, value: f64) -> Result<(), String> {
-    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(format!("{key} is {value}: a share is between 0 and 1")) }
+/// An error unless the fraction is between 0 and 1.
+pub(super) fn validate_fraction(key: &str, value: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(format!("{key} is {value}: a fraction is between 0 and 1")) }
 }
 
-/// So many, or such a share, in a time.
+/// At most `limit`, or `fraction` of all, in a `window`.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PaceConfig {
-    at_least: usize,
+    limit: usize,
     #[serde(default)]
-    share: f64,
-    #[serde(deserialize_with = "span")]
-    per: SignedDuration,
+    fraction: f64,
+    #[serde(deserialize_with = "duration")]
+    window: SignedDuration,
 }
 
-/// So many, and such a share, within a time; what is not said is the keeper's own.
+/// Opens at `minCount` and `minFraction` of all within a `window`; the keeper's own default applies to
+/// what is not set.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct BreakerConfig {
-    at_least: Option<usize>,
-    share: Option<f64>,
-    #[serde(deserialize_with = "some_span")]
-    within: Option<SignedDuration>,
+    min_count: Option<usize>,
+    min_fraction: Option<f64>,
+    #[serde(deserialize_with = "some_duration")]
+    window: Option<SignedDuration>,
 }
 
-fn some_span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
-    span(deserializer).map(Some)
+fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+    duration(deserializer).map(Some)
 }
 
-pub(super) fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
+pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
     let text = String::deserialize(deserializer)?;
     duration::parse(&text)
         .map_err(|e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1h or 7d")))
 }
 
-pub(super) fn span_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+pub(super) fn duration_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text == "none" {
         return Ok(None);
     }
-    let wrong = |e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1m, or none"));
-    duration::parse(&text).map(Some).map_err(wrong)
+    let invalid = |e| de::Error::custom(format!("{text:?} is not a duration, {e}; write one such as 1m, or none"));
+    duration::parse(&text).map(Some).map_err(invalid)
 }
 
 /// A value, or the word `none`.
@@ -154,5 +198,24 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrNone<T> {
             }
         }
         deserializer.deserialize_any(Either(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const OWN: Option<FileContents> = Some(FileContents { own: true, others: false });
+    const OTHERS: Option<FileContents> = Some(FileContents { own: false, others: true });
+    const NEITHER: Option<FileContents> = Some(FileContents { own: false, others: false });
+
+    #[rstest]
+    #[case::never(Selection::Never, [false, false, false, false])]
+    #[case::always(Selection::Always, [true, true, true, true])]
+    #[case::unless_others(Selection::UnlessFilesAreForOthers, [true, true, false, true])]
+    #[case::files_only(Selection::FilesWithSubjects, [false, true, false, false])]
+    fn a_selection_depends_on_what_the_files_hold(#[case] selection: Selection, #[case] expected: [bool; 4]) {
+        assert_eq!([None, OWN, OTHERS, NEITHER].map(|files| selection.applies(files)), expected);
     }
 }

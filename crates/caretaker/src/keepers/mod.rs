@@ -1,327 +1,139 @@
-//! The keepers, as the commands know them.
+//! The keepers, as the commands see them.
 //!
-//! Judging, admitting, simulating and most of telling is the same for all of them and stands in
-//! [`crate::stage`]. What differs is in [`Console`]: a keeper that is to be seen in the commands
-//! implements it, has a section in the settings, and stands in [`ALL`].
+//! Judging, limiting, simulating and most of printing is the same for all keepers and is in
+//! [`crate::snapshot`]. [`KeeperCli`] has what differs, with a default for everything. A new keeper
+//! implements it, gets a section in the settings, and is added to [`keepers`].
 
 mod addresses;
+mod erased;
 mod namespaces;
+mod registry;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 pub(crate) mod toy;
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::marker::PhantomData;
 
-use anyhow::{Context, Result, anyhow, bail};
-use caretaker_core::Timestamp;
-use caretaker_core::limits::{Limits, Breaker, Ledger, Pace};
-use caretaker_core::parsed::Broken;
-use caretaker_engine::keep::{self, Index as _, Keep, Unlisted};
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
-use kube::Client;
+use caretaker_core::parsed::InvalidValue;
+use caretaker_core::{Action as _, Timestamp};
+use caretaker_engine::Controller;
+use serde_json::Value;
 
-use crate::config::{Common, Config, nearest, suggest};
-use crate::lint;
-use crate::manifests::Manifests;
-use crate::scene::Settings;
-use crate::stage::{Stage, Staged};
+use crate::config::did_you_mean;
 
-pub use namespaces::Ground;
-
-/// Every keeper there is, in the order in which people read of them.
-pub static ALL: &[&dyn Listed] =
-    &[&Of::<caretaker_namespaces::Namespaces>(PhantomData), &Of::<caretaker_addresses::Addresses>(PhantomData)];
+pub use erased::{DynKeeper, Erased};
+pub(crate) use registry::{Running, check_run, running};
+pub use registry::{by_name, keepers, names, select};
 
 /// A kind of subject, as people type it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind {
-    /// As the API says it.
-    pub name: &'static str,
-    /// In lower case, in full, in the plural, and in short; the first is what messages say.
-    pub words: &'static [&'static str],
-    /// Whether `-n` tells one from another of the same name.
-    pub namespaced: bool,
+    /// The kind as the API writes it.
+    pub name: String,
+    /// Its names in lower case: singular, plural, short. Messages use the first.
+    pub aliases: Vec<String>,
 }
 
-/// A key of an object that no judgement asks for, and how deep it stands: `(0, "status:")`, or below
-/// `spec`, two for each level, `(6, "containers:")`.
-pub type Needless = (usize, &'static str);
+impl Kind {
+    /// A kind with its aliases.
+    #[must_use]
+    pub fn new(name: &str, aliases: &[&str]) -> Self {
+        Self { name: name.to_owned(), aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect() }
+    }
+}
 
-/// What an action does to the lane of a subject in a timeline.
+/// What an action does to the lane of its subject in a timeline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stroke {
-    /// What the lane is from then on.
+pub struct TimelineMark {
+    /// The character of the lane from then on; `None` if it does not change.
     pub fill: Option<char>,
-    /// What stands at that moment.
+    /// The character at that moment.
     pub mark: Option<char>,
 }
 
-/// Something that is wrong with an object of a file.
-#[derive(Debug)]
-pub struct Fault {
-    /// The namespace of the object.
-    pub namespace: Option<String>,
-    /// Its name.
-    pub name: String,
-    /// What is wrong.
-    pub broken: Broken,
-}
+/// Checks the labels and annotations of an object in a file, of this kind.
+pub type Linter = fn(&str, &Value, Timestamp) -> Vec<InvalidValue>;
 
-/// What the commands ask of a keeper, beside what it is.
-pub trait Console: Keep {
-    /// What the settings and the operator's own records say, of which a world is made at any time.
-    type Ground: Debug + 'static;
-
-    /// The kinds of its subjects.
-    const KINDS: &'static [Kind];
-    /// The actions that can be paced.
-    const PACED: &'static [&'static str];
-    /// The pace of actions of which the settings say nothing.
-    const PACES: &'static [(&'static str, Pace)];
-    /// What the breaker is where the settings say nothing of it.
-    const BREAKER: Breaker = Breaker::DEFAULT;
-    /// What the characters of a lane mean.
-    const LEGEND: &'static str;
-    /// What became of subjects, by action, in the order of a summary.
-    const SUMMARY: &'static [(&'static str, &'static str)];
-    /// Whether it has something to say about manifests before they reach a cluster.
-    const LINTS: bool = false;
-
-    /// The part of its section that every keeper has.
-    fn common(config: &Config) -> Common<'_>;
-
-    /// What is wrong with the rest of its section.
-    fn check(_config: &Config) -> Result<(), String> {
-        Ok(())
+/// What commands ask of a keeper, beyond what it is. Everything has a default.
+pub trait KeeperCli: Controller {
+    /// The kinds of its subjects. Default: those of its sources.
+    fn kinds(&self) -> Vec<Kind> {
+        let sources = self.sources();
+        let kinds = sources.iter().filter_map(|source| source.resource());
+        kinds.map(|resource| Kind::new(&resource.kind, &[&resource.kind.to_lowercase(), &resource.plural])).collect()
     }
 
-    /// Whether it is to be asked where nobody names it; `files` has the kinds that there are in
-    /// files, and is none on a live cluster.
-    fn is_on(config: &Config, files: Option<&BTreeSet<&str>>) -> bool;
+    /// True if files with these kinds hold subjects of this keeper.
+    fn has_subjects_in(&self, kinds: &BTreeSet<&str>) -> bool {
+        self.kinds().iter().any(|kind| kinds.contains(kind.name.as_str()))
+    }
 
-    /// What its worlds are made of; `kept` are Caretaker's own ConfigMaps.
-    fn ground(config: &Config, kept: &Settings) -> Result<Self::Ground>;
-
-    /// The world at a time.
-    fn world(ground: &Self::Ground, now: Timestamp) -> Self::World;
-
-    /// What people should know beside the verdicts.
-    fn notes(_ground: &Self::Ground, _subjects: &[Self::Subject]) -> Vec<String> {
+    /// What is missing in files with these kinds, so that less is judged, or with less certainty. Only the
+    /// owner of the files knows whether the cluster has it.
+    fn missing_inputs(&self, _kinds: &BTreeSet<&str>) -> Vec<String> {
         Vec::new()
     }
 
-    /// What files of these kinds lack, so that less is judged, or with less care. Only their owner can
-    /// say whether it is not in the cluster either.
-    #[must_use]
-    fn lacks(_kinds: &BTreeSet<&str>) -> Vec<String> {
+    /// What people should know in addition to the verdicts.
+    fn notes(&self, _cache: &Self::Cache) -> Vec<String> {
         Vec::new()
     }
 
-    /// All namespaces there are; `None` if this keeper does not know all of them.
-    fn homes(_subjects: &[Self::Subject]) -> Option<BTreeSet<&str>> {
+    /// All namespaces of the cluster; `None` if this keeper does not know all of them.
+    fn known_namespaces<'a>(&self, _subjects: &'a [Self::Subject]) -> Option<BTreeSet<&'a str>> {
         None
     }
 
-    /// Whether a subject is shown if this namespace is asked for.
-    fn is_in(subject: &Self::Subject, namespace: &str) -> bool {
-        Self::name(subject).namespace == Some(namespace)
+    /// True if a subject is shown when this namespace is asked for.
+    fn in_namespace(&self, subject: &Self::Subject, namespace: &str) -> bool {
+        self.subject_ref(subject).namespace == Some(namespace)
     }
 
-    /// Whether a subject is meant by what was typed behind its kind.
-    fn is_called(subject: &Self::Subject, name: &str) -> bool {
-        Self::name(subject).name == name
+    /// True if `KIND/name` on the command line means this subject, which is of that kind.
+    fn matches_name(&self, subject: &Self::Subject, name: &str) -> bool {
+        self.subject_ref(subject).name == name
     }
 
-    /// What to say where there is no such subject.
-    fn absent(kind: &Kind, name: &str, subjects: &[Self::Subject]) -> String {
-        let names = subjects.iter().map(Self::name).filter(|n| n.kind == kind.name).map(|n| n.name);
-        let meant = nearest(name, names).map_or_else(String::new, |near| format!("; did you mean {near}?"));
-        format!("there is no {} {name:?}{meant}", kind.name)
+    /// The error if no subject of a kind has this name.
+    fn not_found_message(&self, kind: &Kind, name: &str, subjects: &[Self::Subject]) -> String {
+        no_subject(self, kind, name, subjects)
     }
 
-    /// What can be left out of objects of a kind before they are parsed.
-    #[must_use]
-    fn needless(_kind: &str) -> &'static [Needless] {
-        &[]
+    /// The function that checks manifests before they are applied; `None` if there is nothing to check.
+    fn linter(&self) -> Option<Linter> {
+        None
     }
 
-    /// Everything that is wrong with an object of a file.
-    fn lint(_kind: &str, _object: &Self::Manifest, _now: Timestamp) -> Vec<Fault> {
-        Vec::new()
+    /// The character of a subject's lane at the start of a timeline.
+    fn initial_fill(&self, _subject: &Self::Subject) -> char {
+        '█'
     }
 
-    /// What the lane of a subject is at first.
-    fn lane(subject: &Self::Subject) -> char;
-
-    /// What an action does to it.
-    fn stroke(action: &Self::Action) -> Stroke;
-}
-
-/// Whether objects of this kind matter to a keeper.
-pub(crate) fn wants<K: Keep>(kind: &str) -> bool {
-    keep::wants::<K>(kind)
-}
-
-/// What holds a keeper back.
-pub(crate) fn limits<K: Console>(config: &Config) -> Limits {
-    K::common(config).limits(K::PACES, K::BREAKER)
-}
-
-/// What the operator recorded under a key of its state.
-pub(crate) fn kept<T: Default + serde::de::DeserializeOwned>(settings: &Settings, key: &str) -> Result<T> {
-    let text = settings.get("caretaker-state").and_then(|data| data.get(key));
-    text.map_or_else(
-        || Ok(T::default()),
-        |text| {
-            serde_json::from_str(text).with_context(|| format!("ConfigMap caretaker-system/caretaker-state, key {key}"))
-        },
-    )
-}
-
-/// Any keeper.
-pub trait Listed: Sync {
-    /// Its name.
-    fn name(&self) -> &'static str;
-
-    /// The kinds of its subjects.
-    fn kinds(&self) -> &'static [Kind];
-
-    /// Whether objects of this kind matter to it.
-    fn wants(&self, kind: &str) -> bool;
-
-    /// Its rules, as a table in Markdown.
-    fn rules(&self) -> String;
-
-    /// What is wrong with its section of the settings.
-    fn check(&self, config: &Config) -> Result<(), String>;
-
-    /// Whether it is to be asked where nobody names it.
-    fn is_on(&self, config: &Config, files: Option<&BTreeSet<&str>>) -> bool;
-
-    /// Its stage, of files, and what these lack.
-    fn of_files(&self, files: &mut Manifests<'_>, config: &Config) -> Result<(Box<dyn Staged>, Vec<String>)>;
-
-    /// Its stage, of a live cluster.
-    fn of_cluster<'a>(
-        &self,
-        client: &'a Client,
-        config: &'a Config,
-        kept: &'a Settings,
-    ) -> LocalBoxFuture<'a, Result<Box<dyn Staged>>>;
-
-    /// Whether it has something to say about manifests before they reach a cluster.
-    fn lints(&self) -> bool;
-
-    /// What it has to say about them.
-    fn lint(&self, files: &mut Manifests<'_>, now: Timestamp) -> Vec<lint::Row>;
-}
-
-/// A keeper as one of many.
-pub struct Of<K>(pub PhantomData<fn() -> K>);
-
-impl<K: Console> Listed for Of<K> {
-    fn name(&self) -> &'static str {
-        K::NAME
-    }
-
-    fn kinds(&self) -> &'static [Kind] {
-        K::KINDS
-    }
-
-    fn wants(&self, kind: &str) -> bool {
-        wants::<K>(kind)
-    }
-
-    fn rules(&self) -> String {
-        K::rules().markdown()
-    }
-
-    fn check(&self, config: &Config) -> Result<(), String> {
-        K::common(config).check(K::NAME, K::PACED)?;
-        K::check(config)
-    }
-
-    fn is_on(&self, config: &Config, files: Option<&BTreeSet<&str>>) -> bool {
-        K::is_on(config, files)
-    }
-
-    fn of_files(&self, files: &mut Manifests<'_>, config: &Config) -> Result<(Box<dyn Staged>, Vec<String>)> {
-        let mut seen = K::Index::default();
-        let mut kinds = BTreeSet::new();
-        let found = files.parse::<K>();
-        for object in &found {
-            seen.add(&object.kind, &object.object);
-            kinds.insert(object.kind.as_str());
+    /// What an action does to the lane. Default: a subject that is removed has an empty lane.
+    fn mark_for(&self, action: &Self::Action) -> TimelineMark {
+        if action.kind().removes_subject {
+            TimelineMark { fill: Some(' '), mark: Some('×') }
+        } else {
+            TimelineMark { fill: None, mark: Some('•') }
         }
-        let lacks = if kinds.is_empty() { Vec::new() } else { K::lacks(&kinds) };
-        Ok((Box::new(stage::<K>(seen, config, &files.settings)?), lacks))
     }
 
-    fn of_cluster<'a>(
-        &self,
-        client: &'a Client,
-        config: &'a Config,
-        kept: &'a Settings,
-    ) -> LocalBoxFuture<'a, Result<Box<dyn Staged>>> {
-        async move {
-            let seen = keep::observe::<K>(client).await.map_err(|e| unlisted(K::NAME, &e))?;
-            Ok(Box::new(stage::<K>(seen, config, kept)?) as Box<dyn Staged>)
-        }
-        .boxed_local()
+    /// What the characters of a lane mean.
+    fn legend(&self) -> &'static str {
+        "█ present  • changed  × removed"
     }
 
-    fn lints(&self) -> bool {
-        K::LINTS
-    }
-
-    fn lint(&self, files: &mut Manifests<'_>, now: Timestamp) -> Vec<lint::Row> {
-        let found = files.parse::<K>();
-        found
-            .iter()
-            .flat_map(|found| {
-                let faults = K::lint(&found.kind, &found.object, now);
-                faults.into_iter().map(|fault| lint::Row::of(fault, found.file, found.line, &found.kind))
-            })
-            .collect()
+    /// The actions of the last line of a timeline, each with the words behind its count: `3 put to sleep`.
+    /// Default: the names of all actions.
+    fn summary(&self) -> Vec<(&'static str, &'static str)> {
+        Self::Action::KINDS.iter().map(|kind| (kind.name, kind.name)).collect()
     }
 }
 
-/// Why a live cluster cannot be looked at, and what to do about it.
-fn unlisted(keeper: &str, error: &Unlisted) -> anyhow::Error {
-    match &*error.source {
-        kube::Error::Api(status) if status.code == 404 => {
-            anyhow!("this cluster has no {}: what the keeper {keeper} looks after is not installed", error.path)
-        }
-        _ => anyhow!("{error}; may this user list all of it?"),
-    }
-}
-
-fn stage<K: Console>(seen: K::Index, config: &Config, kept_by_operator: &Settings) -> Result<Stage<K>> {
-    let ledger: Ledger = kept(kept_by_operator, K::NAME)?;
-    Ok(Stage::new(seen.subjects(), K::ground(config, kept_by_operator)?, limits::<K>(config), ledger))
-}
-
-/// The keeper of a name.
-pub fn named(name: &str) -> Result<&'static dyn Listed> {
-    match ALL.iter().find(|keeper| keeper.name() == name) {
-        Some(keeper) => Ok(*keeper),
-        None => bail!(
-            "there is no keeper {name:?}{}",
-            suggest(name, &ALL.iter().map(|keeper| keeper.name()).collect::<Vec<_>>())
-        ),
-    }
-}
-
-/// The keepers that were asked for with `--keepers`, each once and in the order of [`ALL`]; `None` if
-/// nobody said.
-pub fn asked(names: Option<&[String]>) -> Result<Option<Vec<&'static dyn Listed>>> {
-    let Some(names) = names else { return Ok(None) };
-    for name in names {
-        named(name).map_err(|e| anyhow::anyhow!("--keepers: {e}"))?;
-    }
-    Ok(Some(ALL.iter().copied().filter(|keeper| names.iter().any(|name| name == keeper.name())).collect()))
+/// The error if no subject has this name, with the closest name of its kind.
+fn no_subject<K: KeeperCli>(keeper: &K, kind: &Kind, name: &str, subjects: &[K::Subject]) -> String {
+    let refs = subjects.iter().map(|subject| keeper.subject_ref(subject));
+    let names = refs.filter(|subject| subject.kind == kind.name).map(|subject| subject.name);
+    format!("there is no {} {name:?}{}", kind.name, did_you_mean(name, names))
 }

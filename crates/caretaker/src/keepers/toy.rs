@@ -1,95 +1,48 @@
-//! A keeper for tests: a toy that is left lit for an hour is put away. Enough to see whether what is
-//! written once for all keepers is.
+//! A small keeper for tests: a toy that is lit for an hour is put away. It shows whether the code that is
+//! shared by all keepers works for any of them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use caretaker_core::limits::{Population, Pace};
-use caretaker_core::keeper::Name;
-use caretaker_core::rules::RuleTable;
-use caretaker_core::{Action, RuleMatch, Keeper, SignedDuration, time};
-use caretaker_engine::access::Need;
-use caretaker_engine::api::Resource;
-use caretaker_engine::events::Report;
-use caretaker_engine::journal::Outcome;
-use caretaker_engine::keep::{Carried, Due, Ended, Index, Undone};
-use caretaker_engine::watch::Versioned;
+use caretaker_core::{
+    ActionKind, Keeper, ObjectRef, RuleMatch, SignedDuration, SourceId, SubjectRef, Timestamp, actions, rules, time,
+};
+use caretaker_engine::source::{SkippableField, resource};
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 
-use super::*;
+use super::{Erased, KeeperCli, Kind, TimelineMark};
+use crate::config::{Config, Selection};
+use crate::keepers::DynKeeper;
 
-#[derive(Debug)]
 pub(crate) struct Toys;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Toy {
     name: String,
     namespace: String,
+    pub(crate) lit: bool,
     since: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PutAway;
+actions! { pub(crate) enum Action {
+    /// Puts the toy away.
+    PutAway => ActionKind::destructive("clean").removes_subject(),
+} }
 
-impl Action for PutAway {
-    fn name(&self) -> &'static str {
-        "clean"
-    }
-    fn guarded(&self) -> bool {
-        true
-    }
-}
-
-static RULES: RuleTable<Toy, (), PutAway> = caretaker_core::rules![
+rules! { pub(crate) enum Rule for Toys {
     /// Not lit.
     Dark => dark,
     /// Lit for an hour.
     Burnt => burnt,
-];
+} }
 
-fn dark(toy: &Toy, (): &(), _: Timestamp) -> Option<RuleMatch<PutAway>> {
+fn dark(toy: &Toy, (): &(), _: Timestamp) -> Option<RuleMatch<Action>> {
     toy.since.is_none().then(|| RuleMatch::nothing("not lit"))
 }
 
-fn burnt(toy: &Toy, (): &(), now: Timestamp) -> Option<RuleMatch<PutAway>> {
+fn burnt(toy: &Toy, (): &(), now: Timestamp) -> Option<RuleMatch<Action>> {
     let due = time::saturating_add(toy.since?, SignedDuration::from_hours(1));
-    Some(if now > due { RuleMatch::act(PutAway, due, "lit") } else { RuleMatch::wait(due, PutAway, "lit") })
-}
-
-impl Keeper for Toys {
-    const NAME: &'static str = "toys";
-    type Subject = Toy;
-    type World = ();
-    type Action = PutAway;
-    fn rules() -> &'static RuleTable<Toy, (), PutAway> {
-        &RULES
-    }
-    fn name(toy: &Toy) -> Name<'_> {
-        Name { kind: "Toy", namespace: None, name: &toy.name, uid: "" }
-    }
-    fn facts(toy: &Toy, _: Timestamp) -> Vec<(&'static str, String)> {
-        vec![("in", toy.namespace.clone())]
-    }
-    fn steps(toy: &Toy, _: &PutAway, (): &(), _: Timestamp) -> Vec<String> {
-        vec![format!("put {} away", toy.name)]
-    }
-    fn after(_: Toy, _: &PutAway, (): &(), _: Timestamp) -> Option<Toy> {
-        None
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Thing {
-    metadata: Meta,
-    status: Status,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Meta {
-    name: String,
-    namespace: String,
+    Some(RuleMatch::act_after(due, Action::PutAway, now, "lit"))
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -99,120 +52,83 @@ struct Status {
     since: String,
 }
 
-impl Thing {
-    pub(crate) fn is_lit(&self) -> bool {
-        self.status.lit
+impl Toy {
+    fn project(object: Partial<IgnoredAny, Status>) -> Option<Self> {
+        let Partial { metadata, status, .. } = object;
+        let since = time::parse(&status.since);
+        Some(Self { name: metadata.name, namespace: metadata.namespace, lit: status.lit, since })
     }
 }
 
-impl Versioned for Thing {
-    fn version(&self) -> &'static str {
-        ""
+impl Keeper for Toys {
+    type Subject = Toy;
+    type World = ();
+    type Action = Action;
+    type Rule = Rule;
+
+    fn name(&self) -> &'static str {
+        "toys"
+    }
+    fn subject_ref<'a>(&self, toy: &'a Toy) -> SubjectRef<'a> {
+        ObjectRef { api_version: "toys.example/v1", kind: "Toy", namespace: None, name: &toy.name, uid: "" }.into()
+    }
+    fn facts(&self, toy: &Toy, _: Timestamp) -> Vec<(&'static str, String)> {
+        vec![("in", toy.namespace.clone())]
+    }
+    fn describe_steps(&self, toy: &Toy, _: &Action, (): &(), _: Timestamp) -> Vec<String> {
+        vec![format!("put {} away", toy.name)]
+    }
+    fn simulate_action(&self, _: Toy, _: &Action, (): &(), _: Timestamp) -> Option<Toy> {
+        None
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("never")]
-pub(crate) struct Never;
+const TOYS: SourceId = SourceId("toys");
+const SETS: SourceId = SourceId("sets");
+/// Other fields than the namespaces keeper skips of the same kind.
+const UNREAD: &[SkippableField] = &[(2, "template:")];
 
-impl Undone for Never {
-    fn outcome(&self) -> Outcome {
-        Outcome::Failed
+impl Controller for Toys {
+    type Cache = Rows<Toy>;
+
+    fn sources(&self) -> Vec<Source<Rows<Toy>>> {
+        vec![
+            Source::watch(TOYS, resource("toys.example", "v1", "Toy", "toys"), Toy::project),
+            Source::watch(SETS, resource("apps", "v1", "StatefulSet", "statefulsets"), Toy::project)
+                .unread_fields(UNREAD),
+        ]
     }
-    fn is_forbidden(&self) -> bool {
-        false
+    fn world(&self, _: &Rows<Toy>, _: Role, _: Timestamp) {}
+
+    async fn apply(&self, _: Confirmed<Self>, _: &mut Writer<Self>) -> BatchResult {
+        BatchResult(Vec::new())
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Chest(BTreeMap<String, Toy>);
-
-impl Index<Toys> for Chest {
-    fn begin(&mut self, _: &str) {}
-    fn add(&mut self, kind: &str, thing: &Thing) {
-        if kind == "Toy" {
-            let Meta { name, namespace } = thing.metadata.clone();
-            self.0.insert(name.clone(), Toy { name, namespace, since: time::parse(&thing.status.since) });
-        }
+impl KeeperCli for Toys {
+    fn kinds(&self) -> Vec<Kind> {
+        vec![Kind::new("Toy", &["toy"])]
     }
-    fn complete(&mut self, _: &str) {}
-    fn remove(&mut self, _: &str, _: &Thing) {}
-    fn see(&mut self, (): &()) {}
-    fn take_touched(&mut self) -> BTreeSet<String> {
-        BTreeSet::new()
-    }
-    fn homes(&self) -> Vec<String> {
-        Vec::new()
-    }
-    fn knows(&self, _: &String) -> bool {
-        false
-    }
-    fn at_home(&self, _: &String) -> Vec<Toy> {
-        Vec::new()
-    }
-    fn subjects(self) -> Vec<Toy> {
-        self.0.into_values().collect()
-    }
-    fn population(&self) -> Population {
-        Population::default()
-    }
-}
-
-impl Keep for Toys {
-    type Home = String;
-    type Site = String;
-    type Manifest = Thing;
-    type Sight = ();
-    type Undone = Never;
-    type Index = Chest;
-    const SOURCES: &'static [Resource] =
-        &[Resource::new("/apis/toys/v1", "toys", "Toy"), Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet")];
-    const MANAGER: &'static str = "toys";
-    const LISTS: usize = 1;
-    fn home(toy: &Toy) -> String {
-        toy.name.clone()
-    }
-    fn site(toy: &Toy) -> String {
-        toy.name.clone()
-    }
-    fn needs(_: bool) -> Vec<Need> {
-        Vec::new()
-    }
-    fn before(_: &Toy) -> Value {
-        Value::Null
-    }
-    fn reports(_: &[Ended<Self>]) -> Vec<Report> {
-        Vec::new()
-    }
-    async fn carry_out(_: Client, _: Vec<Due<Self>>, (): (), _: Timestamp) -> Carried<Self> {
-        Carried { ended: Vec::new(), seen: Vec::new() }
-    }
-}
-
-impl Console for Toys {
-    type Ground = ();
-    const KINDS: &'static [Kind] = &[Kind { name: "Toy", words: &["toy"], namespaced: false }];
-    const PACED: &'static [&'static str] = &["clean"];
-    const PACES: &'static [(&'static str, Pace)] = &[];
-    const LEGEND: &'static str = "* lit  x put away";
-    const SUMMARY: &'static [(&'static str, &'static str)] = &[("clean", "put away")];
-    fn common(config: &Config) -> Common<'_> {
-        config.keepers.namespaces.common()
-    }
-    fn is_on(_: &Config, files: Option<&BTreeSet<&str>>) -> bool {
-        files.is_some_and(|kinds| kinds.contains("Toy"))
-    }
-    fn ground(_: &Config, _: &Settings) -> Result<()> {
-        Ok(())
-    }
-    fn world((): &(), _: Timestamp) {}
-    fn is_in(toy: &Toy, namespace: &str) -> bool {
+    fn in_namespace(&self, toy: &Toy, namespace: &str) -> bool {
         toy.namespace == namespace
     }
-    fn lane(_: &Toy) -> char {
+    fn initial_fill(&self, _: &Toy) -> char {
         '*'
     }
-    fn stroke(_: &PutAway) -> Stroke {
-        Stroke { fill: Some(' '), mark: Some('x') }
+    fn mark_for(&self, _: &Action) -> TimelineMark {
+        TimelineMark { fill: Some(' '), mark: Some('x') }
     }
+    fn legend(&self) -> &'static str {
+        "* lit  x put away"
+    }
+    fn summary(&self) -> Vec<(&'static str, &'static str)> {
+        vec![("clean", "put away")]
+    }
+}
+
+/// The keeper with the settings of the namespaces keeper; it is used only on files with toys.
+pub(crate) fn toys(config: &Config) -> Box<dyn DynKeeper> {
+    let mut common = config.keepers.namespaces.common();
+    common.selection = Selection::FilesWithSubjects;
+    Erased::boxed(Toys, common)
 }

@@ -1,81 +1,80 @@
-//! Manifests from files: YAML and JSON, many documents a file, lists and what `kubectl get -o yaml`
+//! Manifests from files: YAML and JSON, many documents per file, lists, and what `kubectl get -o yaml`
 //! prints.
 //!
-//! A dump of a cluster is large and mostly of no interest. So the text is first cut into objects,
-//! which tells what kinds there are and which keepers to ask; then each of these parses only objects
-//! of kinds that it wants, on all cores, into a type that keeps only the fields that matter to it.
-//! What cannot be read is named, and everything else goes on.
+//! A dump of a cluster is large, and most of it is not needed. So the text is first split into objects,
+//! which shows the kinds that it has and the keepers to ask; then each keeper decodes only objects that
+//! its sources read, on all cores, straight into the type of the source. What cannot be read is
+//! reported, and everything else goes on.
 
-mod cut;
+mod files;
 mod json;
 mod parse;
-mod short;
+mod prune;
+mod split;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use serde::Deserialize as _;
+use caretaker_engine::cache::Cache;
+use caretaker_engine::decode::{DecodeError, Document};
+use caretaker_engine::source::Delivered;
+use caretaker_engine::sources::Sources;
+use serde_json::Value;
 
-use crate::keepers::Console;
-use cut::Piece;
-use parse::{Known, Unread, is_ours, on_all_cores};
+use crate::live::OperatorConfigMaps;
+use parse::{Revealed, may_be_ours, on_all_cores};
+use split::Piece;
 
-/// Files as they were read, and not looked into yet.
+pub use files::RawFiles;
+
+/// The objects of files.
 #[derive(Debug, Default)]
-pub struct Texts {
-    files: Vec<(PathBuf, Vec<u8>)>,
-    problems: Vec<Problem>,
-}
-
-/// What files hold.
-#[derive(Debug, Default)]
-pub struct Manifests<'a> {
+pub struct ManifestSet<'a> {
     objects: Vec<Object<'a>>,
-    /// Caretaker's own ConfigMaps, by name.
-    pub settings: BTreeMap<String, BTreeMap<String, String>>,
-    /// How many files there were.
+    /// The operator's ConfigMaps.
+    pub operator: OperatorConfigMaps,
+    /// The number of files.
     pub files: usize,
-    /// What could not be read, so far.
+    /// What could not be read so far.
     pub problems: Vec<Problem>,
-    /// How many objects were neither kept nor named as unreadable.
+    /// Objects that were neither kept nor reported as unreadable.
     others: usize,
 }
 
-/// An object that nobody has parsed for good yet.
+/// An object that is not decoded yet.
 #[derive(Debug)]
-struct Object<'a> {
+pub(crate) struct Object<'a> {
     file: &'a Path,
     line: usize,
     kind: String,
     body: Body<'a>,
-    /// Whether some keeper could read it.
-    taken: bool,
+    /// Whether a keeper has decoded it.
+    decoded: bool,
 }
 
 #[derive(Debug)]
 enum Body<'a> {
     Text(Piece<'a>),
-    /// What only a parser could find in its document.
+    /// An object that only a parser could find in its document.
     Value {
+        api_version: String,
         name: String,
-        value: Box<serde_json::Value>,
+        value: Box<Value>,
     },
 }
 
-/// An object as a keeper sees it, and where it stands.
+/// A decoded object, and its position.
 #[derive(Debug)]
-pub struct Found<'a, M> {
+pub struct Found<'a, T> {
     /// The file.
     pub file: &'a Path,
-    /// The line on which it begins, from one.
+    /// Its first line, counted from one.
     pub line: usize,
     /// Its kind.
     pub kind: String,
-    /// What matters of it.
-    pub object: M,
+    /// The object.
+    pub object: T,
 }
 
 /// Something that could not be read.
@@ -83,206 +82,218 @@ pub struct Found<'a, M> {
 pub struct Problem {
     /// The file.
     pub file: PathBuf,
-    /// The line, from one; `None` if it is the file as a whole.
+    /// The line, counted from one; `None` for the file as a whole.
     pub line: Option<usize>,
-    /// The kind of the object, as far as it is known.
+    /// The kind of the object, if it is known.
     pub kind: Option<String>,
-    /// Its name, as far as it is known.
+    /// The name of the object, if it is known.
     pub name: Option<String>,
     /// What is wrong.
-    pub why: String,
+    pub reason: String,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.line.map_or_else(String::new, |line| format!(":{line}"));
-        write!(f, "{}{line}: {}", self.file.display(), self.what())
+        write!(f, "{}{line}: {}", self.file.display(), self.description())
     }
 }
 
 impl Problem {
     /// What is wrong, and with which object.
     #[must_use]
-    pub fn what(&self) -> String {
+    pub fn description(&self) -> String {
         let object = self.kind.iter().chain(&self.name).map(String::as_str).collect::<Vec<_>>().join(" ");
-        if object.is_empty() { self.why.clone() } else { format!("{object}: {}", self.why) }
+        if object.is_empty() { self.reason.clone() } else { format!("{object}: {}", self.reason) }
     }
 }
 
-impl Texts {
-    /// Reads everything below a folder, one file, or standard input (`-`).
-    pub fn read(path: &Path) -> Result<Self> {
-        let mut all = Self::default();
-        all.read_more(path)?;
-        Ok(all)
-    }
-
-    /// Reads more, beside what was read before.
-    pub fn read_more(&mut self, path: &Path) -> Result<()> {
-        if path == Path::new("-") {
-            let mut bytes = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut bytes).context("reading standard input")?;
-            self.add(PathBuf::from("standard input"), bytes);
-            return Ok(());
-        }
-        let Below { files, unread, .. } = Below::of(path).with_context(|| format!("reading {}", path.display()))?;
-        for file in files {
-            match std::fs::read(&file) {
-                Ok(bytes) => self.add(file, bytes),
-                Err(e) => self.unread(file, &e),
-            }
-        }
-        for (folder, e) in unread {
-            self.unread(folder, &e);
-        }
-        Ok(())
-    }
-
-    /// Takes in one file.
-    pub fn add(&mut self, file: PathBuf, bytes: Vec<u8>) {
-        self.files.push((file, bytes));
-    }
-
-    fn unread(&mut self, file: PathBuf, e: &std::io::Error) {
-        self.problems.push(Problem { file, line: None, kind: None, name: None, why: format!("cannot be read: {e}") });
-    }
-}
-
-impl<'a> Manifests<'a> {
-    /// Cuts files into objects.
+impl<'a> ManifestSet<'a> {
+    /// Splits files into objects.
     #[must_use]
-    pub fn of(texts: &'a Texts) -> Self {
-        let mut all = Self { problems: texts.problems.clone(), files: texts.files.len(), ..Self::default() };
-        for (file, bytes) in &texts.files {
-            all.take(file, bytes);
+    pub fn split(files: &'a RawFiles) -> Self {
+        let mut all = Self { problems: files.problems.clone(), files: files.files.len(), ..Self::default() };
+        for (file, bytes) in &files.files {
+            all.add_file(file, bytes);
         }
         all
     }
 
-    /// The kinds of which there is an object.
+    /// The kinds of all objects.
     #[must_use]
     pub fn kinds(&self) -> BTreeSet<&str> {
         self.objects.iter().map(|object| object.kind.as_str()).collect()
     }
 
-    /// How many objects some keeper could read.
+    /// The number of objects that a keeper has decoded.
     #[must_use]
-    pub fn taken(&self) -> usize {
-        self.objects.iter().filter(|object| object.taken).count()
+    pub fn decoded(&self) -> usize {
+        self.objects.iter().filter(|object| object.decoded).count()
     }
 
-    /// How many objects nobody looks at who wants such kinds.
-    pub fn skipped(&self, wants: impl Fn(&str) -> bool) -> usize {
-        self.others + self.objects.iter().filter(|object| !wants(&object.kind)).count()
+    /// The number of objects that nothing reads; `reads` gets the apiVersion and the kind, and must
+    /// accept an empty apiVersion.
+    pub fn skipped(&self, reads: impl Fn(&str, &str) -> bool) -> usize {
+        self.others + self.objects.iter().filter(|object| !object.is_read(&reads)).count()
     }
 
-    /// Parses what a keeper wants.
-    pub fn parse<K: Console>(&mut self) -> Vec<Found<'a, K::Manifest>> {
-        let wanted: Vec<usize> =
-            (0..self.objects.len()).filter(|i| crate::keepers::wants::<K>(&self.objects[*i].kind)).collect();
-        let parsed = on_all_cores(&wanted, |i| self.objects[*i].parse::<K>());
-        let mut found = Vec::with_capacity(parsed.len());
-        for (i, parsed) in wanted.into_iter().zip(parsed) {
+    /// Decodes the objects that a keeper's sources read.
+    pub fn decode<C: Cache>(&mut self, sources: &Sources<C>) -> Vec<Found<'a, Delivered<C>>> {
+        self.decode_with(|api_version, kind| sources.reads_kind(api_version, kind), |object| object.decode(sources))
+    }
+
+    /// The same objects as JSON values, except those that cannot be decoded by their source.
+    pub fn values<C: Cache>(&mut self, sources: &Sources<C>) -> Vec<Found<'a, Value>> {
+        self.decode_with(
+            |api_version, kind| sources.reads_kind(api_version, kind),
+            |object| object.decode(sources).and_then(|_| object.value()),
+        )
+    }
+
+    fn decode_with<T: Send>(
+        &mut self,
+        reads: impl Fn(&str, &str) -> bool,
+        decode: impl Fn(&Object<'a>) -> Result<T, DecodeError> + Sync,
+    ) -> Vec<Found<'a, T>> {
+        let wanted: Vec<usize> = (0..self.objects.len()).filter(|i| self.objects[*i].is_read(&reads)).collect();
+        let decoded = on_all_cores(&wanted, |i| decode(&self.objects[*i]));
+        let mut found = Vec::with_capacity(decoded.len());
+        for (i, decoded) in wanted.into_iter().zip(decoded) {
             let at = &mut self.objects[i];
-            match parsed {
+            match decoded {
                 Ok(object) => {
-                    at.taken = true;
+                    at.decoded = true;
                     found.push(Found { file: at.file, line: at.line, kind: at.kind.clone(), object });
                 }
-                Err(Unread { line, why }) => {
+                Err(DecodeError { line, reason }) => {
                     let (file, line, of) = (at.file, at.line + line, [Some(at.kind.clone()), at.name()]);
-                    self.problem(file, line, of, why);
+                    self.add_problem(file, line, of, reason);
                 }
             }
         }
-        // Two keepers may stumble over the same.
+        // Two keepers may fail on the same object.
         self.problems.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
         self.problems.dedup();
         found
     }
 
-    fn take(&mut self, file: &'a Path, bytes: &'a [u8]) {
+    fn add_file(&mut self, file: &'a Path, bytes: &'a [u8]) {
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text.trim_start_matches('\u{feff}'),
             Err(e) => {
                 let line = bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-                self.problem(file, line, [None, None], "not UTF-8 text; save it as UTF-8".to_owned());
+                self.add_problem(file, line, [None, None], "not UTF-8 text; save it as UTF-8".to_owned());
                 return;
             }
         };
-        let (pieces, cut_off) = cut::pieces(text);
+        let (pieces, cut_off) = split::pieces(text);
         let hidden: Vec<&Piece<'_>> = pieces.iter().filter(|piece| piece.kind.is_none()).collect();
         let mut revealed = on_all_cores(&hidden, |piece| parse::reveal(piece)).into_iter();
         for mut piece in pieces {
             let inside = match piece.kind.take() {
-                Some(kind) => Ok(vec![Known::Text(kind)]),
+                Some(kind) => Ok(vec![Revealed::Text { kind, api_version: None }]),
                 None => revealed.next().unwrap_or_else(|| Ok(Vec::new())),
             };
             match inside {
-                Ok(inside) => self.keep(file, piece, inside),
-                Err(Unread { line, why }) => self.problem(file, piece.line + line, [None, piece.name()], why),
+                Ok(inside) => self.add_piece(file, piece, inside),
+                Err(DecodeError { line, reason }) => {
+                    self.add_problem(file, piece.line + line, [None, piece.name()], reason);
+                }
             }
         }
-        for (line, why) in cut_off {
-            self.problem(file, line, [None, None], why);
+        for (line, reason) in cut_off {
+            self.add_problem(file, line, [None, None], reason);
         }
     }
 
-    fn keep(&mut self, file: &'a Path, piece: Piece<'a>, inside: Vec<Known>) {
+    fn add_piece(&mut self, file: &'a Path, piece: Piece<'a>, inside: Vec<Revealed>) {
         let line = piece.line;
         let mut piece = Some(piece);
-        for known in inside {
-            let (kind, body) = match known {
-                Known::Text(kind) => match piece.take() {
+        for revealed in inside {
+            let (kind, body) = match revealed {
+                Revealed::Text { kind, api_version } => match piece.take() {
                     Some(piece) if kind == "ConfigMap" => {
-                        self.keep_settings(file, &piece);
+                        self.add_config_map(file, &piece);
                         continue;
                     }
-                    Some(piece) => (kind, Body::Text(piece)),
+                    Some(mut piece) => {
+                        piece.api_version = api_version.or(piece.api_version);
+                        (kind, Body::Text(piece))
+                    }
                     None => continue,
                 },
-                Known::Value { kind, name, value } => (kind, Body::Value { name, value: Box::new(value) }),
-                Known::Settings(name, data) => {
-                    self.settings.insert(name, data);
+                Revealed::Value { api_version, kind, name, value } => {
+                    (kind, Body::Value { api_version, name, value: Box::new(value) })
+                }
+                Revealed::Operator(name, data) => {
+                    self.operator.0.insert(name, data);
                     continue;
                 }
-                Known::Other => {
+                Revealed::Other => {
                     self.others += 1;
                     continue;
                 }
-                Known::Unread { kind, name, why } => {
-                    self.problem(file, line, [kind, name].map(|s| Some(s).filter(|s| !s.is_empty())), why);
+                Revealed::Invalid { kind, name, reason } => {
+                    self.add_problem(file, line, [kind, name].map(|s| Some(s).filter(|s| !s.is_empty())), reason);
                     continue;
                 }
             };
-            self.objects.push(Object { file, line, kind, body, taken: false });
+            self.objects.push(Object { file, line, kind, body, decoded: false });
         }
     }
 
-    /// ConfigMaps are many and large, and only ours matter.
-    fn keep_settings(&mut self, file: &Path, piece: &Piece<'_>) {
-        let read = if is_ours(&piece.text) { parse::settings(piece) } else { Ok(None) };
+    /// Reads a ConfigMap if it may be the operator's; all others are many and large.
+    fn add_config_map(&mut self, file: &Path, piece: &Piece<'_>) {
+        let read = if may_be_ours(&piece.text) { parse::operator_config_map(piece) } else { Ok(None) };
         match read {
-            Ok(Some((name, data))) => _ = self.settings.insert(name, data),
+            Ok(Some((name, data))) => _ = self.operator.0.insert(name, data),
             Ok(None) => self.others += 1,
-            Err(Unread { line, why }) => {
-                self.problem(file, piece.line + line, [Some("ConfigMap".to_owned()), piece.name()], why);
+            Err(DecodeError { line, reason }) => {
+                self.add_problem(file, piece.line + line, [Some("ConfigMap".to_owned()), piece.name()], reason);
             }
         }
     }
 
-    fn problem(&mut self, file: &Path, line: usize, [kind, name]: [Option<String>; 2], why: String) {
-        self.problems.push(Problem { file: file.to_owned(), line: Some(line), kind, name, why });
+    fn add_problem(&mut self, file: &Path, line: usize, [kind, name]: [Option<String>; 2], reason: String) {
+        self.problems.push(Problem { file: file.to_owned(), line: Some(line), kind, name, reason });
     }
 }
 
 impl Object<'_> {
-    fn parse<K: Console>(&self) -> Result<K::Manifest, Unread> {
+    /// Whether something reads it. Most kinds are read by nothing, whatever their apiVersion.
+    fn is_read(&self, reads: impl Fn(&str, &str) -> bool) -> bool {
+        reads("", &self.kind) && reads(&self.api_version(), &self.kind)
+    }
+
+    /// Decodes it by the source that reads it. Fields that the source does not read are left out before
+    /// that; if it fails then, the whole text is decoded, so that the error is about the text as it is.
+    fn decode<C: Cache>(&self, sources: &Sources<C>) -> Result<Delivered<C>, DecodeError> {
+        let api_version = self.api_version();
+        let decode = |document: Document<'_>| {
+            let unread = || DecodeError { line: 0, reason: "no source reads this kind".to_owned() };
+            sources.decode(&api_version, &self.kind, document).unwrap_or_else(|| Err(unread()))
+        };
         match &self.body {
-            Body::Text(piece) => parse::read_in_short(piece, K::needless(&self.kind)),
-            Body::Value { value, .. } => {
-                K::Manifest::deserialize(&**value).map_err(|e| Unread { line: 0, why: e.to_string() })
+            Body::Text(piece) => {
+                let pruned = piece.prune(sources.unread_fields(&api_version, &self.kind));
+                let pruned = pruned.and_then(|text| decode(piece.document(&text)).ok());
+                pruned.map_or_else(|| decode(piece.document(&piece.text)), Ok)
             }
+            Body::Value { value, .. } => decode(Document::Value(value)),
+        }
+    }
+
+    fn value(&self) -> Result<Value, DecodeError> {
+        match &self.body {
+            Body::Text(piece) => piece.document(&piece.text).decode(),
+            Body::Value { value, .. } => Ok(Value::clone(value)),
+        }
+    }
+
+    fn api_version(&self) -> String {
+        match &self.body {
+            Body::Text(piece) => piece.api_version(),
+            Body::Value { api_version, .. } => api_version.clone(),
         }
     }
 
@@ -292,52 +303,6 @@ impl Object<'_> {
             Body::Value { name, .. } => Some(name.clone()).filter(|name| !name.is_empty()),
         }
     }
-}
-
-/// The files below a folder, and what stood in the way of finding them.
-#[derive(Default)]
-struct Below {
-    files: Vec<PathBuf>,
-    unread: Vec<(PathBuf, std::io::Error)>,
-    /// Folders that were gone through: a link may lead back up.
-    seen: BTreeSet<PathBuf>,
-}
-
-impl Below {
-    /// A file that is named is read, whatever it is called.
-    fn of(path: &Path) -> std::io::Result<Self> {
-        let mut below = Self::default();
-        if std::fs::metadata(path)?.is_dir() {
-            below.walk(path)?;
-        } else {
-            below.files.push(path.to_owned());
-        }
-        Ok(below)
-    }
-
-    fn walk(&mut self, folder: &Path) -> std::io::Result<()> {
-        if !self.seen.insert(folder.canonicalize()?) {
-            return Ok(());
-        }
-        let entries = std::fs::read_dir(folder)?;
-        let mut entries: Vec<PathBuf> = entries.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
-        entries.sort_unstable();
-        for entry in entries {
-            if entry.is_dir() {
-                if let Err(e) = self.walk(&entry) {
-                    self.unread.push((entry, e));
-                }
-            } else if is_manifest(&entry) {
-                self.files.push(entry);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn is_manifest(file: &Path) -> bool {
-    let known = ["yaml", "yml", "json"];
-    file.extension().is_some_and(|e| known.iter().any(|known| e.eq_ignore_ascii_case(known)))
 }
 
 #[cfg(test)]

@@ -1,39 +1,67 @@
-//! Text cut into objects, without parsing it.
+//! Splits text into objects without parsing it.
 //!
-//! Block YAML says by its indentation where an object begins and what its kind is. Lists are cut
-//! into their items, so that a broken item does not take the others with it and no document is held
-//! as a whole. What is written in another way is left whole, with its kind unknown.
+//! The indentation of block YAML shows where an object starts and what its kind is. Lists are split into
+//! their items, so that a broken item does not affect the others and no list is parsed as a whole.
+//! Documents in another style stay whole, and their kind is unknown.
 
 use std::borrow::Cow;
 
-use super::json;
+use caretaker_engine::decode::Document;
 
-/// One object, or a document whose kind is not seen from outside.
+use super::json;
+use super::parse::Head;
+
+/// One object, or a document whose kind only a parser finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece<'a> {
     pub(super) kind: Option<String>,
+    /// Where it was found already.
+    pub(super) api_version: Option<String>,
     pub(super) text: Cow<'a, str>,
     /// Its first line in the file.
     pub(super) line: usize,
     pub(super) shape: Shape,
-    /// The last of its file: if the file is cut off, then here.
+    /// The last piece of its file: a file that is cut off is cut off here.
     pub(super) last: bool,
 }
 
 impl Piece<'_> {
-    /// What `metadata.name` seems to say, for messages about what cannot be parsed.
+    /// The apiVersion; empty if the object has none.
+    pub(super) fn api_version(&self) -> String {
+        if let Some(known) = &self.api_version {
+            return known.clone();
+        }
+        let margin = if self.shape == Shape::Item { self.text.find('-').unwrap_or(0) + 2 } else { 0 };
+        match value_of(&self.text, "apiVersion", margin) {
+            None => String::new(),
+            Some(plain) if plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"./-".contains(&b)) => plain.to_owned(),
+            // An anchor, a tag or a block scalar.
+            Some(_) => self.document(&self.text).decode::<Head>().map(|head| head.api_version).unwrap_or_default(),
+        }
+    }
+
+    /// A text in the shape of this piece, for decoding.
+    pub(super) fn document<'t>(&self, text: &'t str) -> Document<'t> {
+        match self.shape {
+            Shape::Json => Document::Json(text),
+            Shape::Yaml => Document::Yaml(text),
+            Shape::Item => Document::YamlItem(text),
+        }
+    }
+
+    /// What `metadata.name` seems to be, for messages about text that cannot be parsed.
     pub(super) fn name(&self) -> Option<String> {
         let margin = match self.shape {
             Shape::Json => return json::name(&self.text),
             Shape::Yaml => 2,
             Shape::Item => self.text.find('-').unwrap_or(0) + 4,
         };
-        // The text is broken, and perhaps its quotes are.
+        // The text is broken, and perhaps its quotes are broken too.
         value_of(&self.text, "name", margin).map(|name| name.trim_matches(['"', '\'']).to_owned())
     }
 }
 
-/// How a piece is written.
+/// The format of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Json,
@@ -42,10 +70,10 @@ pub(super) enum Shape {
     Item,
 }
 
-/// Where cutting had to stop, and why.
+/// The line where splitting had to stop, and why.
 pub(super) type CutOff = Option<(usize, String)>;
 
-/// All pieces of a file, and where a document of it could not be cut to its end.
+/// All pieces of a file, and where a document could not be split to its end.
 pub(super) fn pieces(text: &str) -> (Vec<Piece<'_>>, Vec<(usize, String)>) {
     let mut pieces = Vec::new();
     let mut cut_off = Vec::new();
@@ -63,8 +91,8 @@ pub(super) fn pieces(text: &str) -> (Vec<Piece<'_>>, Vec<(usize, String)>) {
 }
 
 /// The documents of a file, each with its first line. A separator at the margin cannot be part of
-/// anything else in a manifest: whatever is nested is indented. What stands behind it on its line is
-/// already content.
+/// anything else in a manifest, because everything nested is indented. Text behind a separator on the
+/// same line is content.
 fn documents(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut offset) = (0, 1, 0);
@@ -81,16 +109,16 @@ fn documents(text: &str) -> Vec<(usize, &str)> {
         offset += line.len();
     }
     documents.push((start_line, &text[start..]));
-    documents.retain(|(_, d)| d.lines().any(says_something));
+    documents.retain(|(_, d)| d.lines().any(has_content));
     documents
 }
 
-/// Blank lines, remarks and directives (`%YAML 1.2`) do not make a document.
-fn says_something(line: &str) -> bool {
-    !is_remark(line) && !line.starts_with('%')
+/// Blank lines, comments and directives (`%YAML 1.2`) are no content.
+fn has_content(line: &str) -> bool {
+    !is_comment(line) && !line.starts_with('%')
 }
 
-fn is_remark(line: &str) -> bool {
+fn is_comment(line: &str) -> bool {
     let bare = line.trim_start();
     bare.is_empty() || bare.starts_with('#')
 }
@@ -101,18 +129,32 @@ fn yaml<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) {
     let of = kind.filter(|_| is_list).map(|k| k.trim_end_matches("List")).filter(|k| !k.is_empty());
     let items = if is_list { items(document) } else { sequence(document) };
     for (offset, item, indent) in items.iter().flatten() {
-        // A list in a list is parsed as a whole.
+        // A list inside a list is parsed as a whole.
         let kind = value_of(item, "kind", indent + 2).filter(|k| is_kind(k)).or(of).filter(|k| !k.ends_with("List"));
         let kind = kind.map(str::to_owned);
-        pieces.push(Piece { kind, text: Cow::Borrowed(item), line: line + offset, shape: Shape::Item, last: false });
+        pieces.push(Piece {
+            kind,
+            text: Cow::Borrowed(item),
+            line: line + offset,
+            shape: Shape::Item,
+            last: false,
+            api_version: None,
+        });
     }
     if items.is_none() {
         let kind = kind.filter(|_| !is_list).map(str::to_owned);
-        pieces.push(Piece { kind, text: Cow::Borrowed(document), line, shape: Shape::Yaml, last: false });
+        pieces.push(Piece {
+            kind,
+            text: Cow::Borrowed(document),
+            line,
+            shape: Shape::Yaml,
+            last: false,
+            api_version: None,
+        });
     }
 }
 
-/// Anything else (an anchor, a tag, a block scalar) only a parser understands.
+/// Anything else (an anchor, a tag, a block scalar) needs a parser.
 fn is_kind(value: &str) -> bool {
     value.bytes().all(|b| b.is_ascii_alphanumeric())
 }
@@ -144,7 +186,7 @@ fn items(document: &str) -> Option<Vec<Item<'_>>> {
         line.split(" #").next().unwrap_or_default().trim_end() == "items:"
     })?;
     let (items, rest) = block_list(&document[offset..], above + 1)?;
-    // Behind the list another key follows, or nothing; else a parser shall say what is wrong.
+    // After the list comes another key, or nothing; otherwise the parser reports what is wrong.
     (!rest.starts_with([' ', '\t'])).then_some(items)
 }
 
@@ -154,8 +196,8 @@ fn sequence(document: &str) -> Option<Vec<Item<'_>>> {
     (!items.is_empty() && rest.is_empty()).then_some(items)
 }
 
-/// The items of a block list with which a text begins, and what follows it. Remarks say nothing
-/// about the list.
+/// The items of the block list at the start of a text, and the text after it. Comments may have any
+/// indentation.
 fn block_list(text: &str, above: usize) -> Option<(Vec<Item<'_>>, &str)> {
     let mut items = Vec::new();
     let mut indent = None;
@@ -163,7 +205,7 @@ fn block_list(text: &str, above: usize) -> Option<(Vec<Item<'_>>, &str)> {
     let mut end = 0;
     for (i, line) in text.split_inclusive('\n').enumerate() {
         let margin = line.len() - line.trim_start_matches(' ').len();
-        if !is_remark(line) {
+        if !is_comment(line) {
             let dash = line[margin..].starts_with("- ") || line[margin..].trim_end() == "-";
             let indent = *indent.get_or_insert(margin);
             if margin == indent && dash {

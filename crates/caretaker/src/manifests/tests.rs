@@ -1,39 +1,57 @@
-//! What the reader takes, and how it speaks of what it cannot take.
+//! Which texts are read, and how errors are reported.
 
 use super::*;
-use caretaker_engine::keep::Index as _;
+use std::sync::{Arc, LazyLock};
+
+use caretaker_engine::Rows;
+use caretaker_engine::source::{Change, Observed};
 use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::observe::{self, Manifest};
+use caretaker_namespaces::observe::NamespaceCache;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use crate::keepers::toy::Toys;
+use crate::keepers::toy::{Toy, Toys};
 
-/// What the namespaces keeper finds in a file.
-struct Taken {
-    found: Vec<Found<'static, Manifest>>,
-    settings: BTreeMap<String, BTreeMap<String, String>>,
+/// The sources of the namespaces keeper.
+fn namespaces() -> &'static Sources<NamespaceCache> {
+    static SOURCES: LazyLock<Arc<Sources<NamespaceCache>>> = LazyLock::new(|| Sources::of(&Namespaces::default()));
+    &SOURCES
+}
+
+/// What the namespaces keeper finds in files.
+struct Decoded {
+    found: Vec<Found<'static, Delivered<NamespaceCache>>>,
+    operator: OperatorConfigMaps,
     skipped: usize,
     files: usize,
     problems: Vec<Problem>,
 }
 
-fn take(text: &str) -> Taken {
-    let mut texts = Texts::default();
-    texts.add("a.yaml".into(), text.as_bytes().to_vec());
-    look_into(texts)
+fn decode(text: &str) -> Decoded {
+    let mut files = RawFiles::default();
+    files.add("a.yaml".into(), text.as_bytes().to_vec());
+    decode_files(files)
 }
 
-fn look_into(texts: Texts) -> Taken {
-    // A test ends soon, and with it what it has leaked.
-    let mut all = Manifests::of(Box::leak(Box::new(texts)));
-    let found = all.parse::<Namespaces>();
-    let skipped = all.skipped(observe::wants);
-    Taken { found, skipped, settings: all.settings, files: all.files, problems: all.problems }
+fn decode_files(files: RawFiles) -> Decoded {
+    // What a test leaks is freed when it ends.
+    let mut all = ManifestSet::split(Box::leak(Box::new(files)));
+    let sources = namespaces();
+    let found = all.decode(sources);
+    let skipped = all.skipped(|api_version, kind| sources.reads_kind(api_version, kind));
+    Decoded { found, skipped, operator: all.operator, files: all.files, problems: all.problems }
 }
 
-fn names(all: &Taken) -> Vec<String> {
-    all.found.iter().map(|f| format!("{}:{}/{}", f.line, f.kind, f.object.metadata.name)).collect()
+/// The name of an object, whether or not the keeper needs it.
+fn name_of((_, change): &Delivered<NamespaceCache>) -> &str {
+    match change {
+        Change::Apply(Observed { id, .. }) | Change::Delete(id) => &id.name,
+        _ => panic!("a file delivers objects"),
+    }
+}
+
+fn names(all: &Decoded) -> Vec<String> {
+    all.found.iter().map(|f| format!("{}:{}/{}", f.line, f.kind, name_of(&f.object))).collect()
 }
 
 const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n";
@@ -58,11 +76,11 @@ const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n
 #[case::json_documents("{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"b\"}}", &["1:Namespace/a", "2:Namespace/b"])]
 #[case::json_list(r#"{"kind":"List","items":[{"kind":"Namespace","metadata":{"name":"a"}}]}"#, &["1:Namespace/a"])]
 #[case::json_typed_list(r#"{"items":[{"metadata":{"name":"a"}}],"kind":"NamespaceList"}"#, &["1:Namespace/a"])]
-#[case::content_behind_the_separator("--- {kind: Namespace, metadata: {name: a}}\n--- # a remark\n{kind: Namespace, metadata: {name: b}}\n", &["1:Namespace/a", "3:Namespace/b"])]
+#[case::content_behind_the_separator("--- {kind: Namespace, metadata: {name: a}}\n--- # a comment\n{kind: Namespace, metadata: {name: b}}\n", &["1:Namespace/a", "3:Namespace/b"])]
 #[case::anchored_kind("kind: &k Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
 #[case::tagged_kind("kind: !!str Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
 #[case::folded_kind("kind: >-\n  Namespace\nmetadata:\n  name: a\n", &["1:Namespace/a"])]
-#[case::json_documents_parted_as_in_yaml(
+#[case::json_documents_with_yaml_separators(
     "{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}\n---\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"b\"}}\n---\nkind: Namespace\nmetadata: {name: c}\n",
     &["1:Namespace/a", "3:Namespace/b", "5:Namespace/c"]
 )]
@@ -72,7 +90,7 @@ const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n
 #[case::sequence("# all\n- kind: Namespace\n  metadata: {name: a}\n\n- kind: Namespace\n  metadata: {name: b}\n", &["2:Namespace/a", "5:Namespace/b"])]
 #[case::flow_sequence("[{kind: Namespace, metadata: {name: a}}]", &["1:Namespace/a"])]
 #[case::list_in_a_list("kind: List\nitems:\n- kind: NamespaceList\n  items:\n  - metadata: {name: a}\n", &["3:Namespace/a"])]
-#[case::remark_before_the_items("kind: List\nitems:\n# first\n\n- kind: Namespace\n  metadata: {name: a}\n", &["5:Namespace/a"])]
+#[case::comment_before_the_items("kind: List\nitems:\n# first\n\n- kind: Namespace\n  metadata: {name: a}\n", &["5:Namespace/a"])]
 #[case::json_list_by_line(
     "{\"kind\": \"List\",\n\"items\": [\n{\"kind\": \"Namespace\",\n\"metadata\": {\"name\": \"a\"}},\n{\"kind\": \"Service\",\n\"metadata\": {\"name\": \"s\"}}\n]}",
     &["3:Namespace/a", "5:Service/s"]
@@ -80,7 +98,7 @@ const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n
 #[case::nothing_set("kind: Namespace\nmetadata:\n  name: a\n  labels:\n  annotations: null\nspec: null\nstatus:\n", &["1:Namespace/a"])]
 #[case::a_kind_inside_another("kind: Namespace\nmetadata:\n  name: a\n  annotations:\n    x: |\n      kind: Pod\n", &["1:Namespace/a"])]
 fn reads(#[case] text: &str, #[case] expected: &[&str]) {
-    let all = take(text);
+    let all = decode(text);
 
     assert_eq!(names(&all), expected);
     assert!(all.problems.is_empty(), "{:?}", all.problems);
@@ -88,7 +106,7 @@ fn reads(#[case] text: &str, #[case] expected: &[&str]) {
 
 #[test]
 fn other_kinds_are_skipped_and_counted_without_being_parsed() {
-    let all = take(
+    let all = decode(
         "kind: Pod\nmetadata: [this is no metadata\n---\nkind: Secret\n---\nkind: Namespace\nmetadata:\n  name: a\n",
     );
 
@@ -109,7 +127,7 @@ fn other_kinds_are_skipped_and_counted_without_being_parsed() {
     "kind: Namespace\nmetadata:\n  name: a\n---\nkind: Deployment\nmetadata:\n  name: d\nspec:\n  replicas: three\n",
     "a.yaml:9: Deployment d: "
 )]
-#[case::bad_item_behind_a_remark(
+#[case::bad_item_after_a_comment(
     "kind: List\nitems:\n# first\n- kind: Namespace\n  metadata: {name: a}\n- kind: Deployment\n  metadata:\n    name: d\n  spec:\n    replicas: three\n",
     "a.yaml:10: Deployment d: "
 )]
@@ -121,42 +139,45 @@ fn other_kinds_are_skipped_and_counted_without_being_parsed() {
     "{\"kind\":\"List\",\"items\":[\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}},\n{\"kind\":\"Deployment\",\n\"metadata\":{\"name\":\"d\"},\n\"spec\":{\"replicas\":\"three\"}}]}",
     "a.yaml:5: Deployment d: "
 )]
-#[case::behind_a_broken_json_document(
+#[case::after_a_broken_json_document(
     "{\"kind\":\n}\n---\n{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}",
     "a.yaml:2: not JSON to its end"
 )]
-#[case::items_that_are_no_list("kind: List\nitems:\n  a: b\n---\nkind: Namespace\nmetadata: {name: a}\n", "a.yaml:1: ")]
+#[case::items_that_are_not_a_list(
+    "kind: List\nitems:\n  a: b\n---\nkind: Namespace\nmetadata: {name: a}\n",
+    "a.yaml:1: "
+)]
 #[case::no_kind("kind: Namespace\nmetadata:\n  name: a\n---\nmetadata:\n  name: x\n", "a.yaml:5: ")]
-fn what_cannot_be_read_is_named_and_the_rest_goes_on(#[case] text: &str, #[case] place: &str) {
-    let all = take(text);
+fn what_cannot_be_read_is_reported_and_the_rest_goes_on(#[case] text: &str, #[case] place: &str) {
+    let all = decode(text);
 
     assert_eq!(all.found.len(), 1, "{:?}", all.found);
-    let problem = all.problems.first().expect("it is named").to_string();
+    let problem = all.problems.first().expect("it is reported").to_string();
     assert!(problem.starts_with(place), "{problem}");
-    assert!(!problem.contains(" at line "), "the file and the line are the only place: {problem}");
+    assert!(!problem.contains(" at line "), "only the file and the line give the position: {problem}");
 }
 
 #[test]
-fn what_is_not_text_is_named() {
-    let mut texts = Texts::default();
-    texts.add("a.yaml".into(), b"kind: Namespace\n\xff\xfe".to_vec());
-    let all = look_into(texts);
+fn a_file_that_is_not_text_is_reported() {
+    let mut files = RawFiles::default();
+    files.add("a.yaml".into(), b"kind: Namespace\n\xff\xfe".to_vec());
+    let all = decode_files(files);
 
     assert_eq!(all.problems[0].to_string(), "a.yaml:2: not UTF-8 text; save it as UTF-8");
 }
 
 #[test]
-fn our_own_config_maps_are_found_among_others() {
-    let all = take(
+fn the_operators_config_maps_are_found_among_others() {
+    let all = decode(
         "kind: ConfigMap\nmetadata:\n  name: caretaker-state\n  namespace: caretaker-system\ndata:\n  namespaces: '{}'\n---\nkind: ConfigMap\nmetadata:\n  name: other\n",
     );
 
-    assert_eq!(all.settings["caretaker-state"]["namespaces"], "{}");
+    assert_eq!(all.operator.0["caretaker-state"]["namespaces"], "{}");
     assert_eq!(all.skipped, 1);
 }
 
 #[rstest]
-#[case::in_a_list_with_a_remark(
+#[case::in_a_list_with_a_comment(
     "kind: List\nitems:\n# ours\n- kind: ConfigMap\n  metadata: {name: caretaker-config, namespace: caretaker-system}\n  data: {config.yaml: x}\n"
 )]
 #[case::in_a_flow_list(
@@ -166,15 +187,15 @@ fn our_own_config_maps_are_found_among_others() {
     "kind: ConfigMapList\nitems: [{metadata: {name: caretaker-config, namespace: caretaker-system}, data: {config.yaml: x}}]\n"
 )]
 #[case::in_an_array(r#"[{"kind": "ConfigMap", "metadata": {"name": "caretaker-config", "namespace": "caretaker-system"}, "data": {"config.yaml": "x"}}]"#)]
-fn our_own_config_maps_are_found(#[case] text: &str) {
-    let all = take(text);
+fn the_operators_config_maps_are_found(#[case] text: &str) {
+    let all = decode(text);
 
-    assert_eq!(all.settings["caretaker-config"]["config.yaml"], "x");
+    assert_eq!(all.operator.0["caretaker-config"]["config.yaml"], "x");
     assert!(all.problems.is_empty(), "{:?}", all.problems);
 }
 
 #[test]
-fn files_are_found_by_their_endings_and_what_cannot_be_read_is_named() {
+fn files_are_found_by_their_endings_and_what_cannot_be_read_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.YAML", "b.Yml", "c.JSON", "d.txt"] {
         std::fs::write(folder.path().join(name), "{\"kind\":\"Namespace\",\"metadata\":{\"name\":\"a\"}}").unwrap();
@@ -182,24 +203,24 @@ fn files_are_found_by_their_endings_and_what_cannot_be_read_is_named() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("e.yaml")).unwrap();
     std::os::unix::fs::symlink(".", folder.path().join("loop")).unwrap();
 
-    let all = look_into(Texts::read(folder.path()).unwrap());
+    let all = decode_files(RawFiles::read(folder.path()).unwrap());
 
     assert_eq!((all.files, all.found.len(), all.problems.len()), (3, 3, 1));
     let problem = all.problems[0].to_string();
     assert!(problem.contains("e.yaml: cannot be read"), "{problem}");
-    assert!(Texts::read(&folder.path().join("nowhere")).is_err(), "what is named has to exist");
+    assert!(RawFiles::read(&folder.path().join("nowhere")).is_err(), "a path that is given must exist");
 }
 
 #[test]
-fn nesting_without_end_is_a_problem_and_no_crash() {
+fn endless_nesting_is_a_problem_and_no_crash() {
     for (open, count) in [("[", 200_000), ("{\"a\":", 200_000), ("[{a: ", 100_000), ("- ", 100_000)] {
-        let all = take(&open.repeat(count));
+        let all = decode(&open.repeat(count));
 
         assert!(all.found.is_empty() && !all.problems.is_empty(), "{open}");
     }
 }
 
-/// A Deployment long enough to be read in short, with words of its own in all the wrong places.
+/// A Deployment long enough to be pruned, with the names of fields in the wrong places.
 fn long_deployment(replicas: &str) -> String {
     let filler: Vec<String> = (0..60).map(|i| format!("        k{i}: []\n")).collect();
     let filler = filler.concat();
@@ -208,41 +229,50 @@ fn long_deployment(replicas: &str) -> String {
     )
 }
 
-#[test]
-fn what_is_left_out_before_parsing_changes_nothing_that_matters() {
-    let all = take(&long_deployment("3"));
-
-    let found = &all.found[0];
-    assert_eq!(found.object.metadata.annotation("note"), Some("containers:\nstatus:\nkept\n"));
-    let mut observation = observe::Observation::default();
-    all.found.iter().for_each(|f| observation.add(&f.kind, &f.object));
-    let mut deployment = found.object.clone();
-    deployment.metadata.namespace = "a".to_owned();
-    observation.add("Deployment", &deployment);
-    assert_eq!(observation.subjects()[0].workloads[0].to_string(), "Deployment/d: 3 replicas");
+/// A YAML piece as it is in the middle of a file.
+fn piece(text: &str) -> Piece<'_> {
+    let (mut pieces, _) = split::pieces(text);
+    let first = pieces.swap_remove(0);
+    Piece { last: false, ..first }
 }
 
 #[test]
-fn what_fails_in_short_is_named_by_its_place_in_full() {
+fn pruning_changes_nothing_that_is_read() {
+    let text = long_deployment("3");
+    let deployment = piece(&text);
+    let pruned = deployment.prune(namespaces().unread_fields("apps/v1", "Deployment")).expect("it is long");
+    let value: Value = Document::Yaml(&pruned).decode().expect("YAML");
+
+    assert!(!pruned.contains("k59:") && !pruned.contains("replicas: 9"), "{pruned}");
+    assert_eq!(value["metadata"]["annotations"]["note"], "containers:\nstatus:\nkept\n");
+    let all = decode(&text.replace("  name: d\n", "  name: d\n  namespace: a\n"));
+    let mut cache = NamespaceCache::default();
+    all.found.into_iter().for_each(|found| cache.update(&found.object.0, found.object.1));
+    assert_eq!(cache.subjects()[0].workloads[0].to_string(), "Deployment/d: 3 replicas");
+}
+
+#[test]
+fn an_error_in_a_pruned_object_has_the_line_in_the_file() {
     let text = long_deployment("three");
     let line = text.lines().position(|l| l.contains("three")).unwrap() + 1;
 
-    let all = take(&text);
+    let all = decode(&text);
 
     assert!(all.problems[0].to_string().starts_with(&format!("a.yaml:{line}: Deployment d: ")), "{}", all.problems[0]);
 }
 
 #[test]
-fn a_remark_at_the_margin_does_not_make_the_status_part_of_the_spec() {
+fn a_comment_at_the_margin_does_not_make_the_status_part_of_the_spec() {
     let text =
-        long_deployment("3").replace("  replicas: 3\nstatus:\n  replicas: 9", "status:\n# a remark\n  replicas: 0");
+        long_deployment("3").replace("  replicas: 3\nstatus:\n  replicas: 9", "status:\n# a comment\n  replicas: 0");
 
-    let all = take(&text);
+    let all = decode(&text);
 
-    assert!(format!("{:?}", all.found[0].object).contains("replicas: None"), "{:?}", all.found[0].object);
+    // Without a count in the spec it is one, as for the API server.
+    assert!(format!("{:?}", all.found[0].object).contains("replicas: 1,"), "{:?}", all.found[0].object);
 }
 
-/// A StatefulSet long enough to be read in short, and another one that nobody can read.
+/// A StatefulSet long enough to be pruned, and another one that cannot be read.
 fn stateful_sets() -> String {
     let filler = "        - {name: filler, image: filler}\n".repeat(30);
     let set = format!(
@@ -254,23 +284,41 @@ fn stateful_sets() -> String {
 }
 
 #[test]
-fn each_keeper_reads_the_same_object_in_its_own_way_and_what_nobody_can_read_is_named_once() {
-    let mut texts = Texts::default();
-    texts.add("a.yaml".into(), stateful_sets().into_bytes());
-    let mut all = Manifests::of(&texts);
+fn each_keeper_decodes_an_object_by_its_own_source_and_an_error_is_reported_once() {
+    let mut files = RawFiles::default();
+    files.add("a.yaml".into(), stateful_sets().into_bytes());
+    let mut all = ManifestSet::split(&files);
 
-    let (namespaces, toys) = (all.parse::<Namespaces>(), all.parse::<Toys>());
+    let (namespaces, toys) = (all.decode(namespaces()), all.decode(&Sources::of(&Toys)));
 
     assert_eq!(namespaces.iter().map(|f| f.kind.as_str()).collect::<Vec<_>>(), ["StatefulSet"]);
+    let lit = |(_, change): &Delivered<Rows<Toy>>| matches!(change, Change::Apply(Observed { row, .. }) if row.lit);
     assert_eq!(
-        toys.iter().map(|f| (f.kind.as_str(), f.object.is_lit())).collect::<Vec<_>>(),
+        toys.iter().map(|f| (f.kind.as_str(), lit(&f.object))).collect::<Vec<_>>(),
         [("StatefulSet", true), ("Toy", false)]
     );
     assert_eq!(all.problems.len(), 1, "{:?}", all.problems);
-    assert_eq!((all.taken(), all.skipped(|kind| kind != "Pod")), (2, 1));
+    assert_eq!((all.decoded(), all.skipped(|_, kind| kind != "Pod")), (2, 1));
 }
 
-/// What people and tools put between the lines of a manifest.
+#[rstest]
+#[case::another_group("apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: a\n", 1)]
+#[case::another_group_in_json(r#"{"apiVersion":"serving.knative.dev/v1","kind":"Service","metadata":{"name":"a"}}"#, 1)]
+#[case::another_group_in_a_list(
+    "kind: List\nitems:\n- apiVersion: serving.knative.dev/v1\n  kind: Service\n  metadata: {name: a}\n",
+    1
+)]
+#[case::another_group_in_flow_style("{apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a}}", 1)]
+#[case::another_group_with_an_anchor("apiVersion: &v serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: a\n", 1)]
+#[case::another_version("apiVersion: apps/v1beta1\nkind: Deployment\nmetadata:\n  name: a\n", 0)]
+#[case::quoted("apiVersion: \"v1\"\nkind: Service\nmetadata:\n  name: a\n", 0)]
+fn an_object_of_another_api_group_is_skipped(#[case] text: &str, #[case] skipped: usize) {
+    let all = decode(text);
+
+    assert_eq!((all.skipped, all.found.len(), all.problems.len()), (skipped, 1 - skipped, 0));
+}
+
+/// What may be between the lines of a manifest.
 fn between() -> impl Strategy<Value = String> {
     let indent = || proptest::sample::select(vec![0_usize, 2, 4, 6, 8]);
     prop_oneof![
@@ -281,18 +329,18 @@ fn between() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The blocks of an object in any order, each line with something before it.
+/// The blocks of an object in any order, with something before each line.
 fn shuffled(blocks: Vec<String>) -> impl Strategy<Value = String> {
     Just(blocks).prop_shuffle().prop_flat_map(|blocks| {
         let lines: Vec<String> = blocks.concat().lines().map(str::to_owned).collect();
         let count = lines.len();
         (Just(lines), proptest::collection::vec(between(), count)).prop_map(|(lines, between)| {
-            // Between the lines of a block scalar a remark would be text, or the end of it.
-            let quiet = |line: &str| line.contains("TEXT");
+            // Inside of a block scalar a comment would be text, or the end of it.
+            let in_scalar = |line: &str| line.contains("TEXT");
             lines
                 .iter()
                 .zip(between)
-                .map(|(line, before)| if quiet(line) { format!("{line}\n") } else { format!("{before}{line}\n") })
+                .map(|(line, before)| if in_scalar(line) { format!("{line}\n") } else { format!("{before}{line}\n") })
                 .collect()
         })
     })
@@ -326,7 +374,7 @@ fn workload() -> impl Strategy<Value = String> {
     })
 }
 
-/// As `kubectl get -o yaml` has it in its lists.
+/// The object as an item of a list, as `kubectl get -o yaml` prints it.
 fn as_item(text: &str) -> String {
     let lines = text.lines().map(|l| if l.is_empty() || l.starts_with('#') { l.to_owned() } else { format!("  {l}") });
     let text = lines.collect::<Vec<_>>().join("\n");
@@ -338,33 +386,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn read_in_short_or_in_full_an_object_is_the_same(object in workload(), as_an_item in any::<bool>()) {
+    fn a_pruned_object_is_decoded_like_the_whole_object(object in workload(), as_an_item in any::<bool>()) {
         let text = if as_an_item { as_item(&object) } else { object };
-        let (pieces, _) = cut::pieces(&text);
-        let [piece] = pieces.as_slice() else { panic!("{pieces:?}") };
-        let piece = Piece { last: false, kind: piece.kind.clone(), text: piece.text.clone(), ..*piece };
+        let (sources, piece) = (namespaces(), piece(&text));
 
-        let short = piece.in_short(Namespaces::needless("Deployment"));
-        let short = short.as_deref().unwrap_or(&piece.text);
+        let pruned = piece.prune(sources.unread_fields("", "Deployment"));
+        let pruned = pruned.as_deref().unwrap_or(&piece.text);
 
-        prop_assert!(short.len() < piece.text.len(), "nothing was left out of\n{}", piece.text);
-        let read = |text: &str| if as_an_item {
-            parse::yaml::<Vec<Manifest>>(text).map(|m| format!("{m:?}")).map_err(|e| e.why)
-        } else {
-            parse::yaml::<Manifest>(text).map(|m| format!("{m:?}")).map_err(|e| e.why)
+        prop_assert!(pruned.len() < piece.text.len(), "nothing was left out of\n{}", piece.text);
+        let decode = |text: &str| {
+            let row = sources.decode("", "Deployment", piece.document(text)).expect("a source");
+            let metadata = piece.document(text).decode::<Value>().map(|value| value["metadata"].to_string());
+            (row.map_err(|e| e.reason), metadata.map_err(|e| e.reason))
         };
-        let full = read(&piece.text);
-        prop_assert!(full.is_ok(), "{full:?}\n{}", piece.text);
-        prop_assert_eq!(read(short), full, "{}\nbecame\n{}", &piece.text, short);
+        let full = decode(&piece.text);
+        prop_assert!(matches!(full, (Ok((_, Change::Apply(_))), Ok(_))), "{full:?}\n{}", piece.text);
+        prop_assert_eq!(decode(pruned), full, "{}\nbecame\n{}", &piece.text, pruned);
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in "(kind: (Namespace|List|Deployment)\n|items:\n|- |  |metadata:\n|name: a\n|---\n|\\{|\\}|\"|[a-z\u{e9}:\\[ \n]){0,40}") {
-        take(&text);
+    fn no_manifest_causes_a_panic(text in "(kind: (Namespace|List|Deployment)\n|items:\n|- |  |metadata:\n|name: a\n|---\n|\\{|\\}|\"|[a-z\u{e9}:\\[ \n]){0,40}") {
+        decode(&text);
     }
 
     #[test]
-    fn nor_any_other(text in any::<String>()) {
-        take(&text);
+    fn no_text_causes_a_panic(text in any::<String>()) {
+        decode(&text);
     }
 }

@@ -1,4 +1,4 @@
-//! Pools, pods and endpoints on a real API server, for an operator of its own.
+//! Pools, pods and endpoints on a real API server with an operator of its own.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -11,7 +11,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Pat
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use crate::operator::{self, LIMIT};
+use crate::operator::{self, TIMEOUT};
 
 const SPIDERPOOL: &str = "spiderpool.spidernet.io/v2beta1";
 
@@ -34,7 +34,7 @@ impl Pools {
         Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("shop")).await.unwrap();
         let pools = Self { cluster, client };
         // An API that was just established may take a moment to be served.
-        until("pools to be served", LIMIT, async || {
+        until("pools to be served", TIMEOUT, async || {
             Ok(pools.api("SpiderIPPool").list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string()))
         })
         .await
@@ -92,7 +92,7 @@ impl Pools {
         made.metadata.uid.unwrap()
     }
 
-    /// Whoever has this name goes at once, without a word to anybody.
+    /// Deletes the pod at once, without its grace period.
     pub async fn force_delete(&self, pod: &str) {
         self.api("Pod").delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
     }
@@ -150,7 +150,7 @@ impl Pools {
 
     /// Waits until exactly these addresses are held.
     pub async fn holds(&self, pool: &str, ips: &[&str]) {
-        until(&format!("{pool} to hold {ips:?}"), LIMIT, async || {
+        until(&format!("{pool} to hold {ips:?}"), TIMEOUT, async || {
             let held: Vec<String> = self.records(pool).await.into_keys().collect();
             Ok(if held == ips { Ok(()) } else { Err(format!("{held:?}")) })
         })
@@ -163,9 +163,9 @@ impl Pools {
         all.into_iter().filter_map(|endpoint| endpoint.metadata.name).collect()
     }
 
-    /// Waits until exactly these endpoints are there.
+    /// Waits until exactly these endpoints exist.
     pub async fn has_endpoints(&self, names: &[&str]) {
-        until(&format!("the endpoints {names:?}"), LIMIT, async || {
+        until(&format!("the endpoints {names:?}"), TIMEOUT, async || {
             let all = self.endpoints().await;
             Ok(if all == names { Ok(()) } else { Err(format!("{all:?}")) })
         })
@@ -178,7 +178,7 @@ pub fn record(ip: &str, pod: &str, uid: &str) -> (String, String, String) {
     (ip.to_owned(), pod.to_owned(), uid.to_owned())
 }
 
-/// Of a pod that never was.
+/// A record of a pod that never existed.
 pub fn leaked(number: usize) -> (String, String, String) {
     let ip = format!("10.0.{}.{}", number / 250, number % 250 + 1);
     (

@@ -1,4 +1,4 @@
-//! A cluster that sends its audit events to an operator, and people who use it.
+//! A cluster that sends its audit events to an operator, and users of it.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -18,23 +18,23 @@ use tempfile::TempDir;
 
 use crate::operator::{self, ACTIVITY, DELETE_AFTER, Operator, SLEEP_AFTER, merge, settings};
 
-/// The tests look around as `admin`, which is nobody's use here.
+/// The tests themselves read as `admin`, which does not count as use here.
 pub const SETTINGS: &str = "
 keepers:
   namespaces:
     activity:
-      canary: 10s
+      canaryInterval: 10s
       ignore:
         users: [admin]
 ";
 
-pub struct Scene {
+pub struct AuditedCluster {
     pub audited: Audited,
     pub client: Client,
     settings: (TempDir, PathBuf),
 }
 
-impl Scene {
+impl AuditedCluster {
     pub async fn new(builder: ClusterBuilder) -> Self {
         Self::with(builder, SETTINGS).await
     }
@@ -44,8 +44,8 @@ impl Scene {
         Self::of(Audited::start(program, builder).await.unwrap(), text).await
     }
 
-    /// Everything is sent, also what the policy that is printed leaves out.
-    pub async fn hearing_all(builder: ClusterBuilder, text: &str) -> Self {
+    /// Everything is sent, even what the printed policy leaves out.
+    pub async fn receiving_all(builder: ClusterBuilder, text: &str) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_caretaker"));
         Self::of(Audited::start_hearing_all(program, builder).await.unwrap(), text).await
     }
@@ -66,26 +66,26 @@ impl Scene {
         let kubeconfig = self.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
         let args = self.args();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let operator = operator::operate(&kubeconfig, &args).await;
+        let operator = operator::start_operator(&kubeconfig, &args).await;
         operator.ready().await;
         operator
     }
 
-    /// A namespace with a Deployment, that sleeps after so much silence.
-    pub async fn furnish(&self, name: &str, sleep_after: &str) {
-        self.furnish_with(name, json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" })).await;
+    /// Creates a namespace with a Deployment; it sleeps after so much idle time.
+    pub async fn create_namespace(&self, name: &str, sleep_after: &str) {
+        self.create_namespace_with(name, json!({ SLEEP_AFTER: sleep_after, DELETE_AFTER: "24h" })).await;
     }
 
-    /// The same with other labels, which it gets last and at once.
-    pub async fn furnish_with(&self, name: &str, labels: Value) {
+    /// The same with other labels, which are all set last.
+    pub async fn create_namespace_with(&self, name: &str, labels: Value) {
         self.cluster().namespace(name).await.unwrap();
         let deployment = mk_deployment(name, "web").replicas(2);
         Api::namespaced(self.client.clone(), name).create(&PostParams::default(), &deployment).await.unwrap();
         merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
     }
 
-    /// Something that is audited, and nobody's use.
-    pub async fn stir(&self, name: &str) {
+    /// Causes an audit event that does not count as use.
+    pub async fn cause_event(&self, name: &str) {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");
         let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
         maps.patch(name, &PatchParams::apply("test"), &Patch::Apply(map)).await.unwrap();
@@ -98,21 +98,21 @@ impl Scene {
         args
     }
 
-    /// A kubectl of somebody who may do everything in every namespace.
-    pub async fn person(&self, name: &str) -> Person {
-        let role = format!("{name}-does-everything");
+    /// A kubectl of a user with all rights.
+    pub async fn user(&self, name: &str) -> User {
+        let role = format!("{name}-admin");
         let post = PostParams::default();
         let roles: Api<ClusterRole> = Api::all(self.client.clone());
         roles.create(&post, &mk_cluster_role(&role, &[("*", "*", "*")])).await.unwrap();
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
         bindings.create(&post, &mk_binding_to_user(&role, name)).await.unwrap();
-        Person {
+        User {
             kubectl: self.cluster().program(Program::Kubectl).unwrap(),
             kubeconfig: self.cluster().user_kubeconfig(name, None).unwrap(),
         }
     }
 
-    /// What a namespace says of its last use.
+    /// The last use in the annotation of a namespace.
     pub async fn activity(&self, name: &str) -> Value {
         let namespace = Api::<Namespace>::all(self.client.clone()).get(name).await.unwrap();
         let text = namespace.metadata.annotations.unwrap_or_default().remove(ACTIVITY).unwrap_or_default();
@@ -120,18 +120,18 @@ impl Scene {
     }
 }
 
-/// Somebody with a kubectl.
-pub struct Person {
+/// A user with a kubectl.
+pub struct User {
     kubectl: PathBuf,
     pub kubeconfig: PathBuf,
 }
 
-impl Person {
-    /// A kubectl that goes on until it is dropped.
-    pub fn begin(&self, args: &[&str]) -> Begun {
+impl User {
+    /// A kubectl that runs until it is dropped.
+    pub fn start(&self, args: &[&str]) -> RunningProcess {
         let mut command = Command::new(&self.kubectl);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(args);
-        Begun(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        RunningProcess(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
     }
 
     pub fn kubectl(&self, args: &[&str]) -> String {
@@ -141,10 +141,10 @@ impl Person {
     }
 }
 
-/// A process that ends with this.
-pub struct Begun(Child);
+/// A process that ends when this is dropped.
+pub struct RunningProcess(Child);
 
-impl Drop for Begun {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
@@ -152,9 +152,9 @@ impl Drop for Begun {
     }
 }
 
-/// Sends a batch to a receiver as an API server does; returns the status of the answer.
-pub async fn post(scene: &Scene, token: Option<&str>, body: &str) -> u16 {
-    let mut config = Config::new(format!("https://{}", scene.audited.args()[1]).parse().unwrap());
+/// Sends a batch to the receiver as an API server does; returns the status code.
+pub async fn post(cluster: &AuditedCluster, token: Option<&str>, body: &str) -> u16 {
+    let mut config = Config::new(format!("https://{}", cluster.audited.args()[1]).parse().unwrap());
     (config.accept_invalid_certs, config.default_retry) = (true, false);
     config.auth_info.token = token.map(|token| token.to_owned().into());
     let client = Client::try_from(config).unwrap();

@@ -1,4 +1,4 @@
-//! `caretaker run` as a process of its own, and a cluster for it alone.
+//! `caretaker run` as a process, and a cluster of its own.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -23,15 +23,15 @@ pub const STATE: &str = "sleepmode.kubefree.com/state";
 pub const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 pub const LEGACY_REPLICAS: &str = "sleepmode.kubefree.com/legacy-replicas";
 
-/// Longer than anything here takes on a busy machine; shorter than anybody would wait.
-pub const LIMIT: Duration = Duration::from_mins(1);
+/// Longer than anything here takes on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Starts `caretaker run` with this kubeconfig, and returns when it answers.
-pub async fn operate(kubeconfig: &Path, args: &[&str]) -> Operator {
+/// Starts `caretaker run` with this kubeconfig, and returns when it serves its health.
+pub async fn start_operator(kubeconfig: &Path, args: &[&str]) -> Operator {
     Operator::start(Path::new(env!("CARGO_BIN_EXE_caretaker")), kubeconfig, args).await.unwrap()
 }
 
-/// A control plane for one operator, with the namespace that it lives in.
+/// A control plane for one operator, with the operator's own namespace.
 pub async fn cluster() -> (Cluster, Client) {
     let cluster = Cluster::builder().start().await.unwrap();
     let client = cluster.client().await.unwrap();
@@ -39,8 +39,8 @@ pub async fn cluster() -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// A namespace with one Deployment, that sleeps after a second of silence and is not deleted today.
-pub async fn furnish(client: &Client, name: &str, replicas: i32) {
+/// Creates a namespace with one Deployment; it sleeps after a second without use, and is not deleted today.
+pub async fn create_namespace(client: &Client, name: &str, replicas: i32) {
     let post = PostParams::default();
     Api::all(client.clone()).create(&post, &mk_namespace(name)).await.unwrap();
     let deployment = mk_deployment(name, "web").replicas(replicas);
@@ -48,26 +48,27 @@ pub async fn furnish(client: &Client, name: &str, replicas: i32) {
     label(client, name, second() + 1).await;
 }
 
-/// Labels a namespace that is furnished, as used then: it is not due before everything in it is there.
+/// Labels a namespace as used at that time. Labels come last, so that it is not due before it is complete.
 pub async fn label(client: &Client, name: &str, used_at: i64) {
     let labels = json!({ SLEEP_AFTER: "1s", DELETE_AFTER: "24h" });
     merge(client, name, json!({ "metadata": { "labels": labels, "annotations": { ACTIVITY: used(used_at) } } })).await;
 }
 
-/// The time, in seconds.
+/// The time in seconds since the epoch.
 pub fn second() -> i64 {
     caretaker_core::Timestamp::now().as_second()
 }
 
-/// Used so many seconds after the epoch; before it was made, nothing counts.
+/// The annotation of a use at so many seconds after the epoch. A use before the creation of the namespace
+/// does not count.
 pub fn used(second: i64) -> String {
     let at = caretaker_core::Timestamp::from_second(second).unwrap();
     json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
         .to_string()
 }
 
-/// Somebody uses it now, for a minute: no second passes in which it could fall asleep again.
-pub async fn touch(client: &Client, name: &str) {
+/// Uses the namespace for the next minute, so that it cannot fall asleep again at once.
+pub async fn use_namespace(client: &Client, name: &str) {
     annotate(client, name, ACTIVITY, Some(&used(second() + 60))).await;
 }
 
@@ -75,14 +76,14 @@ pub async fn annotate(client: &Client, name: &str, key: &str, value: Option<&str
     merge(client, name, json!({ "metadata": { "annotations": { key: value } } })).await;
 }
 
-/// Somebody else writes the namespace.
+/// Patches the namespace as another client.
 pub async fn merge(client: &Client, name: &str, patch: Value) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
 /// The state of a namespace and the replicas of its Deployment.
-pub async fn look(client: &Client, name: &str) -> (String, i32) {
+pub async fn state_of(client: &Client, name: &str) -> (String, i32) {
     let namespace = Api::<Namespace>::all(client.clone()).get(name).await.unwrap();
     let state = namespace.metadata.labels.unwrap_or_default().remove(STATE).unwrap_or_default();
     let deployment = Api::<Deployment>::namespaced(client.clone(), name).get("web").await.unwrap();
@@ -90,16 +91,16 @@ pub async fn look(client: &Client, name: &str) -> (String, i32) {
 }
 
 /// Waits until a namespace is in a state with so many replicas.
-pub async fn becomes(client: &Client, name: &str, state: &str, replicas: i32) {
-    until(&format!("{name} to be {state} with {replicas}"), LIMIT, async || {
-        let found = look(client, name).await;
+pub async fn wait_for_state(client: &Client, name: &str, state: &str, replicas: i32) {
+    until(&format!("{name} to be {state} with {replicas}"), TIMEOUT, async || {
+        let found = state_of(client, name).await;
         Ok(if found == (state.to_owned(), replicas) { Ok(()) } else { Err(format!("{found:?}")) })
     })
     .await
     .unwrap();
 }
 
-/// A file of settings.
+/// A file with settings.
 pub fn settings(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
@@ -107,7 +108,7 @@ pub fn settings(text: &str) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A command of a person, on this cluster.
+/// Runs a command on this cluster: exit code, standard output, standard error.
 pub fn caretaker(cluster: &Cluster, args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
         .args(args)

@@ -12,6 +12,7 @@ use crate::Context;
 use crate::controller::{Batch, Controller, Leadership, Role, Standby};
 use crate::planner::{Admitted, Judged};
 use crate::state::{StateStore, Versioned};
+use crate::watch::jittered;
 
 /// Until the state is tried again that could not be read or written.
 const STATE_RETRY: Duration = Duration::from_secs(1);
@@ -28,11 +29,6 @@ pub(super) struct Round<K: Controller> {
 pub(super) fn standby_acts<K: Controller>(keeper: &K, context: &Context) -> bool {
     let acts = matches!(keeper.leadership(), Leadership::Lease { standby: Standby::ActsAtResync });
     acts && context.standby.is_some()
-}
-
-/// Up to a tenth later than the interval, so that not all replicas judge at once.
-pub(super) fn next_resync(context: &Context) -> Instant {
-    Instant::now() + context.resync_interval.mul_f64(1.0 + 0.1 * fastrand::f64())
 }
 
 impl<K: Controller> ControlLoop<K> {
@@ -67,7 +63,7 @@ impl<K: Controller> ControlLoop<K> {
         if !is_due {
             return None;
         }
-        self.standby_resync = Some(next_resync(&self.context));
+        self.standby_resync = Some(jittered(self.context.resync_interval));
         self.rejudge_held = true;
         let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
         self.planner.mark_all_dirty(&feed.cache);

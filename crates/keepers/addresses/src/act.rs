@@ -1,61 +1,86 @@
-//! What can be done, as data, and how it is done.
+//! What can be done, as data; what it is confirmed by, and how it is written.
 
-mod carry_out;
-mod look;
+mod apply;
+mod read_live;
 
-use caretaker_core::Timestamp;
+use caretaker_core::{ActionKind, Permission, actions};
 
-use crate::subject::{Subject, World};
+use crate::api::{GROUP, Kind};
+use crate::subject::Subject;
 
-pub use carry_out::{Sight, Undone, carry_out, confirm};
+pub(crate) use apply::apply;
+pub(crate) use read_live::read_live;
 
-/// What is done to a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// The record of an address is taken out of its pool.
-    Release,
-    /// An endpoint that speaks of nobody is removed.
-    Remove,
-    /// The count of a pool is set to the number of its records.
-    Recount,
-    /// Nothing is done; it is only told.
-    Tell,
+const fn get(kind: Kind) -> Permission {
+    Permission::on(kind.source(), "get")
 }
 
-impl caretaker_core::Action for Action {
-    /// All that is done gives something back to a pool.
-    fn name(&self) -> &'static str {
-        if *self == Self::Tell { "announce" } else { "release" }
-    }
+const PATCH_POOL_STATUS: Permission = Permission::resource("patch", GROUP, "spiderippools/status");
 
-    /// Only a record keeps an address from somebody else.
-    fn guarded(&self) -> bool {
-        *self == Self::Release
+/// A release reads the pool and everything that its judgement depends on.
+const RELEASE: &[Permission] = &[
+    get(Kind::Pool),
+    get(Kind::Endpoint),
+    get(Kind::Pod),
+    get(Kind::StatefulSet),
+    get(Kind::VmInstance),
+    get(Kind::Vm),
+    get(Kind::Node),
+    PATCH_POOL_STATUS,
+];
+
+/// Pools are not read again for an endpoint.
+const DELETE_ENDPOINT: &[Permission] = &[
+    get(Kind::Endpoint),
+    get(Kind::Pod),
+    get(Kind::StatefulSet),
+    get(Kind::VmInstance),
+    get(Kind::Vm),
+    get(Kind::Node),
+    Permission::on(Kind::Endpoint.source(), "patch"),
+    Permission::on(Kind::Endpoint.source(), "delete"),
+];
+
+const RECOUNT: &[Permission] = &[get(Kind::Pool), PATCH_POOL_STATUS];
+
+actions! {
+    /// What is done to a subject.
+    #[derive(Copy)]
+    pub enum Action {
+        /// Removes the record of the address from its pool.
+        // A pod may wait for an address. Endpoints are many, and each takes several calls: pools come first.
+        Release => ActionKind::destructive("release").removes_subject().priority().needs(RELEASE),
+        /// Deletes the endpoint and removes its finalizer.
+        DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().needs(DELETE_ENDPOINT),
+        /// Sets the pool's count to the number of its records.
+        Recount => ActionKind::plain("recount").confirmed().needs(RECOUNT),
+        /// Reports the subject; nothing is written to it.
+        Warn => ActionKind::plain("warn"),
     }
 }
 
-/// What an action consists of, in order.
+/// What an action writes, in order.
 #[must_use]
-pub fn steps(subject: &Subject, action: Action) -> Vec<String> {
-    match (subject, action) {
-        (Subject::Address(address), _) => vec![format!(
-            "SpiderIPPool {}: take {} of {} out of status.allocatedIPs, and set status.allocatedIPCount to the records \
-             that are left, in one write",
+pub fn describe_steps(subject: &Subject) -> Vec<String> {
+    match subject {
+        Subject::Address(address) => vec![format!(
+            "SpiderIPPool {}: remove {} of {} from status.allocatedIPs, and set status.allocatedIPCount to the number \
+             of records that are left, in one write",
             address.pool, address.ip, address.holder.key
         )],
-        (Subject::Endpoint(endpoint), _) => vec![
+        Subject::Endpoint(endpoint) => vec![
             format!("SpiderEndpoint {}: delete it", endpoint.holder.key),
-            format!("SpiderEndpoint {}: take its finalizer away", endpoint.holder.key),
+            format!("SpiderEndpoint {}: remove its finalizer", endpoint.holder.key),
         ],
-        (Subject::Pool(pool), _) => {
+        Subject::Pool(pool) => {
             vec![format!("SpiderIPPool {}: set status.allocatedIPCount to {}", pool.name, pool.records)]
         }
     }
 }
 
-/// How a subject looks once the action is done; `None` if it is gone.
+/// The subject after the action; `None` if it is gone.
 #[must_use]
-pub fn after(subject: Subject, action: &Action, _: &World, _: Timestamp) -> Option<Subject> {
+pub fn simulate(subject: Subject, action: Action) -> Option<Subject> {
     match (subject, action) {
         (Subject::Pool(mut pool), Action::Recount) => {
             pool.count = i64::try_from(pool.records).ok();

@@ -1,21 +1,25 @@
-//! The names on the wire: Spiderpool's resources, and what stands in them.
+//! Names on the wire: Spiderpool's resources, and the other kinds that are read.
 
 mod crds;
 mod ranges;
 mod records;
 mod uid;
 
-pub use crds::{Allocation, EndpointStatus, PoolSpec, PoolStatus, crds};
+pub use crds::{EndpointStatus, InterfaceIps, PoolSpec, PoolStatus, crds};
 pub use ranges::Ranges;
-pub use records::{Allocated, Entries, Entry, without};
+pub use records::{Allocated, Record, Records};
 pub use uid::{Identity, Uid};
 
-use caretaker_engine::api::Resource;
+use caretaker_core::SourceId;
+use caretaker_engine::source;
+use kube::core::ApiResource;
 
-/// The API group and version of Spiderpool's resources.
+/// The API group of Spiderpool's resources.
 pub const GROUP: &str = "spiderpool.spidernet.io";
 /// Their version.
 pub const VERSION: &str = "v2beta1";
+/// Both, as objects say it.
+pub const API_VERSION: &str = "spiderpool.spidernet.io/v2beta1";
 
 /// The finalizer of endpoints and pools.
 pub const FINALIZER: &str = "spiderpool.spidernet.io";
@@ -24,50 +28,106 @@ pub const FINALIZER: &str = "spiderpool.spidernet.io";
 pub const POOL: &str = "SpiderIPPool";
 /// The kind of an endpoint.
 pub const ENDPOINT: &str = "SpiderEndpoint";
-/// The kind of an address, which is no object of its own.
+/// The kind under which an address is shown; it is no object of its own.
 pub const IP: &str = "IP";
 
-/// How an endpoint calls an owner that is a StatefulSet.
-pub const STATEFUL_SET: &str = "StatefulSet";
-/// How it calls one that is a virtual machine of KubeVirt, at work.
-pub const MACHINE: &str = "VirtualMachineInstance";
-/// A virtual machine that may be at work or not, and keeps its addresses for the next time.
-pub const MACHINE_PLAN: &str = "VirtualMachine";
+/// The annotation in which Multus lists the addresses of all interfaces of a pod.
+pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-const SPIDERPOOL: &str = "/apis/spiderpool.spidernet.io/v2beta1";
+const KUBEVIRT: &str = "kubevirt.io";
 
-/// Everything that is read of a cluster. Pools come before pods: a pod that is born between two lists
-/// would look absent otherwise.
-pub static SOURCES: [Resource; 7] = [
-    Resource::new(SPIDERPOOL, "spiderippools", POOL).cluster_wide(),
-    Resource::new(SPIDERPOOL, "spiderendpoints", ENDPOINT),
-    Resource::new("/api/v1", "pods", "Pod"),
-    Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
-    Resource::new("/apis/kubevirt.io/v1", "virtualmachineinstances", MACHINE).optional(),
-    Resource::new("/apis/kubevirt.io/v1", "virtualmachines", MACHINE_PLAN).optional(),
-    Resource::new("/api/v1", "nodes", "Node").cluster_wide(),
-];
-
-/// The resource of a kind that is read here.
-///
-/// # Panics
-/// If the kind is not one of [`SOURCES`].
-#[must_use]
-pub fn resource(kind: &str) -> &'static Resource {
-    SOURCES.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
+/// The kinds that are read, in the order in which they are listed. Pools come before pods: a pod that is
+/// created between the two lists would look absent otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `SpiderIPPool`: the records of which pod has which address.
+    Pool,
+    /// `SpiderEndpoint`: the addresses of one pod.
+    Endpoint,
+    /// `Pod`.
+    Pod,
+    /// `StatefulSet`: whose pods keep their addresses.
+    StatefulSet,
+    /// `VirtualMachineInstance` of KubeVirt: a virtual machine that runs.
+    VmInstance,
+    /// `VirtualMachine` of KubeVirt: it may run or not, and keeps its addresses for the next start.
+    Vm,
+    /// `Node`.
+    Node,
 }
 
-/// Whether an object is of the API group that its kind has here. The items of a list may not say.
-pub(crate) fn is_of_our_group(kind: &str, api_version: &str) -> bool {
-    let theirs = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    api_version.is_empty() || SOURCES.iter().any(|s| s.kind == kind && s.group_and_version().0 == theirs)
+impl Kind {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [Self; 7] =
+        [Self::Pool, Self::Endpoint, Self::Pod, Self::StatefulSet, Self::VmInstance, Self::Vm, Self::Node];
+
+    /// The source that reads this kind.
+    #[must_use]
+    pub const fn source(self) -> SourceId {
+        SourceId(self.plural())
+    }
+
+    /// The kind that a source reads.
+    #[must_use]
+    pub fn of(source: SourceId) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.source() == source)
+    }
+
+    /// The name of the kind, as objects say it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pool => POOL,
+            Self::Endpoint => ENDPOINT,
+            Self::Pod => "Pod",
+            Self::StatefulSet => "StatefulSet",
+            Self::VmInstance => "VirtualMachineInstance",
+            Self::Vm => "VirtualMachine",
+            Self::Node => "Node",
+        }
+    }
+
+    const fn plural(self) -> &'static str {
+        match self {
+            Self::Pool => "spiderippools",
+            Self::Endpoint => "spiderendpoints",
+            Self::Pod => "pods",
+            Self::StatefulSet => "statefulsets",
+            Self::VmInstance => "virtualmachineinstances",
+            Self::Vm => "virtualmachines",
+            Self::Node => "nodes",
+        }
+    }
+
+    /// The API group; empty for the core group.
+    #[must_use]
+    pub const fn group(self) -> &'static str {
+        match self {
+            Self::Pool | Self::Endpoint => GROUP,
+            Self::Pod | Self::Node => "",
+            Self::StatefulSet => "apps",
+            Self::VmInstance | Self::Vm => KUBEVIRT,
+        }
+    }
+
+    /// The resource, as the API server is asked for it.
+    #[must_use]
+    pub fn resource(self) -> ApiResource {
+        let version = if self.group() == GROUP { VERSION } else { "v1" };
+        source::resource(self.group(), version, self.name(), self.plural())
+    }
+
+    /// True if its objects have the name of the pod that they are about.
+    pub(crate) const fn has_pod_name(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Pod | Self::VmInstance | Self::Vm)
+    }
 }
 
 /// The StatefulSet and the ordinal in the name of a pod: `web-3`.
 #[must_use]
 pub fn ordinal(pod: &str) -> Option<(&str, i64)> {
     let (set, number) = pod.rsplit_once('-')?;
-    // Kubernetes writes no zeros before an ordinal.
+    // Kubernetes writes no leading zeros.
     let digits =
         number == "0" || (!number.starts_with('0') && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
     (digits && !set.is_empty()).then_some(set).zip(number.parse().ok())

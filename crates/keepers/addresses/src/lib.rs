@@ -1,143 +1,171 @@
-//! The addresses keeper: leaked pod IPs return to their pools, live ones never do.
+//! The addresses keeper: leaked pod IPs are released to their pools, addresses in use never are.
 //!
-//! # The story
+//! # What it does
 //!
-//! Spiderpool gives each pod addresses out of pools, and writes into the pool whose they are. When a
-//! pod goes, its node gives them back. If the node dies, or the plugin fails, nobody does: the record
+//! Spiderpool allocates addresses of pools to pods, and writes a record of each into the pool. When a pod is
+//! deleted, its node releases its addresses. If the node fails, or the plugin does, nobody does: the record
 //! stays, the pool fills up, and one day no pod gets an address any more.
 //!
-//! This keeper looks at every record. If its pod is gone, or another one bears its name, the record is
-//! taken out at once. If its pod is going or has finished, it is taken out when the time is over that
-//! the pod was given. If its pod lives and uses other addresses, that is looked at twice. A pod of a
-//! StatefulSet that comes back under the same name gets its addresses back, so they are kept for it.
+//! This keeper judges every record. If its pod is gone or replaced, the record is removed at once. If its
+//! pod is terminating or has finished, the record is removed after the pod's grace period. If its pod runs
+//! with other addresses, the record is removed at the second sighting. A pod of a StatefulSet that is
+//! recreated under the same name gets its addresses back, so they are retained.
 //!
-//! # The rooms
+//! # Modules
 //!
-//! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
-//! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data, and does it: one
-//! write a pool, however many of its records go. [`report`] tells what each pool holds. The loop is the
-//! engine's.
+//! [`api`] has the names on the wire. [`observe`] turns API objects into a cache, and the cache into
+//! [`subject`]s. [`judge`] has the rules. [`act`] has the actions, their live reads and their writes: one
+//! write for each pool, however many of its records are removed. [`report`] has the facts and figures for
+//! people, [`metrics`] the metrics. `controller` connects all of that to the engine.
 //!
 //! # What it never does
 //!
-//! Release an address of a pod that lives and uses it, or may. Act on a record that it cannot read.
-//! Write a pool that has changed since it was read. Take a pod for absent that it has not asked for.
+//! - It never releases an address that a running pod uses or may use.
+//! - It never acts on a record that it cannot read.
+//! - It never writes a pool that has changed since it was read.
+//! - It never takes a pod for absent without asking the API server for it.
 
 pub mod act;
 pub mod api;
-pub mod counts;
+mod controller;
 pub mod judge;
+pub mod metrics;
 pub mod observe;
 pub mod report;
 pub mod subject;
-mod works;
 
-use caretaker_core::keeper::{Keeper, Name};
-use caretaker_core::rules::RuleTable;
-use caretaker_core::{Timestamp, Verdict, time};
+use caretaker_core::limits::{Breaker, Limits};
+use caretaker_core::{Keeper, Membership, ObjectRef, RuleId, SubjectRef, Timestamp, VerdictOf, time};
+use serde_json::{Value, json};
 
 use act::Action;
-use observe::Home;
-use subject::{Sighting, Subject, World};
+use judge::Rule;
+use metrics::Metrics;
+use subject::{Policy, Sighting, Subject, World};
 
 /// The keeper's name.
 pub const NAME: &str = "addresses";
 
-/// The keeper.
-#[derive(Debug, Clone, Copy)]
-pub struct Addresses;
+/// The keeper: its settings and its metrics.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses {
+    /// The settings.
+    pub policy: Policy,
+    /// The metrics, which count what was released.
+    pub metrics: Metrics,
+}
+
+impl Addresses {
+    /// A keeper with these settings.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, metrics: Metrics::default() }
+    }
+}
+
+/// The API object that is written for a subject: for an address its pool.
+pub(crate) fn object_of(subject: &Subject) -> ObjectRef<'_> {
+    let (kind, namespace, name, uid) = match subject {
+        Subject::Address(address) => (api::POOL, None, &*address.pool, &*address.pool_uid),
+        Subject::Pool(pool) => (api::POOL, None, &*pool.name, pool.uid.as_str()),
+        Subject::Endpoint(endpoint) => {
+            (api::ENDPOINT, Some(endpoint.namespace.as_str()), endpoint.name.as_str(), endpoint.uid.as_str())
+        }
+    };
+    ObjectRef { api_version: api::API_VERSION, kind, namespace, name, uid }
+}
 
 impl Keeper for Addresses {
-    const NAME: &'static str = NAME;
-    const LEAVES: bool = true;
     type Subject = Subject;
     type World = World;
     type Action = Action;
+    type Rule = Rule;
 
-    fn rules() -> &'static RuleTable<Subject, World, Action> {
-        &judge::RULES
+    fn name(&self) -> &'static str {
+        NAME
     }
 
-    fn name(subject: &Subject) -> Name<'_> {
+    fn subject_ref<'a>(&self, subject: &'a Subject) -> SubjectRef<'a> {
+        let object = object_of(subject);
         match subject {
             Subject::Address(address) => {
-                Name { kind: api::IP, namespace: None, name: &address.name, uid: &address.uid }
+                SubjectRef { kind: api::IP, namespace: None, name: &address.name, uid: &address.uid, object }
             }
-            Subject::Endpoint(endpoint) => Name {
-                kind: api::ENDPOINT,
-                namespace: Some(&endpoint.namespace),
-                name: &endpoint.name,
-                uid: &endpoint.uid,
-            },
-            Subject::Pool(pool) => Name { kind: api::POOL, namespace: None, name: &pool.name, uid: &pool.uid },
+            Subject::Endpoint(_) | Subject::Pool(_) => object.into(),
         }
     }
 
-    fn facts(subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
-        subject.facts(now)
+    fn facts(&self, subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
+        report::facts(subject, |at| format!("{} ({})", time::format(at), time::ago(at, now)))
     }
 
-    fn steps(subject: &Subject, action: &Action, _: &World, _: Timestamp) -> Vec<String> {
-        act::steps(subject, *action)
+    fn simulate_action(&self, subject: Subject, action: &Action, _: &World, _: Timestamp) -> Option<Subject> {
+        act::simulate(subject, *action)
     }
 
-    fn after(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
-        act::after(subject, action, world, now)
+    fn describe_steps(&self, subject: &Subject, _: &Action, _: &World, _: Timestamp) -> Vec<String> {
+        act::describe_steps(subject)
     }
 
-    fn note(subject: &mut Subject, verdict: &Verdict<Action>, now: Timestamp) -> bool {
-        let sighted = match subject {
-            Subject::Address(address) => &mut address.sighted,
-            Subject::Endpoint(endpoint) => &mut endpoint.sighted,
+    fn snapshot(&self, subject: &Subject, _: Timestamp) -> Value {
+        match subject {
+            Subject::Address(address) => {
+                json!({ "pool": *address.pool, "pod": *address.holder.key, "podUid": address.uid })
+            }
+            Subject::Endpoint(endpoint) => {
+                let state = endpoint.holder.endpoint.as_deref();
+                let ips: Vec<String> = state.iter().flat_map(|state| &state.ips).map(ToString::to_string).collect();
+                json!({ "podUid": state.and_then(|state| state.pod.as_ref()).map(ToString::to_string), "ips": ips })
+            }
+            Subject::Pool(pool) => json!({ "allocatedIPCount": pool.count, "records": pool.records }),
+        }
+    }
+
+    /// Only addresses count, and half of one pool is as suspicious as half of all.
+    fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
+        match subject {
+            Subject::Address(address) => Membership { breaker: true, pace: true, group: Some(&address.pool) },
+            Subject::Endpoint(_) | Subject::Pool(_) => Membership { breaker: false, pace: false, group: None },
+        }
+    }
+
+    /// A namespace with a few dozen pods may be deleted at any time; a hundred addresses at once are
+    /// suspicious. Nothing is paced.
+    fn default_limits(&self) -> Limits {
+        Limits { breaker: Some(Breaker { min_count: 100, ..Breaker::DEFAULT }), ..Limits::default() }
+    }
+
+    fn record_verdict(&self, subject: &mut Subject, verdict: &VerdictOf<Self>, now: Timestamp) -> bool {
+        let sighting = match subject {
+            Subject::Address(address) => &mut address.sighting,
+            Subject::Endpoint(endpoint) => &mut endpoint.sighting,
             Subject::Pool(_) => return false,
         };
-        let before = std::mem::replace(sighted, Sighting::after(*sighted, verdict.rule, now));
-        *sighted != before
+        let RuleId::Keeper(rule) = verdict.rule else { return false };
+        let before = std::mem::replace(sighting, Sighting::after(*sighting, rule, now));
+        *sighting != before
     }
 
-    fn is_counted(subject: &Subject) -> bool {
-        matches!(subject, Subject::Address(_))
+    fn relation_key<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
+        subject.holder().map(|holder| &*holder.key)
     }
 
-    fn group(subject: &Subject) -> Option<&str> {
-        if let Subject::Address(address) = subject { Some(&address.pool) } else { None }
-    }
-
-    fn bond(subject: &Subject) -> Option<&str> {
-        match subject {
-            Subject::Address(address) => Some(&address.holder.key),
-            Subject::Endpoint(endpoint) => Some(&endpoint.holder.key),
-            Subject::Pool(_) => None,
-        }
-    }
-
-    fn beside(mut subject: Subject, other: &Subject, action: &Action, _: Timestamp) -> Option<Subject> {
+    /// An endpoint waits for the records of its pod, and an address for an endpoint that reserves it.
+    fn simulate_related_action(
+        &self,
+        mut subject: Subject,
+        other: &Subject,
+        action: &Action,
+        _: Timestamp,
+    ) -> Option<Subject> {
         match (&mut subject, other, action) {
             (Subject::Endpoint(endpoint), Subject::Address(address), Action::Release) => {
-                let of_it = endpoint.holder.endpoint.as_ref().is_some_and(|row| row.is_of(&address.identity));
-                endpoint.records = endpoint.records.saturating_sub(usize::from(of_it));
+                let owned = endpoint.holder.endpoint.as_ref().is_some_and(|state| state.may_own(&address.identity));
+                endpoint.records = endpoint.records.saturating_sub(usize::from(owned));
             }
-            (Subject::Address(address), Subject::Endpoint(_), Action::Remove) => address.holder.endpoint = None,
+            (Subject::Address(address), Subject::Endpoint(_), Action::DeleteEndpoint) => address.holder.endpoint = None,
             _ => {}
         }
         Some(subject)
-    }
-}
-
-/// Where a subject is judged: by itself.
-#[must_use]
-pub fn home(subject: &Subject) -> Home {
-    match subject {
-        Subject::Address(address) => Home::Address(address.pool.clone(), address.ip),
-        Subject::Endpoint(endpoint) => Home::Endpoint(endpoint.holder.key.clone()),
-        Subject::Pool(pool) => Home::Pool(pool.name.clone()),
-    }
-}
-
-impl Subject {
-    /// Everything that is known of it, for people.
-    #[must_use]
-    pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        report::facts(self, |at| format!("{} ({})", time::format(at), time::ago(at, now)))
     }
 }

@@ -1,96 +1,102 @@
-//! From API objects to subjects: the same projection for a live cluster and for a folder of files.
+//! From API objects to subjects: the same projection for watches, live reads and files.
 //!
-//! [`Manifest`] reads only the fields that judging needs; of a pod some two hundred bytes are kept.
+//! Each kind has its own partial type, which reads only the fields that judging needs. About two hundred
+//! bytes are kept of a pod.
 
-mod index;
-mod manifest;
+mod cache;
+mod objects;
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use caretaker_engine::{Partial, Source};
 
-use caretaker_core::Timestamp;
-use caretaker_engine::api::or_default;
-use serde::Deserialize;
+use crate::api::{Allocated, Kind, Ranges, Records};
+use crate::subject::{EndpointState, PodState};
 
-use crate::api::{self, Uid};
-use crate::subject::{Ips, Owner, Phase, Pod, Row};
+pub use cache::{AddressCache, Key};
 
-pub use index::{Home, Observation, Site};
-pub use manifest::{Manifest, Meta};
+/// What the sources deliver: a variant for each kind.
+#[derive(Debug, Clone)]
+pub enum Row {
+    /// A pool.
+    Pool(Box<PoolRow>),
+    /// An endpoint.
+    Endpoint(Box<EndpointRow>),
+    /// A pod.
+    Pod(Box<PodState>),
+    /// A StatefulSet that is not being deleted.
+    StatefulSet(Replicas),
+    /// A virtual machine that runs: its guest runs until the instance is gone.
+    VmInstance,
+    /// A virtual machine that is not being deleted: it starts again.
+    Vm,
+    /// A node.
+    Node {
+        /// True if it is ready.
+        ready: bool,
+    },
+}
 
-/// What a pod says that says nothing: thirty seconds, as Kubernetes has it.
-const GRACE: u32 = 30;
+/// What is read of a pool.
+#[derive(Debug, Clone)]
+pub struct PoolRow {
+    /// True if it is being deleted.
+    pub deleting: bool,
+    /// Its addresses.
+    pub ranges: Ranges,
+    /// Its records, or why they cannot be read.
+    pub records: Result<Records, String>,
+    /// The records as they were read. Only a live read keeps them, for the write.
+    pub allocated: Allocated,
+    /// `status.allocatedIPCount`.
+    pub count: Option<i64>,
+    /// `status.totalIPCount`.
+    pub total: Option<i64>,
+}
 
-/// What matters of a pod.
-fn pod(object: &Manifest, node: Option<Arc<str>>) -> Pod {
-    let Manifest { metadata: meta, spec, status, .. } = object;
-    let phase = match status.phase.as_str() {
-        "Running" => Phase::Running,
-        "Succeeded" => Phase::Succeeded,
-        "Failed" => Phase::Failed,
-        _ => Phase::Pending,
+/// What is read of an endpoint.
+#[derive(Debug, Clone)]
+pub struct EndpointRow {
+    /// What the cache keeps.
+    pub state: EndpointState,
+    /// Its finalizers. They are only needed when it is deleted.
+    pub finalizers: Vec<String>,
+}
+
+/// The ordinals that a StatefulSet wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replicas {
+    /// The first ordinal.
+    pub first: i64,
+    /// How many.
+    pub count: i64,
+}
+
+impl Replicas {
+    /// True if it wants this ordinal.
+    #[must_use]
+    pub fn include(self, ordinal: i64) -> bool {
+        ordinal >= self.first && ordinal.saturating_sub(self.first) < self.count
+    }
+}
+
+/// Everything that is read, in the order in which it is listed.
+pub(crate) fn sources() -> Vec<Source<AddressCache>> {
+    let source = |kind: Kind| {
+        let (id, resource) = (kind.source(), kind.resource());
+        match kind {
+            Kind::Pool => Source::watch(id, resource, objects::project_pool),
+            Kind::Endpoint => Source::watch(id, resource, objects::project_endpoint),
+            Kind::Pod => Source::watch(id, resource, objects::project_pod).unread_fields(&[
+                (2, "containers:"),
+                (2, "initContainers:"),
+                (2, "volumes:"),
+                (2, "tolerations:"),
+            ]),
+            Kind::StatefulSet => Source::watch(id, resource, objects::project_stateful_set)
+                .unread_fields(&[(0, "status:"), (2, "template:")]),
+            Kind::VmInstance => Source::watch(id, resource, |_: Partial| Some(Row::VmInstance)).optional(),
+            Kind::Vm => Source::watch(id, resource, objects::project_vm).optional(),
+            Kind::Node => Source::watch(id, resource, objects::project_node),
+        }
     };
-    let more = meta.annotations.network_status.as_deref().map_or_else(|| Some(Ips::new()), interfaces);
-    let ips = status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect();
-    Pod {
-        uid: meta.uid.clone(),
-        version: meta.version(),
-        phase,
-        host_network: spec.host_network,
-        of_a_set: meta.owner_references.iter().any(|o| o.controller && o.kind == api::STATEFUL_SET),
-        deletion: meta.deletion_timestamp,
-        finished: phase.is_over().then(|| finished(object)).flatten(),
-        grace: spec.termination_grace_period_seconds.map_or(GRACE, |s| u32::try_from(s.max(0)).unwrap_or(u32::MAX)),
-        ips,
-        more: more.clone().unwrap_or_default(),
-        told_badly: more.is_none(),
-        node,
-    }
-}
-
-/// When a pod had finished: its last container, or else the change that tells of it. A pod that was
-/// evicted has no container statuses, and is not held for ever for that.
-fn finished(object: &Manifest) -> Option<Timestamp> {
-    let Manifest { metadata, status, .. } = object;
-    let ended = status.container_statuses.iter().filter_map(|c| c.state.terminated.as_ref()?.finished_at).max();
-    let ready = || status.conditions.iter().find(|c| c.kind == "Ready").and_then(|c| c.last_transition_time);
-    let changed = || status.conditions.iter().filter_map(|c| c.last_transition_time).max();
-    ended.or_else(ready).or_else(changed).or(status.start_time).or(metadata.creation_timestamp)
-}
-
-/// The addresses of all interfaces, as Multus writes them; `None` if they cannot be read.
-fn interfaces(text: &str) -> Option<Ips> {
-    #[derive(Deserialize)]
-    struct Interface {
-        #[serde(default, deserialize_with = "or_default")]
-        ips: Vec<String>,
-    }
-    let all: Vec<Interface> = serde_json::from_str(text).ok()?;
-    Some(all.iter().flat_map(|interface| &interface.ips).filter_map(|ip| address(ip)).collect())
-}
-
-/// An address, with or without the length of its prefix.
-fn address(text: &str) -> Option<IpAddr> {
-    text.split('/').next()?.parse().ok()
-}
-
-/// What matters of an endpoint.
-fn row(object: &Manifest) -> Row {
-    let Manifest { metadata: meta, status, .. } = object;
-    let current = &status.current;
-    let ips = current.ips.iter().flat_map(|i| [&i.ipv4, &i.ipv6]).flatten().filter_map(|ip| address(ip)).collect();
-    let owner = match status.owner_controller_type.as_str() {
-        api::STATEFUL_SET => Owner::Set(status.owner_controller_name.as_str().into()),
-        api::MACHINE => Owner::Machine,
-        _ => Owner::Other,
-    };
-    Row {
-        uid: meta.uid.clone(),
-        version: meta.version(),
-        pod: current.uid.clone().filter(|uid| *uid != Uid::default()),
-        container: current.container_id.as_deref().filter(|id| !id.is_empty()).map(Into::into),
-        ips,
-        owner,
-        leaves: meta.deletion_timestamp.is_some(),
-    }
+    Kind::ALL.into_iter().map(source).collect()
 }

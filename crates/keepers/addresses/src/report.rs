@@ -1,73 +1,73 @@
-//! What each pool holds, and everything that is known of a subject; for people.
+//! For people: everything that is known of a subject, and each pool in figures.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caretaker_core::{Next, Timestamp, Verdict};
+use caretaker_core::{Next, RuleId, RuleSet as _, Timestamp, VerdictOf};
 use serde::Serialize;
 
-use crate::act::Action;
-use crate::judge::SUSPECTED;
-use crate::subject::{Holder, Keeps, Pod, Subject};
+use crate::Addresses;
+use crate::judge::Rule;
+use crate::subject::{Holder, PodState, RetainedBy, Subject};
 
 /// A pool in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct PoolSummary {
     /// Its name.
     pub pool: String,
-    /// How many addresses it has.
+    /// The number of its addresses.
     pub size: u128,
-    /// How many of them are recorded as somebody's.
+    /// How many of them have a record.
     pub held: usize,
-    /// How many of those are used, or kept for somebody.
+    /// How many of those are in use, or retained.
     pub in_use: usize,
-    /// How many are nobody's, and are released now or after their deadline.
+    /// How many have leaked, and are released now or after their deadline.
     pub leaked: usize,
-    /// How many live pods do not seem to use.
+    /// How many are suspected to have leaked.
     pub suspected: usize,
     /// How many cannot be judged.
     pub refused: usize,
     /// By how much its count is wrong.
     pub drift: i64,
-    /// What is wrong with it as a whole.
-    pub trouble: Option<String>,
+    /// What is wrong with the pool as a whole.
+    pub error: Option<String>,
 }
 
 /// All pools in figures, by name.
 #[must_use]
-pub fn lines(subjects: &[Subject], verdicts: &[Verdict<Action>]) -> Vec<Line> {
-    let mut lines: BTreeMap<Arc<str>, Line> = BTreeMap::new();
+pub fn summarize(subjects: &[Subject], verdicts: &[VerdictOf<Addresses>]) -> Vec<PoolSummary> {
+    let mut summaries: BTreeMap<Arc<str>, PoolSummary> = BTreeMap::new();
     for (subject, verdict) in subjects.iter().zip(verdicts) {
         match subject {
             Subject::Pool(pool) => {
-                let line = lines.entry(pool.name.clone()).or_default();
-                line.size = pool.size;
+                let summary = summaries.entry(pool.name.clone()).or_default();
+                summary.size = pool.size;
                 let records = i64::try_from(pool.records).unwrap_or(i64::MAX);
-                line.drift = pool.count.unwrap_or(0).saturating_sub(records);
-                let told = matches!(verdict.next, Next::Refuse { .. });
-                line.trouble = told.then(|| verdict.because.clone());
+                summary.drift = pool.count.unwrap_or(0).saturating_sub(records);
+                let refused = matches!(verdict.next, Next::Refuse { .. });
+                summary.error = refused.then(|| verdict.because.clone());
             }
             Subject::Address(address) => {
-                let line = lines.entry(address.pool.clone()).or_default();
-                line.held += 1;
-                let place = match &verdict.next {
-                    Next::Wait { .. } if is_suspicion(verdict.rule) => &mut line.suspected,
-                    Next::Nothing => &mut line.in_use,
-                    Next::Act { .. } | Next::Wait { .. } => &mut line.leaked,
-                    Next::Refuse { .. } => &mut line.refused,
+                let summary = summaries.entry(address.pool.clone()).or_default();
+                summary.held += 1;
+                let figure = match &verdict.next {
+                    Next::Wait { .. } if is_suspicion(verdict.rule) => &mut summary.suspected,
+                    Next::Nothing => &mut summary.in_use,
+                    Next::Act { .. } | Next::Wait { .. } => &mut summary.leaked,
+                    Next::Refuse { .. } => &mut summary.refused,
                 };
-                *place += 1;
+                *figure += 1;
             }
             Subject::Endpoint(_) => {}
         }
     }
-    lines.into_iter().map(|(pool, line)| Line { pool: pool.to_string(), ..line }).collect()
+    summaries.into_iter().map(|(pool, summary)| PoolSummary { pool: pool.to_string(), ..summary }).collect()
 }
 
-fn is_suspicion(rule: &str) -> bool {
-    SUSPECTED.contains(&rule) || rule == "PodNotSeenYet"
+fn is_suspicion(rule: RuleId<Rule>) -> bool {
+    matches!(rule, RuleId::Keeper(rule) if rule.is_suspicion() || rule == Rule::PodNotSeenYet)
 }
 
 /// Everything that is known of a subject.
@@ -76,62 +76,58 @@ pub(crate) fn facts(subject: &Subject, when: impl Fn(Timestamp) -> String) -> Ve
         Subject::Address(address) => {
             let mut facts = vec![
                 ("pool", address.pool.to_string()),
-                ("record of", address.holder.key.to_string()),
-                ("its identity", said(&address.uid)),
+                ("recorded pod", address.holder.key.to_string()),
+                ("recorded uid", if address.uid.is_empty() { "none".to_owned() } else { address.uid.clone() }),
             ];
-            facts.extend(holder(&address.holder, &when));
-            if let Some(sighting) = address.sighted {
-                facts.push(("seen like this", format!("since {}, {}", when(sighting.since), sighting.rule)));
+            facts.extend(holder_facts(&address.holder, &when));
+            if let Some(sighting) = address.sighting {
+                facts.push(("first seen", format!("{}, {}", when(sighting.since), sighting.rule.name())));
             }
             facts
         }
         Subject::Endpoint(endpoint) => {
             let mut facts = vec![("records of its pod", endpoint.records.to_string())];
-            facts.extend(holder(&endpoint.holder, &when));
+            facts.extend(holder_facts(&endpoint.holder, &when));
             facts
         }
         Subject::Pool(pool) => vec![
             ("addresses", pool.size.to_string()),
             ("records", pool.records.to_string()),
             ("allocatedIPCount", pool.count.map_or_else(|| "not set".to_owned(), |count| count.to_string())),
-            ("being deleted", if pool.leaves { "yes" } else { "no" }.to_owned()),
+            ("being deleted", if pool.deleting { "yes" } else { "no" }.to_owned()),
         ],
     }
 }
 
-fn said(text: &str) -> String {
-    if text.is_empty() { "not said".to_owned() } else { text.to_owned() }
-}
-
-fn holder(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
+fn holder_facts(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     match holder.pod.as_deref() {
-        None => facts.push(("pod", if holder.absent { "there is none" } else { "none was seen yet" }.to_owned())),
+        None => facts.push(("pod", if holder.absent { "does not exist" } else { "not seen yet" }.to_owned())),
         Some(pod) => facts.extend(pod_facts(pod, when)),
     }
     if let Some(endpoint) = holder.endpoint.as_deref() {
         let of = endpoint.pod.as_ref().map(ToString::to_string).or(endpoint.container.as_deref().map(str::to_owned));
-        let of = of.unwrap_or_else(|| "nobody it names".to_owned());
+        let of = of.unwrap_or_else(|| "no named pod".to_owned());
         facts.push(("endpoint", format!("of {of}, with {}", listed(&endpoint.ips))));
     }
-    match &holder.kept_by {
-        Some(Keeps::Machine) => facts.push(("kept by", "a virtual machine".to_owned())),
-        Some(Keeps::Set { name, first, replicas }) => {
-            facts.push(("kept by", format!("StatefulSet {name}, {replicas} from ordinal {first} on")));
+    match &holder.retained_by {
+        Some(RetainedBy::Vm) => facts.push(("retained by", "a virtual machine".to_owned())),
+        Some(RetainedBy::StatefulSet { name, first, replicas }) => {
+            facts.push(("retained by", format!("StatefulSet {name}, {replicas} replicas from ordinal {first} on")));
         }
         None => {}
     }
     facts
 }
 
-fn pod_facts(pod: &Pod, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
+fn pod_facts(pod: &PodState, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("pod", format!("{}, {}", pod.phase.name(), pod.uid)),
-        ("its addresses", listed(&pod.ips)),
-        ("its grace period", format!("{}s", pod.grace)),
+        ("pod IPs", listed(&pod.ips)),
+        ("grace period", format!("{}s", pod.grace)),
     ];
-    if !pod.more.is_empty() {
-        facts.push(("as Multus tells", listed(&pod.more)));
+    if !pod.other_ips.is_empty() {
+        facts.push(("IPs by Multus", listed(&pod.other_ips)));
     }
     if let Some(deletion) = pod.deletion {
         facts.push(("deletion timestamp", when(deletion)));

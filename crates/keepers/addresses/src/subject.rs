@@ -6,9 +6,10 @@ use std::sync::Arc;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use smallvec::SmallVec;
 
-use crate::api::{Identity, Uid};
+use crate::api::{Allocated, Identity, Uid};
+use crate::judge::Rule;
 
-/// Addresses of a pod: one or two as a rule.
+/// Addresses of a pod: usually one or two.
 pub type Ips = SmallVec<[IpAddr; 2]>;
 
 /// What is judged.
@@ -16,7 +17,7 @@ pub type Ips = SmallVec<[IpAddr; 2]>;
 pub enum Subject {
     /// One allocated address.
     Address(Box<Address>),
-    /// What Spiderpool knows of a pod's interfaces.
+    /// A SpiderEndpoint: the addresses of one pod.
     Endpoint(Box<Endpoint>),
     /// A pool as a whole.
     Pool(Box<Pool>),
@@ -25,129 +26,140 @@ pub enum Subject {
 /// One allocated address: a record in a pool, and the pod that it names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Address {
-    /// The pool.
+    /// The name of the pool.
     pub pool: Arc<str>,
-    /// Its identity.
+    /// The pool's uid.
     pub pool_uid: Arc<str>,
-    /// Whether that is being deleted.
-    pub pool_leaves: bool,
+    /// True if the pool is being deleted.
+    pub pool_deleting: bool,
+    /// The pool as it was just read live; `None` in a subject of the cache.
+    pub live_pool: Option<Arc<LivePool>>,
     /// The address.
     pub ip: IpAddr,
-    /// The same, as text.
+    /// The address as text.
     pub name: String,
-    /// Which pod of that name the record is of.
+    /// Which pod of that name the record belongs to.
     pub identity: Identity,
-    /// The same, as text.
+    /// The identity as text.
     pub uid: String,
     /// Why the record cannot be read, if it cannot.
-    pub broken: Option<String>,
-    /// Whether the pool does not have this address.
-    pub outside: bool,
-    /// Whose it is.
+    pub invalid: Option<String>,
+    /// True if the address is not one of the pool's.
+    pub outside_pool: bool,
+    /// The pod that the record names.
     pub holder: Holder,
-    /// When what it stands on now was first seen.
-    pub sighted: Option<Sighting>,
+    /// Since when the current rule has matched, if that rule counts from its first match.
+    pub sighting: Option<Sighting>,
 }
 
-/// Since when something was seen that proves nothing at first sight.
+/// What it takes to write a pool. Only a live read keeps it: it is large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LivePool {
+    /// The resourceVersion that was read: the condition of the write.
+    pub resource_version: String,
+    /// The records as they were read.
+    pub allocated: Allocated,
+}
+
+/// Since when a rule has matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sighting {
-    /// Since when.
+    /// The first match.
     pub since: Timestamp,
-    /// The rule under which.
-    pub rule: &'static str,
+    /// The rule.
+    pub rule: Rule,
 }
 
 impl Sighting {
-    /// What is known after a verdict: since when it has been the same, if that counts.
-    pub(crate) fn after(before: Option<Self>, rule: &'static str, now: Timestamp) -> Option<Self> {
-        if !crate::judge::SIGHTED.contains(&rule) {
+    /// The sighting after a verdict: the same as before while the same rule matches; `None` if the rule does
+    /// not count from its first match.
+    pub(crate) fn after(before: Option<Self>, rule: Rule, now: Timestamp) -> Option<Self> {
+        if !rule.counts_from_first_match() {
             return None;
         }
         before.filter(|sighting| sighting.rule == rule).or(Some(Self { since: now, rule }))
     }
 }
 
-/// Whoever a record or an endpoint names, and what is known of that name now.
+/// A name of a pod that a record or an endpoint refers to, and what exists under that name now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Holder {
     /// Namespace and name: `shop/web-1`.
     pub key: Arc<str>,
     /// The pod of that name.
-    pub pod: Option<Arc<Pod>>,
-    /// There is no pod of that name: it was seen to go, or all were listed after the record was read.
+    pub pod: Option<Arc<PodState>>,
+    /// True if there is certainly no pod of that name: a watch delivered its deletion, or all pods were
+    /// listed after the record was read.
     pub absent: bool,
     /// The endpoint of that name.
-    pub endpoint: Option<Arc<Row>>,
-    /// What holds on to its addresses while there is no pod.
-    pub kept_by: Option<Keeps>,
-    /// Whether virtual machines must be asked for as well.
-    pub machines: bool,
-    /// Whether the node is ready that its pod is on; `None` if there is no such node.
+    pub endpoint: Option<Arc<EndpointState>>,
+    /// What retains its addresses while there is no pod.
+    pub retained_by: Option<RetainedBy>,
+    /// True if the node of its terminating pod is ready; `None` if there is no such node.
     pub node_ready: Option<bool>,
 }
 
-/// What holds on to addresses beyond the life of a pod.
+/// What retains addresses beyond the life of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Keeps {
-    /// A StatefulSet that still wants this ordinal.
-    Set {
+pub enum RetainedBy {
+    /// A StatefulSet whose replicas include this ordinal.
+    StatefulSet {
         /// Its name.
         name: String,
         /// Its first ordinal.
         first: i64,
-        /// How many it wants.
+        /// Its replicas.
         replicas: i64,
     },
-    /// A virtual machine that lives.
-    Machine,
+    /// A virtual machine.
+    Vm,
 }
 
-/// What is known of a pod.
+/// What is read of a pod.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pod {
-    /// Its identity.
+pub struct PodState {
+    /// Its uid.
     pub uid: Uid,
-    /// The version that was seen.
+    /// Its resourceVersion as a number.
     pub version: u64,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// Whether it uses the addresses of its node.
+    /// True if it uses the network of its node.
     pub host_network: bool,
-    /// Whether a StatefulSet owns it.
-    pub of_a_set: bool,
-    /// Its `deletionTimestamp`, which has the grace period in it already.
+    /// True if a StatefulSet controls it.
+    pub in_stateful_set: bool,
+    /// Its `deletionTimestamp`, which includes the grace period.
     pub deletion: Option<Timestamp>,
-    /// When it had finished.
+    /// When its last container ended.
     pub finished: Option<Timestamp>,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace: u32,
     /// `status.podIPs`.
     pub ips: Ips,
-    /// Addresses of its other interfaces, as Multus tells.
-    pub more: Ips,
-    /// Multus tells of them, and nobody can read it.
-    pub told_badly: bool,
+    /// Addresses of its other interfaces, from the annotation of Multus.
+    pub other_ips: Ips,
+    /// True if that annotation exists and cannot be read.
+    pub other_ips_unreadable: bool,
     /// Its node.
     pub node: Option<Arc<str>>,
 }
 
-/// How far a pod is.
+/// The phase of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Not started yet, or nobody knows.
+    /// Not started, or unknown.
     #[default]
     Pending,
-    /// At work.
+    /// Running.
     Running,
-    /// Finished well.
+    /// Every container ended successfully.
     Succeeded,
-    /// Finished badly.
+    /// A container ended with an error.
     Failed,
 }
 
 impl Phase {
-    /// As the API says it.
+    /// The word of the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -158,54 +170,61 @@ impl Phase {
         }
     }
 
-    /// Whether its containers have ended for good.
+    /// True if its containers have ended and do not start again.
     #[must_use]
-    pub fn is_over(self) -> bool {
+    pub fn is_finished(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
-/// What an endpoint says.
+/// What is read of an endpoint.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Row {
-    /// Its own identity.
+pub struct EndpointState {
+    /// Its own uid.
     pub uid: Uid,
-    /// The version that was seen.
+    /// Its resourceVersion as a number.
     pub version: u64,
-    /// The pod it speaks of.
+    /// The uid of its pod.
     pub pod: Option<Uid>,
-    /// In the older form: the sandbox it speaks of.
+    /// In the older form: the ID of its pod's sandbox.
     pub container: Option<Box<str>>,
-    /// All addresses of that pod.
+    /// The addresses of its pod.
     pub ips: Ips,
-    /// The StatefulSet that owns the pod, or the virtual machine.
+    /// The owner of its pod.
     pub owner: Owner,
-    /// Whether it is being deleted.
-    pub leaves: bool,
+    /// True if it is being deleted.
+    pub deleting: bool,
 }
 
-impl Row {
-    /// Whether a record is of the pod that it speaks of, or may be.
+impl EndpointState {
+    /// True if a record belongs to the endpoint's pod, or may belong to it.
     #[must_use]
-    pub fn is_of(&self, identity: &Identity) -> bool {
+    pub fn may_own(&self, identity: &Identity) -> bool {
         match (identity, &self.pod, &self.container) {
             (Identity::Pod(uid), Some(pod), _) => uid == pod,
             (Identity::Container(id), _, Some(container)) => id == container,
             _ => true,
         }
     }
+
+    /// True if Spiderpool gives the next pod of this name the addresses in this endpoint: it does so for a
+    /// StatefulSet's pod and for a virtual machine.
+    #[must_use]
+    pub fn reserves_ips(&self) -> bool {
+        self.owner != Owner::Other
+    }
 }
 
-/// Who owns a pod, by what its endpoint says.
+/// The owner of a pod, by its endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody whose pods come back under the same name.
+    /// An owner whose pods get new names.
     #[default]
     Other,
     /// A StatefulSet of this name.
-    Set(Box<str>),
+    StatefulSet(Box<str>),
     /// A virtual machine.
-    Machine,
+    Vm,
 }
 
 /// An endpoint as a subject.
@@ -213,64 +232,71 @@ pub enum Owner {
 pub struct Endpoint {
     /// Its namespace.
     pub namespace: String,
-    /// Its name, which is the pod's.
+    /// Its name, which is the pod's name.
     pub name: String,
-    /// Its identity, as text.
+    /// Its uid, as text.
     pub uid: String,
-    /// What it says, and what is known of that name.
+    /// The endpoint itself, and what else exists under its name.
     pub holder: Holder,
-    /// How many records there are of the pod it speaks of.
+    /// The number of records of its pod.
     pub records: usize,
-    /// Whether there is a pool whose records cannot be read.
-    pub unreadable: bool,
-    /// When what it stands on now was first seen.
-    pub sighted: Option<Sighting>,
+    /// True if the records of a pool cannot be read.
+    pub unreadable_pools: bool,
+    /// Since when the current rule has matched, if that rule counts from its first match.
+    pub sighting: Option<Sighting>,
 }
 
 /// A pool as a subject.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
     /// Its name.
     pub name: Arc<str>,
-    /// Its identity.
+    /// Its uid.
     pub uid: String,
-    /// Whether it is being deleted.
-    pub leaves: bool,
+    /// True if it is being deleted.
+    pub deleting: bool,
     /// Why its records cannot be read, if they cannot.
-    pub broken: Option<String>,
-    /// Keys among its records that are no addresses, and what else is odd about it.
-    pub odd: Vec<String>,
-    /// How many records there are.
+    pub invalid: Option<String>,
+    /// Keys in its records that are no addresses, and unreadable ranges.
+    pub problems: Vec<String>,
+    /// The number of its records.
     pub records: usize,
-    /// How many `status.allocatedIPCount` says there are.
+    /// `status.allocatedIPCount`.
     pub count: Option<i64>,
-    /// How many addresses it has.
+    /// The number of its addresses.
     pub size: u128,
+    /// The pool as it was just read live; `None` in a subject of the cache.
+    pub live: Option<Arc<LivePool>>,
 }
 
-/// How addresses are collected: Spiderpool's own settings.
+/// How addresses are released: Spiderpool's own settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How long to wait beyond a deadline: `SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY`.
-    pub delay: SignedDuration,
-    /// Whether addresses of Terminating pods are released: `SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED`.
-    pub terminating: bool,
-    /// Whether they are on a node that is ready:
+    /// Added to every deadline: `SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY`.
+    pub extra_grace_period: SignedDuration,
+    /// Releases addresses of Terminating pods: `SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED`.
+    pub release_terminating: bool,
+    /// Does so on nodes that are ready:
     /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED`.
     pub on_ready_node: bool,
-    /// Whether they are on one that is not, or is gone:
+    /// Does so on nodes that are not ready, or gone:
     /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED`.
     pub on_lost_node: bool,
 }
 
 impl Policy {
-    /// Upstream documents five seconds.
-    pub const DELAY: SignedDuration = SignedDuration::from_secs(5);
+    /// The default that Spiderpool documents.
+    pub const EXTRA_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(5);
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { delay: Self::DELAY, terminating: true, on_ready_node: true, on_lost_node: true }
+        Self {
+            extra_grace_period: Self::EXTRA_GRACE_PERIOD,
+            release_terminating: true,
+            on_ready_node: true,
+            on_lost_node: true,
+        }
     }
 }
 
@@ -279,7 +305,7 @@ impl Default for Policy {
 pub struct World {
     /// The settings.
     pub policy: Policy,
-    /// Whether this replica leads. Whoever does not releases only what is certain at once.
+    /// True for the leader. A standby releases only what is certain at once.
     pub leads: bool,
 }
 
@@ -289,70 +315,96 @@ impl Default for World {
     }
 }
 
-impl Address {
-    /// Whether the pod of that name is the one of the record; `None` if nobody can tell.
+impl Subject {
+    /// The name that a record or an endpoint refers to; `None` for a pool.
     #[must_use]
-    pub fn is_of(&self, pod: &Pod) -> Option<bool> {
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Self::Address(address) => Some(&address.holder),
+            Self::Endpoint(endpoint) => Some(&endpoint.holder),
+            Self::Pool(_) => None,
+        }
+    }
+
+    /// The pool that is written for this subject; `None` for an endpoint.
+    #[must_use]
+    pub fn pool(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Address(address) => Some(&address.pool),
+            Self::Pool(pool) => Some(&pool.name),
+            Self::Endpoint(_) => None,
+        }
+    }
+}
+
+impl Address {
+    /// True if the pod of that name is the record's pod, false if it is another one; `None` if that is
+    /// unknown.
+    #[must_use]
+    pub fn is_of(&self, pod: &PodState) -> Option<bool> {
         match &self.identity {
             Identity::Pod(uid) => Some(*uid == pod.uid),
-            // The endpoint says which sandbox is the pod's now. It is written after the record: another one
-            // there proves nothing about a pod that has the address, or tells of none.
+            // The endpoint names the pod's current sandbox, and is written after the record: another sandbox
+            // there proves nothing while the pod has the address or reports none.
             Identity::Container(id) => match self.holder.endpoint.as_ref()?.container.as_ref()? {
-                now if now == id => Some(true),
+                current if current == id => Some(true),
                 _ if pod.ips.is_empty() || self.holder.uses(pod, self.ip) => None,
                 _ => Some(false),
             },
-            Identity::Unsaid => None,
+            Identity::Unknown => None,
         }
     }
 }
 
 impl Holder {
-    /// Whether its pods come back under the same name and keep their addresses.
+    /// True if its pods are recreated under the same name and keep their addresses.
     #[must_use]
     pub fn is_stateful(&self) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.of_a_set)
-            || self.kept_by.is_some()
-            || self.endpoint.as_ref().is_some_and(|endpoint| endpoint.owner != Owner::Other)
+        self.pod.as_ref().is_some_and(|pod| pod.in_stateful_set)
+            || self.retained_by.is_some()
+            || self.endpoint.as_ref().is_some_and(|endpoint| endpoint.reserves_ips())
     }
 
-    /// Whether the endpoint speaks of this very pod; in the older form it does not say of which.
+    /// True if the endpoint belongs to this pod, or does not say to which pod.
     #[must_use]
-    pub fn endpoint_is_of(&self, pod: &Pod) -> bool {
-        let says = |endpoint: &Arc<Row>| endpoint.pod.as_ref().is_none_or(|uid| *uid == pod.uid);
-        self.endpoint.as_ref().is_some_and(says)
+    pub fn endpoint_is_of(&self, pod: &PodState) -> bool {
+        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.pod.as_ref().is_none_or(|uid| *uid == pod.uid))
     }
 
-    /// Whether nobody has told of any address of this family: Kubernetes tells only of those that the
-    /// cluster is set up for.
+    /// True if nothing reports an address of this family for the pod: Kubernetes reports only the families
+    /// that the cluster is configured for.
     #[must_use]
-    pub fn tells_of_none_like(&self, pod: &Pod, ip: IpAddr) -> bool {
-        let told = || pod.ips.iter().chain(&pod.more);
-        !self.endpoint_is_of(pod) && (pod.told_badly || !told().any(|own| own.is_ipv4() == ip.is_ipv4()))
+    pub fn reports_no_family_of(&self, pod: &PodState, ip: IpAddr) -> bool {
+        let reported = || pod.ips.iter().chain(&pod.other_ips);
+        !self.endpoint_is_of(pod) && (pod.other_ips_unreadable || !reported().any(|own| own.is_ipv4() == ip.is_ipv4()))
     }
 
-    /// Whether the endpoint would give this address back to a pod of that name, record or not: Spiderpool
-    /// gives a StatefulSet's pod or a virtual machine what its endpoint says.
+    /// True if the endpoint gives this address to the next pod of that name, with or without a record.
     #[must_use]
-    pub fn is_promised(&self, ip: IpAddr) -> bool {
-        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.owner != Owner::Other && endpoint.ips.contains(&ip))
+    pub fn reserves(&self, ip: IpAddr) -> bool {
+        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.reserves_ips() && endpoint.ips.contains(&ip))
     }
 
-    /// Whether an address is known to be one of its pod.
+    /// True if the pod is known to use this address.
     #[must_use]
-    pub fn uses(&self, pod: &Pod, ip: IpAddr) -> bool {
+    pub fn uses(&self, pod: &PodState, ip: IpAddr) -> bool {
         pod.ips.contains(&ip)
-            || pod.more.contains(&ip)
+            || pod.other_ips.contains(&ip)
             || (self.endpoint.as_ref().is_some_and(|endpoint| endpoint.ips.contains(&ip)) && self.endpoint_is_of(pod))
     }
 }
 
-impl Pod {
-    /// When the address of a finished pod may go; `None` if it has not finished.
+impl PodState {
+    /// When the address of a finished pod may be released; `None` if it has not finished.
     #[must_use]
-    pub fn over_at(&self, policy: &Policy) -> Option<Timestamp> {
+    pub fn release_at(&self, policy: &Policy) -> Option<Timestamp> {
         let grace = SignedDuration::from_secs(self.grace.into());
-        let over = time::saturating_add(time::saturating_add(self.finished?, grace), policy.delay);
-        Some(over)
+        Some(time::saturating_add(time::saturating_add(self.finished?, grace), policy.extra_grace_period))
+    }
+
+    /// True if it is being deleted, or has finished.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.deletion.is_some() || self.phase.is_finished()
     }
 }

@@ -1,5 +1,5 @@
-//! Spiderpool's own end-to-end cases, on a real API server. What moves all the time is in
-//! `cases_moving.rs`.
+//! Spiderpool's own end-to-end cases, on a real API server. Cases in which pods are created and deleted all
+//! the time are in `cases_moving.rs`.
 
 mod objects;
 mod real;
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use objects::{PodExt as _, endpoint, set_endpoint, uid};
-use real::{Corner, LIMIT, later, own, seconds, went_well};
+use real::{Corner, LIMIT, all_done, later, own, seconds};
 use rstest::rstest;
 use serde_json::json;
 
@@ -23,7 +23,7 @@ const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 const C: &str = "10.0.0.3";
 
-/// Waits until the controllers have brought a namespace to so many pods.
+/// Waits until the controllers have created or deleted pods of a namespace down to this number.
 async fn pods_become(corner: &Corner, count: usize) -> Vec<Pod> {
     until(&format!("{} to have {count} pods", corner.name), LIMIT, async || {
         let pods = corner.pods_in(&corner.name).list(&ListParams::default()).await.unwrap().items;
@@ -37,10 +37,10 @@ async fn pods_become(corner: &Corner, count: usize) -> Vec<Pod> {
 #[tokio::test]
 async fn g1_a_namespace_is_deleted_and_its_records_and_endpoints_are_gone() {
     let corner = Corner::controlled("g1").await;
-    let survivor = corner.namespace("stays").await;
+    let other = corner.namespace("stays").await;
     let (web, db) = (corner.key("web"), corner.key("db"));
     let (first, second) = (corner.create(&web, |_| {}).await, corner.create(&db, |_| {}).await);
-    let stays = format!("{survivor}/web");
+    let stays = format!("{other}/web");
     let third = corner.create(&stays, |_| {}).await;
     corner.pool(&[(A, &web, &first), (B, &db, &second), (C, &stays, &third)]).await;
     corner.endpoint(endpoint(&web, &first, &[A])).await;
@@ -52,11 +52,11 @@ async fn g1_a_namespace_is_deleted_and_its_records_and_endpoints_are_gone() {
     corner.settle(later()).await;
 
     assert_eq!(corner.held().await, [C]);
-    assert_eq!(corner.endpoints().await, [""; 0], "they would keep the namespace from going");
+    assert_eq!(corner.endpoints().await, [""; 0], "they would block the deletion of the namespace");
 }
 
 #[tokio::test]
-async fn g2_of_two_pods_of_one_name_only_the_deleted_ones_record_goes() {
+async fn g2_of_two_pods_with_one_name_only_the_record_of_the_deleted_one_is_released() {
     let corner = Corner::new("g2").await;
     let elsewhere = corner.namespace("b").await;
     let (here, there) = (corner.key("web"), format!("{elsewhere}/web"));
@@ -73,7 +73,7 @@ async fn g2_of_two_pods_of_one_name_only_the_deleted_ones_record_goes() {
     assert_eq!(corner.endpoints_of(&elsewhere).await, ["web"]);
 }
 
-async fn make<K>(corner: &Corner, object: K)
+async fn create<K>(corner: &Corner, object: K)
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -85,7 +85,7 @@ where
     all.create(&PostParams::default(), &object).await.unwrap();
 }
 
-async fn unmake<K>(corner: &Corner, name: &str)
+async fn delete<K>(corner: &Corner, name: &str)
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -97,16 +97,16 @@ where
 }
 
 #[tokio::test]
-async fn g3_whatever_workload_is_deleted_without_a_cni_del_its_records_go() {
+async fn g3_records_of_any_workload_deleted_without_a_cni_del_are_released() {
     let corner = Corner::controlled("g3").await;
     corner.node("g3", true).await;
     let job = json!({ "metadata": { "name": "job" }, "spec": { "template": {
         "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "x" }] } } } });
-    make(&corner, mk_deployment("g3", "deployment").replicas(2)).await;
-    make(&corner, mk_replica_set("g3", "replicas").replicas(2)).await;
-    make(&corner, mk_daemon_set("g3", "daemon")).await;
-    make(&corner, mk_stateful_set("g3", "set")).await;
-    make::<Job>(&corner, serde_json::from_value(job).unwrap()).await;
+    create(&corner, mk_deployment("g3", "deployment").replicas(2)).await;
+    create(&corner, mk_replica_set("g3", "replicas").replicas(2)).await;
+    create(&corner, mk_daemon_set("g3", "daemon")).await;
+    create(&corner, mk_stateful_set("g3", "set")).await;
+    create::<Job>(&corner, serde_json::from_value(job).unwrap()).await;
     let pods = pods_become(&corner, 7).await;
 
     let keys: Vec<(String, String, String)> = (1..)
@@ -120,13 +120,13 @@ async fn g3_whatever_workload_is_deleted_without_a_cni_del_its_records_go() {
         let object = if key.contains("/set-") { set_endpoint } else { endpoint };
         corner.endpoint(object(key, uid, &[ip])).await;
     }
-    assert!(corner.collect(later()).await.is_empty(), "all of them live");
+    assert!(corner.collect(later()).await.is_empty(), "all of them run");
 
-    unmake::<Deployment>(&corner, "deployment").await;
-    unmake::<ReplicaSet>(&corner, "replicas").await;
-    unmake::<DaemonSet>(&corner, "daemon").await;
-    unmake::<StatefulSet>(&corner, "set").await;
-    unmake::<Job>(&corner, "job").await;
+    delete::<Deployment>(&corner, "deployment").await;
+    delete::<ReplicaSet>(&corner, "replicas").await;
+    delete::<DaemonSet>(&corner, "daemon").await;
+    delete::<StatefulSet>(&corner, "set").await;
+    delete::<Job>(&corner, "job").await;
     pods_become(&corner, 0).await;
     corner.settle(later()).await;
 
@@ -143,15 +143,15 @@ async fn g4_a_pod_deleted_without_grace_is_released_at_once() {
     assert!(corner.collect(later()).await.is_empty());
 
     corner.kill(&key).await;
-    let outcomes = corner.collect(later()).await;
+    let results = corner.collect(later()).await;
 
-    assert!(went_well(&outcomes, 1), "{outcomes:?}");
+    assert!(all_done(&results, 1), "{results:?}");
     assert_eq!(corner.held().await, [""; 0]);
-    assert!(corner.status().await.get("allocatedIPs").is_none(), "as Spiderpool has it when none is held");
+    assert!(corner.status().await.get("allocatedIPs").is_none(), "as Spiderpool writes it when nothing is allocated");
 }
 
 #[tokio::test]
-async fn g5_the_record_of_an_absent_pod_goes_and_a_real_one_stays() {
+async fn g5_the_record_of_an_absent_pod_is_released_and_a_real_one_stays() {
     let corner = Corner::new("g5").await;
     let (key, nobody) = (corner.key("web"), corner.key("nobody"));
     let first = corner.run(&key, &[A]).await;
@@ -179,9 +179,9 @@ async fn g6_pods_of_a_job_are_released_when_they_have_finished_and_not_before() 
     corner.finish(&good, "Succeeded", at).await;
     corner.finish(&bad, "Failed", at + seconds(60)).await;
     let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": (at + seconds(120)).to_string() });
-    corner.tell(&evicted, json!({ "phase": "Failed", "reason": "Evicted", "conditions": [ready] })).await;
+    corner.report(&evicted, json!({ "phase": "Failed", "reason": "Evicted", "conditions": [ready] })).await;
 
-    // A second of grace and five of delay.
+    // A grace period of one second, and five seconds extra.
     assert!(corner.collect(at + seconds(6)).await.is_empty());
     let mut held = Vec::new();
     for end in [at, at + seconds(60), at + seconds(120)] {
@@ -193,7 +193,7 @@ async fn g6_pods_of_a_job_are_released_when_they_have_finished_and_not_before() 
 }
 
 #[tokio::test]
-async fn g7_the_right_name_with_the_wrong_uid_is_gone() {
+async fn g7_the_right_name_with_the_wrong_uid_is_released() {
     let corner = Corner::new("g7").await;
     let key = corner.key("web");
     let first = corner.run(&key, &[A]).await;
@@ -208,7 +208,7 @@ async fn g7_the_right_name_with_the_wrong_uid_is_gone() {
 }
 
 #[tokio::test]
-async fn g7_the_right_name_with_the_wrong_container_is_gone_in_the_older_form() {
+async fn g7_the_right_name_with_the_wrong_container_is_released_in_the_older_form() {
     let corner = Corner::new("older-g7").await;
     let key = corner.key("web");
     corner.run(&key, &[A]).await;
@@ -218,7 +218,7 @@ async fn g7_the_right_name_with_the_wrong_container_is_gone_in_the_older_form() 
     };
     let older = json!({ A: record("now"), B: record("before") });
     corner
-        .make_pool(
+        .create_pool(
             objects::pool("older-g7", &[])
                 .with("/status/allocatedIPs", older)
                 .with("/status/allocatedIPCount", json!(2)),
@@ -227,7 +227,8 @@ async fn g7_the_right_name_with_the_wrong_container_is_gone_in_the_older_form() 
     corner.endpoint(endpoint(&key, "", &[A]).with("/status/current/containerID", json!("now"))).await;
     assert_eq!(corner.held().await, [A, B], "the dirty record is there");
 
-    // Only a suspicion: in this form a record is written before the endpoint that it is compared with.
+    // This is only a suspicion: in the older form a record is written before the endpoint that it is compared
+    // with.
     let mut leader = real::follow::Leader::default();
     assert!(leader.look(&corner, later()).await.is_empty());
     assert_eq!(corner.held().await, [A, B]);
@@ -238,7 +239,7 @@ async fn g7_the_right_name_with_the_wrong_container_is_gone_in_the_older_form() 
 }
 
 #[test]
-fn g8_restarted_again_and_again_it_collects_all_the_same() {
+fn g8_restarted_again_and_again_it_releases_everything_all_the_same() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (corner, live) = runtime.block_on(async {
         let corner = Corner::new("g8").await;
@@ -252,11 +253,11 @@ fn g8_restarted_again_and_again_it_collects_all_the_same() {
     for life in 1..=12_u32 {
         let (ip, key) = (format!("10.0.1.{life}"), format!("g8/leaked-{life}x"));
         runtime.block_on(async {
-            corner.leak(&[(&ip, &key, &uid(life))]).await;
+            corner.add_records(&[(&ip, &key, &uid(life))]).await;
             corner.endpoint(endpoint(&key, &uid(life), &[&ip])).await;
         });
         let faults = Faults::none().at(2 * life as usize, Fault::DieAfter);
-        mortal(&faults, config.clone(), async |client| corner.collect_by(&client, later()).await);
+        mortal(&faults, config.clone(), async |client| corner.collect_with(&client, later()).await);
         deaths += usize::from(faults.struck());
     }
     runtime.block_on(corner.settle(later()));
@@ -273,14 +274,14 @@ fn g8_restarted_again_and_again_it_collects_all_the_same() {
 #[case::ready_and_on("g9-ready-on", true, true, true)]
 #[case::ready_and_off("g9-ready-off", true, false, false)]
 #[tokio::test]
-async fn g9_the_node_of_a_terminating_pod_decides_with_its_switch(
+async fn g9_the_switch_for_the_state_of_the_node_decides_about_a_terminating_pod(
     #[case] name: &str,
     #[case] ready: bool,
     #[case] switch: bool,
     #[case] released: bool,
 ) {
-    // The other switch says the opposite, and has no say.
-    let corner = Corner::new(name).await.by(|policy| {
+    // The other switch is the opposite, and must not matter.
+    let corner = Corner::new(name).await.with_policy(|policy| {
         (policy.on_ready_node, policy.on_lost_node) = if ready { (switch, !switch) } else { (!switch, switch) };
     });
     corner.node(name, ready).await;
@@ -290,26 +291,26 @@ async fn g9_the_node_of_a_terminating_pod_decides_with_its_switch(
     corner.pool(&[(A, &key, &first)]).await;
     let deletion = corner.terminate(&key).await;
 
-    let outcomes = corner.collect(deletion + seconds(6)).await;
+    let results = corner.collect(deletion + seconds(6)).await;
 
-    assert!(went_well(&outcomes, usize::from(released)), "{outcomes:?}");
+    assert!(all_done(&results, usize::from(released)), "{results:?}");
     assert_eq!(corner.held().await.is_empty(), released);
 }
 
 #[tokio::test]
-async fn g10_a_stateful_set_that_stops_using_the_pool_gives_it_back() {
+async fn g10_addresses_of_a_stateful_set_that_stops_using_the_pool_are_released() {
     let corner = Corner::new("g10").await;
     corner.set("db", 1).await;
     let key = corner.key("db-0");
-    let of_the_set = |pod: &mut Pod| own(pod, "StatefulSet", "db");
-    let first = corner.run_as(&key, &[A], of_the_set).await;
+    let in_set = |pod: &mut Pod| own(pod, "StatefulSet", "db");
+    let first = corner.run_as(&key, &[A], in_set).await;
     corner.pool(&[(A, &key, &first)]).await;
     corner.endpoint(set_endpoint(&key, &first, &[A])).await;
 
     corner.kill(&key).await;
     corner.settle(later()).await;
-    assert_eq!(corner.held().await, [A], "the pod comes back");
-    let second = corner.create(&key, of_the_set).await;
+    assert_eq!(corner.held().await, [A], "the pod is recreated");
+    let second = corner.create(&key, in_set).await;
     corner.settle(later()).await;
     assert_eq!(corner.held().await, [A], "it has no addresses yet");
 
@@ -317,7 +318,7 @@ async fn g10_a_stateful_set_that_stops_using_the_pool_gives_it_back() {
     corner.pool_named("g10-other", &[("10.0.3.1", &key, &second)]).await;
     let status = set_endpoint(&key, &second, &["10.0.3.1"])["status"].clone();
     corner.edit_endpoint("db-0", json!({ "status": status })).await;
-    corner.tell(&key, json!({ "phase": "Running", "podIP": "10.0.3.1", "podIPs": [{ "ip": "10.0.3.1" }] })).await;
+    corner.report(&key, json!({ "phase": "Running", "podIP": "10.0.3.1", "podIPs": [{ "ip": "10.0.3.1" }] })).await;
     corner.settle(later()).await;
 
     assert_eq!(corner.held().await, [""; 0]);
@@ -326,7 +327,7 @@ async fn g10_a_stateful_set_that_stops_using_the_pool_gives_it_back() {
 }
 
 #[tokio::test]
-async fn a_leader_lost_while_it_waits_for_a_deadline_is_followed_by_one_that_keeps_it() {
+async fn the_next_leader_keeps_a_deadline_that_a_lost_leader_waited_for() {
     let corner = Corner::new("leader-lost").await;
     let key = corner.key("web");
     let first = corner.run_as(&key, &[A], |pod| {
@@ -338,36 +339,40 @@ async fn a_leader_lost_while_it_waits_for_a_deadline_is_followed_by_one_that_kee
 
     let mut leader = real::follow::Leader::default();
     assert!(leader.look(&corner, deletion - seconds(200)).await.is_empty());
-    assert_eq!(leader.rounds.next().map(|at| at <= deletion + seconds(5)), Some(true), "it knows the deadline");
+    assert_eq!(
+        leader.planner.next_deadline().map(|at| at <= deletion + seconds(5)),
+        Some(true),
+        "it knows the deadline"
+    );
     drop(leader);
     let mut next = real::follow::Leader::default();
     assert!(next.look(&corner, deletion + seconds(5)).await.is_empty());
-    let outcomes = next.look(&corner, deletion + seconds(6)).await;
+    let results = next.look(&corner, deletion + seconds(6)).await;
 
-    assert!(went_well(&outcomes, 1), "{outcomes:?}");
+    assert!(all_done(&results, 1), "{results:?}");
     assert_eq!(corner.held().await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_backup_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
-    let mut corner = Corner::new("backup").await;
-    corner.pass.world.leads = false;
-    let (going, over) = (corner.key("going"), corner.key("over"));
-    let uids = [corner.run(&going, &[A]).await, corner.run(&over, &[B]).await];
-    corner.pool(&[(A, &going, &uids[0]), (B, &over, &uids[1]), (C, &corner.key("gone"), &uid(1))]).await;
-    corner.finish(&over, "Failed", later() - seconds(600)).await;
-    corner.terminate(&going).await;
+async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() {
+    let mut corner = Corner::new("standby").await;
+    corner.leads = false;
+    let (terminating, finished) = (corner.key("terminating"), corner.key("finished"));
+    let uids = [corner.run(&terminating, &[A]).await, corner.run(&finished, &[B]).await];
+    corner.pool(&[(A, &terminating, &uids[0]), (B, &finished, &uids[1]), (C, &corner.key("gone"), &uid(1))]).await;
+    corner.finish(&finished, "Failed", later() - seconds(600)).await;
+    corner.terminate(&terminating).await;
 
     corner.settle(later()).await;
     assert_eq!(corner.held().await, [A, B]);
 
-    corner.pass.world.leads = true;
+    corner.leads = true;
     corner.settle(later()).await;
     assert_eq!(corner.held().await, [""; 0]);
 }
 
 #[tokio::test]
-async fn an_endpoint_without_a_record_is_told_while_its_pod_runs_and_goes_after_it() {
+async fn an_endpoint_without_a_record_is_reported_while_its_pod_runs_and_deleted_after_it() {
     let corner = Corner::new("recordless").await;
     let key = corner.key("web");
     let first = corner.run(&key, &[A]).await;

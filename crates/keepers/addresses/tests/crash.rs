@@ -1,21 +1,20 @@
-//! Killed after any API call, or disturbed at it, and followed by another life, it ends in the same
-//! state as if nothing had happened, and has not touched what lives. On a real API server.
+//! Killed after any API call, or with any call failing, and then restarted, the keeper ends in the same state
+//! as if nothing had happened, and has not touched what is in use. On a real API server.
 
 mod objects;
 mod real;
 
-use caretaker_core::limits::Ledger;
 use caretaker_testkit::faults::{Fault, Faults, Life, for_every_call, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::api::ListParams;
 use kube::{Config, ResourceExt};
 use objects::{endpoint, set_endpoint, uid};
-use real::{Corner, later, own};
+use real::{Corner, clock, later, own};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Two passes make some forty calls; faults add a few more.
-const MOST: usize = 80;
+/// Two rounds make some forty calls; faults add a few more.
+const MAX_CALLS: usize = 80;
 
 const LIVE: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
@@ -23,17 +22,17 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What happens between two looks at a corner.
-struct Story {
+/// A corner in which the same records leak again and again.
+struct Scenario {
     corner: Corner,
     live: Vec<(&'static str, String, String)>,
-    /// How all that lives was, endpoints with their versions.
+    /// The endpoints in use, with their versions.
     before: Vec<String>,
 }
 
-impl Story {
-    /// Two pods that live, one of them of a StatefulSet; they are there over all lives.
-    async fn begin(name: &str) -> Self {
+impl Scenario {
+    /// Creates two running pods, one of them of a StatefulSet; they run all the time.
+    async fn start(name: &str) -> Self {
         let corner = Corner::new(name).await;
         corner.set("db", 1).await;
         let (web, db) = (corner.key("web"), corner.key("db-0"));
@@ -43,13 +42,13 @@ impl Story {
         corner.endpoint(set_endpoint(&db, &second, &[LIVE[1]])).await;
         corner.pool_named(name, &[]).await;
         let live = vec![(LIVE[0], web, first), (LIVE[1], db, second)];
-        let mut story = Self { corner, live, before: Vec::new() };
-        story.before = story.told_endpoints().await;
-        story
+        let mut scenario = Self { corner, live, before: Vec::new() };
+        scenario.before = scenario.endpoint_versions().await;
+        scenario
     }
 
-    /// Records leak: of two pods that are gone and have left endpoints, of one that another has
-    /// followed, and of one that the StatefulSet does not want any more. The count is wrong as well.
+    /// Records leak: of two pods that are gone and have left endpoints, of one that was replaced, and of one
+    /// that the StatefulSet does not want any more. The count is wrong as well.
     async fn leak(&self) {
         let corner = &self.corner;
         let (gone, lost) = (corner.key("gone"), corner.key("lost"));
@@ -69,56 +68,56 @@ impl Story {
         corner.write_status(&corner.name, status).await;
     }
 
-    async fn told_endpoints(&self) -> Vec<String> {
+    async fn endpoint_versions(&self) -> Vec<String> {
         let all = self.corner.endpoints_in(&self.corner.name).list(&ListParams::default()).await.unwrap();
         all.iter().map(|e| format!("{} {}", e.name_any(), e.resource_version().unwrap())).collect()
     }
 
-    /// How it ended: the status of the pool, and the endpoints.
-    async fn told(&self) -> (Value, Vec<String>) {
-        (self.corner.status().await, self.told_endpoints().await)
+    /// The status of the pool, and the endpoints.
+    async fn state(&self) -> (Value, Vec<String>) {
+        (self.corner.status().await, self.endpoint_versions().await)
     }
 
-    /// The end that it comes to undisturbed.
-    async fn undisturbed(&self) -> (Value, Vec<String>) {
+    /// The state that it ends in without faults.
+    async fn without_faults(&self) -> (Value, Vec<String>) {
         self.leak().await;
         self.corner.settle(later()).await;
-        let (status, endpoints) = self.told().await;
-        assert_eq!(self.corner.held().await, LIVE, "all that leaked is back");
-        assert_eq!(endpoints, self.before, "no endpoint of a pod that lives was written");
+        let (status, endpoints) = self.state().await;
+        assert_eq!(self.corner.held().await, LIVE, "everything that leaked is released");
+        assert_eq!(endpoints, self.before, "no endpoint of a running pod was written");
         (status, endpoints)
     }
 }
 
-/// One life: two passes, as the endpoints go after the records.
-async fn live(corner: &Corner, client: &kube::Client) {
+/// One life: two rounds, because endpoints are deleted after the records.
+async fn one_life(corner: &Corner, client: &kube::Client) {
     for _ in 0..2 {
-        // Whether it ends well is not for this life to say.
-        let _ = corner.pass.make(client, &mut Ledger::default(), later(), |s| corner.is_ours(s)).await;
+        // It may fail; the next life completes it.
+        let _ = corner.round(client, clock(later())).await;
     }
 }
 
 fn every_call(fault: Fault, config: &Config, name: &str) {
     let runtime = runtime();
-    let story = runtime.block_on(Story::begin(name));
-    let expected = runtime.block_on(story.undisturbed());
+    let scenario = runtime.block_on(Scenario::start(name));
+    let expected = runtime.block_on(scenario.without_faults());
 
-    let struck = for_every_call(fault, MOST, |n, faults: &Faults| {
-        runtime.block_on(story.leak());
+    let struck = for_every_call(fault, MAX_CALLS, |n, faults: &Faults| {
+        runtime.block_on(scenario.leak());
 
-        let life = mortal(faults, config.clone(), async |client| live(&story.corner, &client).await);
+        let life = mortal(faults, config.clone(), async |client| one_life(&scenario.corner, &client).await);
         assert_eq!(life == Life::Died, fault == Fault::DieAfter && faults.struck(), "{fault:?} at call {n}");
-        runtime.block_on(story.corner.settle(later()));
+        runtime.block_on(scenario.corner.settle(later()));
 
-        assert_eq!(runtime.block_on(story.told()), expected, "{fault:?} at call {n}");
+        assert_eq!(runtime.block_on(scenario.state()), expected, "{fault:?} at call {n}");
     });
     assert!(struck >= 25, "only {struck} calls were struck: does it act at all?");
 }
 
-/// All faults at the same time, each in a corner of its own: the API server's answers are what takes
-/// the time.
+/// All faults at the same time, each in a corner of its own: most of the time is spent waiting for the API
+/// server.
 #[test]
-fn killed_or_disturbed_at_any_call_it_ends_the_same() {
+fn killed_or_failing_at_any_call_it_ends_in_the_same_state() {
     let config = &runtime().block_on(shared().admin_config()).unwrap();
     let faults = [
         ("killed", Fault::DieAfter),

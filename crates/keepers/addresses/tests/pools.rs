@@ -1,5 +1,5 @@
-//! What stands in a pool and how it is written: all of it in one write, whatever is strange in it is left
-//! as it is, and what others write meanwhile is not lost. On a real API server.
+//! How a pool is written: everything in one write; what cannot be read is left as it is; what others write
+//! meanwhile is not lost. On a real API server.
 
 mod objects;
 mod real;
@@ -7,23 +7,24 @@ mod real;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use caretaker_addresses::act::Undone;
 use caretaker_addresses::api::FINALIZER;
+use caretaker_engine::ApplyError;
+use caretaker_engine::clock::Clock;
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::Client;
 use kube::api::DeleteParams;
 use objects::{PodExt as _, endpoint, pool, uid};
-use real::{Corner, later, meanwhile, went_well};
+use real::{Corner, all_done, is_stale, later, meanwhile};
 use serde_json::{Value, json};
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 const C: &str = "10.0.0.3";
 
-/// A client during whose n-th read of a pool something happens: `does` is told which one it is.
+/// A client that runs `on_read` during each read of a pool, with the number of the read.
 async fn disturbed<F: Future<Output = ()> + Send + 'static>(
     name: &'static str,
-    does: impl Fn(Arc<Corner>, usize) -> F + Send + Sync + 'static,
+    on_read: impl Fn(Arc<Corner>, usize) -> F + Send + Sync + 'static,
 ) -> (Client, Arc<AtomicUsize>) {
     let (other, reads) = (Arc::new(Corner::again(name).await), Arc::new(AtomicUsize::new(0)));
     let count = reads.clone();
@@ -32,7 +33,7 @@ async fn disturbed<F: Future<Output = ()> + Send + 'static>(
             return None;
         }
         let n = count.fetch_add(1, Ordering::Relaxed) + 1;
-        meanwhile::happens(does(other.clone(), n))
+        meanwhile::event(on_read(other.clone(), n))
     });
     (client, reads)
 }
@@ -47,26 +48,26 @@ async fn a_thousand_leaked_records_of_a_pool_are_one_read_and_one_write_of_it() 
         keys.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
     corner.pool_named("cost", &records).await;
     let live = corner.run("cost/live", &["10.0.9.1"]).await;
-    corner.leak(&[("10.0.9.1", "cost/live", &live)]).await;
+    corner.add_records(&[("10.0.9.1", "cost/live", &live)]).await;
     let calls = || {
         let log = shared().audit().unwrap();
         let pool = log.only(|call| call.name == "cost" && call.resource.starts_with("spiderippools"));
-        let look = log.only(|call| call.namespace == "cost" && ["get", "list"].contains(&call.verb.as_str()));
-        (pool.count("get", "spiderippools"), pool.writes(), look.len())
+        let holders = log.only(|call| call.namespace == "cost" && ["get", "list"].contains(&call.verb.as_str()));
+        (pool.count("get", "spiderippools"), pool.writes(), holders.len())
     };
-    let (reads, writes, looks) = calls();
+    let (reads, writes, holder_reads) = calls();
 
-    let outcomes = corner.collect(later()).await;
+    let results = corner.collect(later()).await;
 
     let after = calls();
-    assert!(went_well(&outcomes, 1000), "{}", outcomes.len());
+    assert!(all_done(&results, 1000), "{}", results.len());
     assert_eq!((after.0 - reads, after.1 - writes), (1, 1));
-    assert_eq!(after.2 - looks, 2, "one list of pods and one of endpoints tell of all of them");
+    assert_eq!(after.2 - holder_reads, 2, "one list of pods and one of endpoints have all of them");
     assert_eq!(corner.held().await, ["10.0.9.1"]);
 }
 
 #[tokio::test]
-async fn what_is_no_json_of_records_is_reported_and_left_byte_for_byte() {
+async fn records_that_are_not_json_are_reported_and_left_byte_for_byte() {
     let corner = Corner::new("malformed").await;
     corner.pool_named("malformed", &[]).await;
     let key = corner.key("gone");
@@ -74,27 +75,27 @@ async fn what_is_no_json_of_records_is_reported_and_left_byte_for_byte() {
     let readable = json!({ A: { "pod": key, "podUid": uid(1) } }).to_string();
 
     let cut_off = &readable[..readable.len() - 1];
-    for broken in [json!(cut_off), json!("[]"), json!(7), json!([A]), json!(r#"{"10.0.0.1":7}"#)] {
-        corner.write_status("malformed", json!({ "allocatedIPs": broken, "allocatedIPCount": 9 })).await;
+    for invalid in [json!(cut_off), json!("[]"), json!(7), json!([A]), json!(r#"{"10.0.0.1":7}"#)] {
+        corner.write_status("malformed", json!({ "allocatedIPs": invalid, "allocatedIPCount": 9 })).await;
         let before = corner.pools().get("malformed").await.unwrap();
 
-        assert!(corner.collect(later()).await.is_empty(), "{broken}");
+        assert!(corner.collect(later()).await.is_empty(), "{invalid}");
 
-        assert_eq!(corner.pools().get("malformed").await.unwrap(), before, "{broken}");
+        assert_eq!(corner.pools().get("malformed").await.unwrap(), before, "{invalid}");
         let rules = corner.rules(later()).await;
-        assert_eq!(rules["malformed"], ("UnreadablePool", "refuse"), "{broken}");
-        assert_eq!(rules["gone"], ("RecordsNotKnown", "rest"), "there may be some of its pod: {broken}");
+        assert_eq!(rules["malformed"], ("UnreadablePool", "refuse"), "{invalid}");
+        assert_eq!(rules["gone"], ("RecordsUnreadable", "none"), "its pod may have records: {invalid}");
     }
 
     corner.write_status("malformed", json!({ "allocatedIPs": readable })).await;
     corner.settle(later()).await;
-    assert_eq!(corner.held().await, [""; 0], "once it can be read it is collected");
+    assert_eq!(corner.held().await, [""; 0], "once it can be read it is released");
     assert_eq!(corner.endpoints().await, [""; 0]);
 }
 
 #[tokio::test]
-async fn what_is_strange_about_a_record_is_reported_and_hinders_no_other() {
-    let corner = Corner::new("strange").await;
+async fn an_invalid_record_is_reported_and_blocks_no_other() {
+    let corner = Corner::new("invalid-records").await;
     let key = corner.key("gone");
     let text = json!({
         A: { "pod": key, "podUid": uid(1) },
@@ -103,17 +104,17 @@ async fn what_is_strange_about_a_record_is_reported_and_hinders_no_other() {
         "192.168.7.7": { "pod": key, "podUid": uid(3) },
         "ten": { "pod": key, "podUid": uid(4) },
     });
-    let odd = text.to_string();
-    corner.make_pool(pool("strange", &[]).with("/status/allocatedIPs", json!(odd))).await;
+    let written = text.to_string();
+    corner.create_pool(pool("invalid-records", &[]).with("/status/allocatedIPs", json!(written))).await;
     let rules = corner.rules(later()).await;
     assert_eq!(rules[B], ("UnreadableRecord", "refuse"));
     assert_eq!(rules[C], ("UnreadableRecord", "refuse"));
-    assert_eq!(rules["192.168.7.7"], ("OutsideItsPool", "refuse"));
-    assert_eq!(rules["strange"], ("UnreadablePool", "refuse"));
+    assert_eq!(rules["192.168.7.7"], ("IPOutsidePool", "refuse"));
+    assert_eq!(rules["invalid-records"], ("UnreadablePool", "refuse"));
 
-    let outcomes = corner.collect(later()).await;
+    let results = corner.collect(later()).await;
 
-    assert!(went_well(&outcomes, 1), "{outcomes:?}");
+    assert!(all_done(&results, 1), "{results:?}");
     let mut left = text;
     left.as_object_mut().unwrap().remove(A);
     assert_eq!(Value::Object(corner.records().await), left);
@@ -121,14 +122,14 @@ async fn what_is_strange_about_a_record_is_reported_and_hinders_no_other() {
 }
 
 #[tokio::test]
-async fn fields_that_nobody_knows_stay_as_they_were_written() {
+async fn unknown_fields_stay_as_they_were_written() {
     let corner = Corner::new("unknown-fields").await;
     let key = corner.key("live");
     let live = corner.run(&key, &[A]).await;
     let stays = format!(r#""{A}":{{"podUid":"{live}", "pod":"{key}","since":[1, 2.50],"note":"\u00e4"}}"#);
     let text = format!(r#"{{{stays},"{B}":{{"pod":"unknown-fields/gone","podUid":"{}"}}}}"#, uid(1));
-    let made = pool("unknown-fields", &[]).with("/status/allocatedIPs", json!(text));
-    corner.make_pool(made.with("/status/allocatedIPCount", json!(2))).await;
+    let object = pool("unknown-fields", &[]).with("/status/allocatedIPs", json!(text));
+    corner.create_pool(object.with("/status/allocatedIPCount", json!(2))).await;
 
     corner.settle(later()).await;
 
@@ -138,15 +139,15 @@ async fn fields_that_nobody_knows_stay_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn in_the_older_form_records_go_by_their_keys_and_what_is_written_meanwhile_stays() {
+async fn in_the_older_form_records_are_removed_by_key_and_what_is_written_meanwhile_stays() {
     let corner = Corner::new("older").await;
     let live = corner.key("live");
     corner.run(&live, &[A]).await;
     let record =
         |pod: &str| json!({ "containerID": format!("of-{pod}"), "namespace": "older", "pod": pod, "new": [1] });
     let map = json!({ A: record("live"), B: record("gone"), C: record("lost") });
-    let made = pool("older", &[]).with("/status/allocatedIPs", map);
-    corner.make_pool(made.with("/status/allocatedIPCount", json!(3))).await;
+    let object = pool("older", &[]).with("/status/allocatedIPs", map);
+    corner.create_pool(object.with("/status/allocatedIPCount", json!(3))).await;
     corner.endpoint(endpoint(&live, "", &[A]).with("/status/current/containerID", json!("of-live"))).await;
 
     let (client, reads) = disturbed("older", move |other, n| async move {
@@ -156,85 +157,85 @@ async fn in_the_older_form_records_go_by_their_keys_and_what_is_written_meanwhil
         }
     })
     .await;
-    let outcomes = corner.collect_by(&client, later()).await;
+    let results = corner.collect_with(&client, later()).await;
 
-    assert!(went_well(&outcomes, 2), "{outcomes:?}");
+    assert!(all_done(&results, 2), "{results:?}");
     assert_eq!(reads.load(Ordering::Relaxed), 2);
     assert_eq!(corner.held().await, [A, "10.0.0.4"]);
     assert_eq!(corner.records().await[A], record("live"));
 }
 
 #[tokio::test]
-async fn of_a_pool_that_is_being_deleted_what_leaked_goes_and_its_finalizer_stays() {
-    let corner = Corner::new("leaving").await;
+async fn of_a_pool_that_is_being_deleted_what_leaked_is_released_and_its_finalizer_stays() {
+    let corner = Corner::new("deleting").await;
     let key = corner.key("live");
     let live = corner.run(&key, &[A]).await;
     corner.pool(&[(A, &key, &live), (B, &corner.key("gone"), &uid(1)), (C, &key, &live)]).await;
-    corner.pools().delete("leaving", &DeleteParams::default()).await.unwrap();
+    corner.pools().delete("deleting", &DeleteParams::default()).await.unwrap();
 
-    let outcomes = corner.collect(later()).await;
+    let results = corner.collect(later()).await;
 
-    assert!(went_well(&outcomes, 1), "{outcomes:?}");
-    assert_eq!(corner.held().await, [A, C], "what is only suspected stays");
-    let left = corner.pools().get("leaving").await.unwrap();
-    assert_eq!(left.metadata.finalizers, Some(vec![FINALIZER.to_owned()]), "that is Spiderpool's to say");
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [A, C], "a suspicion is not enough");
+    let left = corner.pools().get("deleting").await.unwrap();
+    assert_eq!(left.metadata.finalizers, Some(vec![FINALIZER.to_owned()]), "Spiderpool removes it");
     let rules = corner.rules(later()).await;
-    assert_eq!((rules["leaving"], rules[C].1), (("PoolLeaves", "refuse"), "refuse"));
+    assert_eq!((rules["deleting"], rules[C].1), (("PoolTerminating", "refuse"), "refuse"));
 }
 
 #[tokio::test]
-async fn a_pool_that_is_gone_or_made_anew_between_decision_and_write_is_not_written() {
-    let corner = Corner::new("anew").await;
+async fn a_pool_that_is_deleted_or_recreated_between_decision_and_write_is_not_written() {
+    let corner = Corner::new("pool-recreated").await;
     corner.pool(&[(A, &corner.key("gone"), &uid(1))]).await;
-    let remake = async |again: bool| {
+    let delete = async |recreate: bool| {
         let patch = kube::api::Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        corner.pools().patch("anew", &kube::api::PatchParams::default(), &patch).await.unwrap();
-        corner.pools().delete("anew", &DeleteParams::default()).await.unwrap();
-        if again {
+        corner.pools().patch("pool-recreated", &kube::api::PatchParams::default(), &patch).await.unwrap();
+        corner.pools().delete("pool-recreated", &DeleteParams::default()).await.unwrap();
+        if recreate {
             corner.pool(&[(A, &corner.key("gone"), &uid(2))]).await;
         }
     };
 
-    let due = corner.decide(later()).await;
-    remake(true).await;
-    let ended = corner.carry_out(&corner.client, due, later()).await;
-    assert!(matches!(ended[0].outcome, Err(Undone::Changed(_))), "{ended:?}");
+    let decision = corner.decide(later()).await;
+    delete(true).await;
+    let ended = corner.carry_out(&corner.client, decision, later()).await;
+    assert!(is_stale(&ended[0].result), "{ended:?}");
     assert_eq!(corner.held().await, [A]);
 
-    let due = corner.decide(later()).await;
-    remake(false).await;
-    let ended = corner.carry_out(&corner.client, due, later()).await;
-    assert!(matches!(ended[0].outcome, Err(Undone::Changed(_))), "{ended:?}");
-    assert!(corner.pools().get_opt("anew").await.unwrap().is_none(), "nobody makes it again");
+    let decision = corner.decide(later()).await;
+    delete(false).await;
+    let ended = corner.carry_out(&corner.client, decision, later()).await;
+    assert!(is_stale(&ended[0].result), "{ended:?}");
+    assert!(corner.pools().get_opt("pool-recreated").await.unwrap().is_none(), "it is not created again");
 }
 
 #[tokio::test]
-async fn a_pod_that_is_made_anew_between_decision_and_write_keeps_what_it_got() {
+async fn a_pod_that_is_recreated_between_decision_and_write_keeps_its_addresses() {
     let corner = Corner::new("recreated").await;
     let key = corner.key("web");
     corner.pool(&[(A, &key, &uid(1)), (B, &key, &uid(1))]).await;
-    let due = corner.decide(later()).await;
-    assert_eq!(due.len(), 2);
+    let decision = corner.decide(later()).await;
+    assert_eq!(decision.planned.len(), 2);
 
-    let anew = corner.run(&key, &[A]).await;
-    corner.leak(&[(A, &key, &anew)]).await;
-    let ended = corner.carry_out(&corner.client, due, later()).await;
+    let recreated = corner.run(&key, &[A]).await;
+    corner.add_records(&[(A, &key, &recreated)]).await;
+    let ended = corner.carry_out(&corner.client, decision, later()).await;
 
-    assert!(ended.iter().all(|one| matches!(one.outcome, Err(Undone::Changed(_)))), "{ended:?}");
-    assert_eq!(corner.held().await, [A, B], "the other is judged anew");
+    assert!(ended.iter().all(|one| is_stale(&one.result)), "{ended:?}");
+    assert_eq!(corner.held().await, [A, B], "the other one is judged again");
     corner.settle(later()).await;
     assert_eq!(corner.held().await, [A]);
-    assert_eq!(corner.records().await[A]["podUid"], anew);
+    assert_eq!(corner.records().await[A]["podUid"], recreated);
 }
 
-/// The address that leaked as number `n`.
+/// The n-th leaked address.
 fn leaked(n: usize) -> String {
     format!("10.0.1.{n}")
 }
 
-/// Before each of these writes of ours another writer comes: it takes a new address each time, and at
-/// its second turn one of those that leaked.
-async fn storm(name: &'static str, turns: usize) -> (Corner, Vec<Result<(), Undone>>, usize) {
+/// Another writer writes the pool between each read and write of ours: each time it allocates a new address,
+/// and the second time one of those that leaked.
+async fn conflicts(name: &'static str, turns: usize) -> (Corner, Vec<Result<(), ApplyError>>, usize) {
     let corner = Corner::new(name).await;
     let key = corner.key("live");
     let live = corner.run(&key, &[A]).await;
@@ -248,51 +249,51 @@ async fn storm(name: &'static str, turns: usize) -> (Corner, Vec<Result<(), Undo
         let (key, live) = (key.clone(), live.clone());
         async move {
             if n <= turns {
-                other.leak(&[(&format!("10.0.2.{n}"), &key, &live)]).await;
+                other.add_records(&[(&format!("10.0.2.{n}"), &key, &live)]).await;
             }
             if n == 2 {
-                other.leak(&[(&leaked(1), &key, &live)]).await;
+                other.add_records(&[(&leaked(1), &key, &live)]).await;
             }
         }
     })
     .await;
-    let outcomes = corner.collect_by(&client, later()).await;
-    (corner, outcomes, reads.load(Ordering::Relaxed))
+    let results = corner.collect_with(&client, later()).await;
+    (corner, results, reads.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
-async fn in_a_storm_of_conflicts_nothing_of_others_is_lost() {
-    let (corner, outcomes, reads) = storm("storm", 4).await;
+async fn after_many_conflicts_nothing_that_others_wrote_is_lost() {
+    let (corner, results, reads) = conflicts("conflicts", 4).await;
 
-    assert_eq!(reads, 5, "once more than it was overtaken");
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 3);
-    assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(Undone::Changed(_)))), "{outcomes:?}");
+    assert_eq!(reads, 5, "once more than there were conflicts");
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3);
+    assert!(results.iter().any(is_stale), "{results:?}");
     let taken = leaked(1);
     let held = [A, taken.as_str(), "10.0.2.1", "10.0.2.2", "10.0.2.3", "10.0.2.4"];
-    assert_eq!(corner.held().await, held, "what another one took meanwhile stays");
+    assert_eq!(corner.held().await, held, "what another writer allocated meanwhile stays");
 }
 
 #[tokio::test]
-async fn in_a_storm_that_does_not_end_it_gives_way_and_comes_back() {
-    let (corner, outcomes, reads) = storm("long-storm", 100).await;
+async fn with_conflicts_that_do_not_end_it_gives_up_and_tries_again_later() {
+    let (corner, results, reads) = conflicts("endless-conflicts", 100).await;
 
-    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Undone::Changed(_)))), "{outcomes:?}");
+    assert!(results.iter().all(is_stale), "{results:?}");
     assert_eq!(corner.held().await.len(), 5 + reads, "nothing is released, and nothing lost");
     corner.settle(later()).await;
-    assert_eq!(corner.held().await.len(), 2 + reads, "three had leaked; the fourth is another one's now");
+    assert_eq!(corner.held().await.len(), 2 + reads, "three had leaked; the fourth is allocated again");
 }
 
 #[tokio::test]
-async fn a_clock_that_is_ahead_of_the_api_servers_takes_nothing_from_a_pod_that_has_time_left() {
+async fn a_clock_that_is_ahead_of_the_api_servers_releases_nothing_before_its_deadline() {
     let corner = Corner::new("clock-ahead").await;
     let key = corner.key("web");
     let uid = corner.run(&key, &["10.0.0.1"]).await;
     corner.pool(&[("10.0.0.1", &key, &uid)]).await;
     corner.terminate(&key).await;
-    let by_its_own_clock = shared().client().await.unwrap();
 
-    let outcomes = corner.collect_by(&by_its_own_clock, later()).await;
+    // A clock that is not a test's is compared with the API server's.
+    let results = corner.collect_at(&corner.client, Clock::new(later)).await;
 
-    assert!(matches!(&outcomes[..], [Err(Undone::Changed(why))] if why.contains("PodTerminating")), "{outcomes:?}");
+    assert!(matches!(&results[..], [Err(ApplyError::Stale(why))] if why.contains("PodTerminating")), "{results:?}");
     assert_eq!(corner.held().await, ["10.0.0.1"]);
 }

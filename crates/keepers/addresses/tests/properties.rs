@@ -1,6 +1,6 @@
-//! Over random histories no address of a live pod is ever released, and every leaked one is in bounded
-//! time: with watches that lag, a collector that is interrupted between any two calls and starts anew,
-//! and an allocator that hands out whatever is free.
+//! Over random histories no address in use is ever released, and every leaked one is, in bounded time: with
+//! watches that lag, a collector that is interrupted between any two calls and restarted, and an allocator
+//! that allocates any free address.
 
 mod model;
 mod objects;
@@ -14,14 +14,14 @@ use proptest::prelude::*;
 enum Event {
     Create(u8),
     Allocate(u8),
-    InVain(u8),
+    AllocateUnused(u8),
     Endpoint(u8),
     Report(u8),
     Delete(u8),
     End(u8, bool),
     Finish(u8),
     Scale(u8, i64),
-    FollowSets,
+    ReconcileSets,
     Advance(i64),
     Deliver(u8, u8),
     Restart,
@@ -55,14 +55,14 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..4_u8).prop_map(Event::Create),
         6 => pod.clone().prop_map(Event::Start),
         3 => pod.clone().prop_map(Event::Allocate),
-        1 => pod.clone().prop_map(Event::InVain),
+        1 => pod.clone().prop_map(Event::AllocateUnused),
         2 => pod.clone().prop_map(Event::Endpoint),
         2 => pod.clone().prop_map(Event::Report),
         4 => pod.clone().prop_map(Event::Delete),
-        3 => (pod.clone(), any::<bool>()).prop_map(|(pod, back)| Event::End(pod, back)),
+        3 => (pod.clone(), any::<bool>()).prop_map(|(pod, releases)| Event::End(pod, releases)),
         1 => pod.prop_map(Event::Finish),
         2 => (0..2_u8, 0..4_i64).prop_map(|(set, replicas)| Event::Scale(set, replicas)),
-        4 => Just(Event::FollowSets),
+        4 => Just(Event::ReconcileSets),
         3 => (0..12_i64).prop_map(Event::Advance),
         1 => (12..60_i64).prop_map(Event::Advance),
         5 => Just(Event::DeliverAll),
@@ -81,14 +81,14 @@ fn play(model: &mut Model, event: &Event) {
     match event {
         Event::Create(pod) => model.create(&key(*pod), false, 10),
         Event::Allocate(pod) => model.allocate(&key(*pod)),
-        Event::InVain(pod) => model.allocate_in_vain(&key(*pod)),
+        Event::AllocateUnused(pod) => model.allocate_unused(&key(*pod)),
         Event::Endpoint(pod) => model.write_endpoint(&key(*pod)),
         Event::Report(pod) => model.report(&key(*pod)),
         Event::Delete(pod) => model.delete(&key(*pod)),
-        Event::End(pod, gives_back) => model.end(&key(*pod), *gives_back),
+        Event::End(pod, releases) => model.end(&key(*pod), *releases),
         Event::Finish(pod) => model.finish(&key(*pod)),
         Event::Scale(number, replicas) => model.scale(set(*number), *replicas),
-        Event::FollowSets => model.follow_sets(),
+        Event::ReconcileSets => model.reconcile_sets(),
         Event::Advance(seconds) => model.advance(*seconds),
         Event::Deliver(kind, count) => model.deliver(KINDS[usize::from(*kind)], usize::from(*count)),
         Event::Restart => model.restart(),
@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn no_live_address_is_released_and_every_leaked_one_is(events in proptest::collection::vec(event(), 1..120)) {
+    fn no_address_in_use_is_released_and_every_leaked_one_is(events in proptest::collection::vec(event(), 1..120)) {
         let mut model = Model::new(6);
         for (i, event) in events.iter().enumerate() {
             play(&mut model, event);
@@ -121,9 +121,9 @@ proptest! {
     }
 }
 
-/// G11: two StatefulSets share five addresses and take turns: 5, 0, 5, …
+/// G11: two StatefulSets share five addresses and scale in turns: 5, 0, 5, …
 #[test]
-fn g11_a_thousand_turns_of_two_sets_never_give_one_address_to_two() {
+fn g11_a_thousand_turns_of_two_sets_never_allocate_one_address_twice() {
     let mut model = Model::new(5);
     let mut turns = fastrand::Rng::with_seed(11);
     let (mut given, mut stuck) = (0, 0);
@@ -132,7 +132,7 @@ fn g11_a_thousand_turns_of_two_sets_never_give_one_address_to_two() {
         model.scale(down, 0);
         model.scale(up, 5);
         for _ in 0..15 {
-            model.follow_sets();
+            model.reconcile_sets();
             for ordinal in 0..5 {
                 let key = format!("{up}-{ordinal}");
                 model.allocate(&key);
@@ -140,7 +140,7 @@ fn g11_a_thousand_turns_of_two_sets_never_give_one_address_to_two() {
                     model.write_endpoint(&key);
                     model.report(&key);
                 }
-                // Half of those that go take their addresses with them.
+                // Half of the pods that end release their addresses.
                 if turns.u8(..4) == 0 {
                     model.end(&format!("{down}-{ordinal}"), turns.bool());
                 }

@@ -1,159 +1,193 @@
 //! What can be done, as data: an action is a list of idempotent steps, each one write.
 //!
-//! [`after`] says how a subject looks once a step is done. A process may die between any two steps;
-//! what it leaves behind is judged like anything else.
+//! [`after_step`] says how a subject looks once a step is done. A process may die between any two steps; the state it
+//! leaves behind is judged like any other.
 
-pub mod carry_out;
+pub mod apply;
 pub mod patch;
 
 use std::fmt;
 
-use caretaker_core::{Parsed, SignedDuration, Timestamp, duration, time};
+use caretaker_core::limits::Pace;
+use caretaker_core::{ActionKind, Parsed, Permission, SignedDuration, Timestamp, actions, duration, time};
 
-use crate::api::{self, Activity, State};
-use crate::judge::Clock;
+use crate::api::{self, Activity, State, TimeAnnotation};
+use crate::judge::{Rule, Schedule};
+use crate::observe::sources::{
+    CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, SCALED_OBJECTS, SERVICES, STATEFUL_SETS,
+};
 use crate::subject::{Subject, World};
-use crate::workload::{Form, Workload, WorkloadKind};
+use crate::workload::{Workload, WorkloadKind, WorkloadState};
 
-/// What to do to a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Write something down on it.
-    Label(Note),
-    /// Say that it will be deleted.
-    Announce,
-    /// Lay its workloads down.
-    Sleep(Sleep),
-    /// Raise its workloads.
-    Wake {
-        /// The clock starts anew, under this name: nobody's activity woke it.
-        restart: Option<&'static str>,
-    },
-    /// Delete it.
-    Delete,
+/// Ten deletions an hour, or a tenth of all namespaces if that is more: enough to keep up with what people abandon, and
+/// little enough to be stopped in time.
+const DELETIONS: Pace = Pace { limit: 10, fraction: 0.10, window: SignedDuration::from_hours(1) };
+
+const WRITE_SUBJECT: &[Permission] = &[
+    Permission::on(NAMESPACES, "get"),
+    Permission::on(NAMESPACES, "patch"),
+    Permission::on(DEPLOYMENTS, "get"),
+    Permission::on(DEPLOYMENTS, "patch"),
+    Permission::on(SERVICES, "get"),
+    Permission::on(SERVICES, "patch"),
+];
+
+const WRITE_WORKLOADS: &[Permission] = &[
+    Permission::on(NAMESPACES, "get"),
+    Permission::on(NAMESPACES, "patch"),
+    Permission::on(DEPLOYMENTS, "get"),
+    Permission::on(DEPLOYMENTS, "patch"),
+    Permission::on(STATEFUL_SETS, "get"),
+    Permission::on(STATEFUL_SETS, "patch"),
+    Permission::on(REPLICA_SETS, "get"),
+    Permission::on(REPLICA_SETS, "patch"),
+    Permission::on(DAEMON_SETS, "get"),
+    Permission::on(DAEMON_SETS, "patch"),
+    Permission::on(CRON_JOBS, "get"),
+    Permission::on(CRON_JOBS, "patch"),
+    Permission::on(SCALED_OBJECTS, "get"),
+    Permission::on(SCALED_OBJECTS, "patch"),
+];
+
+const DELETE_SUBJECT: &[Permission] = &[
+    Permission::on(NAMESPACES, "get"),
+    Permission::on(NAMESPACES, "patch"),
+    Permission::on(NAMESPACES, "delete"),
+    Permission::on(DEPLOYMENTS, "get"),
+    Permission::on(DEPLOYMENTS, "patch"),
+    Permission::on(DEPLOYMENTS, "delete"),
+    Permission::on(SERVICES, "get"),
+    Permission::on(SERVICES, "patch"),
+    Permission::on(SERVICES, "delete"),
+];
+
+pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(WRITE_SUBJECT);
+pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(WRITE_SUBJECT);
+pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(WRITE_WORKLOADS);
+pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(WRITE_WORKLOADS);
+/// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.
+pub(crate) const DELETE: ActionKind = ActionKind::destructive("delete").paced(DELETIONS).needs(DELETE_SUBJECT);
+
+actions! {
+    /// What is done to a subject.
+    #[derive(Copy, Eq)]
+    pub enum Action {
+        /// Writes labels and annotations of the subject, and changes nothing else.
+        Record(Bookkeeping) => RECORD,
+        /// Announces the deletion, or moves the announced date.
+        Announce => ANNOUNCE,
+        /// Scales the workloads to zero, after recording how each was.
+        Sleep(SleepReason) => SLEEP,
+        /// Restores the workloads as they were recorded. With a rule, idle time counts from now, because no activity
+        /// woke it.
+        Wake(Option<Rule>) => WAKE,
+        /// Deletes the subject.
+        Delete => DELETE,
+    }
 }
 
-/// What puts it to sleep.
+/// Why a subject is put to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sleep {
-    /// Its silence.
+pub enum SleepReason {
+    /// It was idle for long enough.
     Idle,
-    /// Its silence did, and the sleep was cut short.
+    /// It was idle for long enough, and its sleep was interrupted.
     Unfinished,
-    /// A person. Such a sleep leads to no deletion, so nobody notes since when it lasts.
-    ByHand,
+    /// A person ordered it. Such a sleep does not count towards deletion, so its start is not recorded.
+    Manual,
 }
 
-/// What is written down.
+/// What is written to a subject without changing its workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Note {
-    /// It is seen for the first time: its clock starts.
+pub enum Bookkeeping {
+    /// It is observed for the first time: idle time counts from now.
     FirstSeen,
-    /// The fallback's label, and its clock starts.
-    Fallback(SignedDuration),
-    /// It is found asleep, nobody knows since when: since now.
+    /// The label of the defaults; idle time counts from now.
+    Defaults(SignedDuration),
+    /// It is asleep without a record of when that began: it counts from now.
     AsleepSince,
     /// Its deletion is called off.
     Withdraw,
-    /// Its deletion is called off, and its silence and its sleep count from now.
+    /// Its deletion is called off, and both its idle time and its sleep count from now.
     Restart,
-    /// It sleeps by hand: what would lead to its deletion is taken off.
-    ByHand,
-    /// A sleep by hand is over, and it is awake already: that is taken off.
-    HandOver,
-}
-
-impl caretaker_core::Action for Action {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Label(_) => "label",
-            Self::Announce => "announce",
-            Self::Sleep { .. } => "sleep",
-            Self::Wake { .. } => "wake",
-            Self::Delete => "delete",
-        }
-    }
-
-    fn guarded(&self) -> bool {
-        // What was begun was admitted before, and to leave it half done helps nobody; what a person
-        // orders is no accident.
-        matches!(self, Self::Sleep(Sleep::Idle) | Self::Delete)
-    }
+    /// A person ordered its sleep: whatever leads to its deletion is removed.
+    ManualSleep,
+    /// A manual sleep is over and it is awake already: the order is removed.
+    ManualSleepOver,
 }
 
 /// One write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// On the subject's own labels and annotations.
-    Mark(Mark),
-    /// On one workload.
-    Turn {
-        /// What it is.
+    /// Changes labels and annotations of the subject.
+    PatchMetadata(MetadataPatch),
+    /// Scales one workload down, or restores it.
+    SetWorkloadState {
+        /// The kind.
         kind: WorkloadKind,
-        /// Its name.
+        /// The name.
         name: String,
-        /// How it was.
-        from: Form,
-        /// How it will be.
-        to: Form,
+        /// The state before.
+        from: WorkloadState,
+        /// The state after.
+        to: WorkloadState,
     },
-    /// The end of the subject.
+    /// Deletes the subject.
     Delete,
 }
 
 /// Changes to labels and annotations, in one patch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct MetadataPatch {
     /// The state label.
     pub state: Option<State>,
-    /// The label `sleep-after`, given by the fallback.
+    /// The label `sleep-after`, given by the defaults.
     pub sleep_after: Option<SignedDuration>,
     /// The activity.
     pub activity: Option<Activity>,
-    /// Times to set, by annotation.
-    pub set: Vec<(&'static str, Timestamp)>,
-    /// Annotations to remove.
-    pub clear: Vec<&'static str>,
-    /// The note that a person ordered its sleep: made, or removed.
-    pub by_hand: Option<bool>,
+    /// Times to set.
+    pub set: Vec<(TimeAnnotation, Timestamp)>,
+    /// Times to remove.
+    pub clear: Vec<TimeAnnotation>,
+    /// The annotation `manual-sleep`: set, or removed.
+    pub manual_sleep: Option<bool>,
 }
 
-const ANNOUNCEMENT: [&str; 2] = [api::ANNOUNCED_AT, api::DELETE_AT];
-const SLEPT: [&str; 3] = [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT];
+const ANNOUNCEMENT: [TimeAnnotation; 2] = [TimeAnnotation::AnnouncedAt, TimeAnnotation::DeleteAt];
+const SLEEP_TIMES: [TimeAnnotation; 3] =
+    [TimeAnnotation::AsleepSince, TimeAnnotation::AnnouncedAt, TimeAnnotation::DeleteAt];
 
 /// The steps of an action on a subject at a time.
 #[must_use]
 pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
     match action {
-        Action::Label(note) => vec![Step::Mark(note_down(*note, subject, now))],
-        Action::Announce => vec![Step::Mark(announcement(subject, world, now))],
-        Action::Sleep(sleep) => {
+        Action::Record(bookkeeping) => vec![Step::PatchMetadata(record(*bookkeeping, subject, now))],
+        Action::Announce => vec![Step::PatchMetadata(announcement(subject, world, now))],
+        Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if subject.state() != State::Sleeping {
-                steps.push(Step::Mark(Mark { state: Some(State::Sleeping), ..Mark::default() }));
+                let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
+                steps.push(Step::PatchMetadata(patch));
             }
-            steps.extend(turns(subject, Workload::laid_down));
-            let noted = *sleep != Sleep::ByHand;
-            let set = if noted { vec![(api::ASLEEP_SINCE, now)] } else { Vec::new() };
-            let mut clear = if noted { Vec::new() } else { present(subject, &SLEPT) };
-            clear.extend(present(subject, &[api::HAND_WAKE_UNTIL]));
-            let by_hand = (!noted || subject.slept_by_hand).then_some(!noted);
-            steps.push(Step::Mark(Mark { state: Some(State::Sleep), set, clear, by_hand, ..Mark::default() }));
+            steps.extend(workload_steps(subject, Workload::scaled_down));
+            steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
             steps
         }
-        Action::Wake { restart } => {
-            let mut steps = turns(subject, Workload::raised);
-            let activity = restart.map(|by| Activity::noted(now, by));
-            let mut clear = present(subject, &SLEPT);
-            clear.extend(present(subject, &[api::HAND_SLEEP_UNTIL]));
-            let by_hand = subject.slept_by_hand.then_some(false);
-            steps.push(Step::Mark(Mark { state: Some(State::Normal), activity, clear, by_hand, ..Mark::default() }));
+        Action::Wake(restart) => {
+            let mut steps = workload_steps(subject, Workload::restored);
+            let activity = restart.map(|rule| Activity::recorded(now, rule));
+            let mut clear = set_times(subject, &SLEEP_TIMES);
+            clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
+            let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
+            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..MetadataPatch::default() };
+            steps.push(Step::PatchMetadata(patch));
             steps
         }
         Action::Delete => {
             let mut steps = Vec::with_capacity(2);
             if subject.state() != State::Deleting {
-                steps.push(Step::Mark(Mark { state: Some(State::Deleting), ..Mark::default() }));
+                let patch = MetadataPatch { state: Some(State::Deleting), ..MetadataPatch::default() };
+                steps.push(Step::PatchMetadata(patch));
             }
             steps.push(Step::Delete);
             steps
@@ -161,100 +195,101 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
     }
 }
 
-fn turns(subject: &Subject, turn: impl Fn(&Workload) -> Option<Form>) -> Vec<Step> {
-    let step =
-        |w: &Workload| Some(Step::Turn { kind: w.kind, name: w.name.clone(), from: w.form.clone(), to: turn(w)? });
+fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -> MetadataPatch {
+    let is_manual = reason == SleepReason::Manual;
+    let set = if is_manual { Vec::new() } else { vec![(TimeAnnotation::AsleepSince, now)] };
+    let mut clear = if is_manual { set_times(subject, &SLEEP_TIMES) } else { Vec::new() };
+    clear.extend(set_times(subject, &[TimeAnnotation::AwakeUntil]));
+    let manual_sleep = (is_manual || subject.manual_sleep).then_some(is_manual);
+    MetadataPatch { state: Some(State::Sleep), set, clear, manual_sleep, ..MetadataPatch::default() }
+}
+
+fn workload_steps(subject: &Subject, target: impl Fn(&Workload) -> Option<WorkloadState>) -> Vec<Step> {
+    let step = |w: &Workload| {
+        let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), target(w)?);
+        Some(Step::SetWorkloadState { kind, name, from, to })
+    };
     subject.workloads.iter().filter_map(step).collect()
 }
 
-fn present(subject: &Subject, keys: &[&'static str]) -> Vec<&'static str> {
-    keys.iter().copied().filter(|key| moment(subject, key).is_set()).collect()
+/// Those of the annotations that the subject has.
+fn set_times(subject: &Subject, annotations: &[TimeAnnotation]) -> Vec<TimeAnnotation> {
+    annotations.iter().copied().filter(|annotation| subject.time(*annotation).is_set()).collect()
 }
 
-fn moment<'a>(subject: &'a Subject, key: &str) -> &'a Parsed<Timestamp> {
-    match key {
-        api::ASLEEP_SINCE => &subject.asleep_since,
-        api::ANNOUNCED_AT => &subject.announced_at,
-        api::DELETE_AT => &subject.delete_at,
-        api::HAND_WAKE_UNTIL => &subject.hand_wake_until,
-        _ => &subject.hand_sleep_until,
-    }
-}
-
-fn note_down(note: Note, subject: &Subject, now: Timestamp) -> Mark {
-    let seen = || Some(Activity::noted(now, Activity::FIRST_SEEN));
-    match note {
-        Note::FirstSeen => Mark { activity: seen(), ..Mark::default() },
-        Note::Fallback(sleep_after) => Mark { sleep_after: Some(sleep_after), activity: seen(), ..Mark::default() },
-        Note::AsleepSince => Mark { set: vec![(api::ASLEEP_SINCE, now)], ..Mark::default() },
-        Note::Withdraw => {
-            let before = if subject.is_asleep() { State::Sleep } else { State::Normal };
-            let state = (subject.state() == State::Deleting).then_some(before);
-            Mark { state, clear: present(subject, &ANNOUNCEMENT), ..Mark::default() }
+fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> MetadataPatch {
+    let seen = || Some(Activity::recorded(now, Rule::FirstSeen));
+    let is_deleting = subject.state() == State::Deleting;
+    match bookkeeping {
+        Bookkeeping::FirstSeen => MetadataPatch { activity: seen(), ..MetadataPatch::default() },
+        Bookkeeping::Defaults(sleep_after) => {
+            MetadataPatch { sleep_after: Some(sleep_after), activity: seen(), ..MetadataPatch::default() }
         }
-        Note::ByHand => Mark {
-            state: (subject.state() == State::Deleting).then_some(State::Sleep),
-            clear: present(subject, &SLEPT),
-            by_hand: Some(true),
-            ..Mark::default()
+        Bookkeeping::AsleepSince => {
+            MetadataPatch { set: vec![(TimeAnnotation::AsleepSince, now)], ..MetadataPatch::default() }
+        }
+        Bookkeeping::Withdraw => {
+            let before = if subject.is_asleep() { State::Sleep } else { State::Normal };
+            let clear = set_times(subject, &ANNOUNCEMENT);
+            MetadataPatch { state: is_deleting.then_some(before), clear, ..MetadataPatch::default() }
+        }
+        Bookkeeping::ManualSleep => MetadataPatch {
+            state: is_deleting.then_some(State::Sleep),
+            clear: set_times(subject, &SLEEP_TIMES),
+            manual_sleep: Some(true),
+            ..MetadataPatch::default()
         },
-        Note::HandOver => Mark { clear: present(subject, &[api::HAND_SLEEP_UNTIL]), ..Mark::default() },
-        // Both clocks from the same moment: activity that is not newer than the sleep wakes nothing.
-        Note::Restart => Mark {
-            activity: Some(Activity::noted(now, "RunningAgain")),
-            state: (subject.state() == State::Deleting).then_some(State::Sleep),
-            set: vec![(api::ASLEEP_SINCE, now)],
-            clear: present(subject, &ANNOUNCEMENT),
-            ..Mark::default()
+        Bookkeeping::ManualSleepOver => {
+            MetadataPatch { clear: set_times(subject, &[TimeAnnotation::SleepUntil]), ..MetadataPatch::default() }
+        }
+        // Both count from the same moment: activity that is not newer than the sleep does not wake.
+        Bookkeeping::Restart => MetadataPatch {
+            activity: Some(Activity::recorded(now, Rule::RunningAgain)),
+            state: is_deleting.then_some(State::Sleep),
+            set: vec![(TimeAnnotation::AsleepSince, now)],
+            clear: set_times(subject, &ANNOUNCEMENT),
+            ..MetadataPatch::default()
         },
     }
 }
 
-/// An announcement that was made stays made at its time; only the date moves.
-fn announcement(subject: &Subject, world: &World, now: Timestamp) -> Mark {
-    let clock = Clock::new(subject, world, now);
-    let announced = clock.announced().unwrap_or(now);
-    let delete_at = clock.deletion_if_announced(announced).unwrap_or(Timestamp::MAX);
-    Mark { set: vec![(api::ANNOUNCED_AT, announced), (api::DELETE_AT, delete_at)], ..Mark::default() }
+/// The time of an existing announcement stays; only the date moves.
+fn announcement(subject: &Subject, world: &World, now: Timestamp) -> MetadataPatch {
+    let schedule = Schedule::new(subject, world, now);
+    let announced = schedule.announced().unwrap_or(now);
+    let delete_at = schedule.deletion_if_announced(announced).unwrap_or(Timestamp::MAX);
+    let set = vec![(TimeAnnotation::AnnouncedAt, announced), (TimeAnnotation::DeleteAt, delete_at)];
+    MetadataPatch { set, ..MetadataPatch::default() }
 }
 
-/// How a subject looks after a step; `None` if it is gone.
+/// The subject after a step; `None` if it is gone.
 #[must_use]
-pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
+pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
     match step {
-        Step::Mark(mark) => {
-            if let Some(state) = mark.state {
+        Step::PatchMetadata(patch) => {
+            if let Some(state) = patch.state {
                 subject.state = Parsed::Valid(state);
             }
-            if let Some(sleep_after) = mark.sleep_after {
+            if let Some(sleep_after) = patch.sleep_after {
                 subject.sleep_after = Parsed::Valid(sleep_after);
-                subject.by_fallback = true;
-                subject.labelled = true;
+                (subject.default_policy, subject.labelled) = (true, true);
             }
-            if let Some(activity) = &mark.activity {
+            if let Some(activity) = &patch.activity {
                 subject.activity = Parsed::Valid(activity.clone());
             }
-            if let Some(by_hand) = mark.by_hand {
-                subject.slept_by_hand = by_hand;
+            if let Some(manual_sleep) = patch.manual_sleep {
+                subject.manual_sleep = manual_sleep;
             }
-            for (key, value) in mark
-                .set
-                .iter()
-                .map(|(k, t)| (*k, Parsed::Valid(*t)))
-                .chain(mark.clear.iter().map(|k| (*k, Parsed::Missing)))
-            {
-                match key {
-                    api::ASLEEP_SINCE => subject.asleep_since = value,
-                    api::ANNOUNCED_AT => subject.announced_at = value,
-                    api::DELETE_AT => subject.delete_at = value,
-                    api::HAND_WAKE_UNTIL => subject.hand_wake_until = value,
-                    _ => subject.hand_sleep_until = value,
-                }
+            for (annotation, at) in &patch.set {
+                *subject.time_mut(*annotation) = Parsed::Valid(*at);
+            }
+            for annotation in &patch.clear {
+                *subject.time_mut(*annotation) = Parsed::Missing;
             }
         }
-        Step::Turn { kind, name, to, .. } => {
+        Step::SetWorkloadState { kind, name, to, .. } => {
             if let Some(workload) = subject.workloads.iter_mut().find(|w| w.kind == *kind && w.name == *name) {
-                workload.form = to.clone();
+                workload.state = to.clone();
             }
         }
         Step::Delete => return None,
@@ -262,32 +297,32 @@ pub fn after(mut subject: Subject, step: &Step) -> Option<Subject> {
     Some(subject)
 }
 
-/// How a subject looks after a whole action; `None` if it is gone.
+/// The subject after a whole action; `None` if it is gone.
 #[must_use]
-pub fn after_all(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
-    steps(action, &subject, world, now).iter().try_fold(subject, after)
+pub fn after_action(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
+    steps(action, &subject, world, now).iter().try_fold(subject, after_step)
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mark(mark) => mark.fmt(f),
-            Self::Turn { kind, name, from, to } => write!(f, "{kind}/{name}: {from} → {to}"),
-            Self::Delete => f.write_str("delete it, if it is still the one that was judged"),
+            Self::PatchMetadata(patch) => patch.fmt(f),
+            Self::SetWorkloadState { kind, name, from, to } => write!(f, "{kind}/{name}: {from} → {to}"),
+            Self::Delete => f.write_str("delete it, if it is still the object that was judged"),
         }
     }
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for MetadataPatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
         let mut words = Vec::new();
         words.extend(self.state.map(|s| format!("state={s}")));
-        words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, fallback={0}", duration::format_go(d))));
+        words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
-        words.extend(self.set.iter().map(|(key, t)| format!("{}={}", short(key), time::format(*t))));
-        words.extend(self.clear.iter().map(|key| format!("no {}", short(key))));
-        words.extend(self.by_hand.map(|by_hand| if by_hand { "slept-by-hand" } else { "no slept-by-hand" }.to_owned()));
+        let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
+        words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
+        words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));
+        words.extend(self.manual_sleep.map(|set| if set { "manual-sleep" } else { "no manual-sleep" }.to_owned()));
         write!(f, "write {}", words.join(", "))
     }
 }

@@ -1,54 +1,55 @@
-//! Names on the wire, and how to read what stands under them.
+//! Names on the wire, and how their values are read.
 //!
-//! The names are kubefree's, so that a cluster changes nothing but the operator. Where two dialects
-//! are in the wild, both are read and the specification's is written.
+//! The names are kubefree's, so that a cluster changes nothing but the operator. Where two dialects are in use, both
+//! are read and the specification's is written.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caretaker_core::duration;
-use caretaker_core::parsed::{Broken, Parsed};
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::parsed::{InvalidValue, Parsed};
+use caretaker_core::{RuleSet as _, SignedDuration, Timestamp, duration, time};
 use serde_json::{Map, Value, json};
+
+use crate::judge::Rule;
 
 /// The prefix of kubefree's labels and annotations.
 pub const KUBEFREE: &str = "sleepmode.kubefree.com/";
 /// The prefix of our own annotations.
 pub const CARETAKER: &str = "caretaker.dev/";
 
-/// Label: asleep after so much silence.
+/// Label: put to sleep after being idle for this long.
 pub const SLEEP_AFTER: &str = "sleepmode.kubefree.com/sleep-after";
-/// Label: deleted after so much silence.
+/// Label: deleted after being idle for this long.
 pub const DELETE_AFTER: &str = "sleepmode.kubefree.com/delete-after";
 /// Label: one of [`State`].
 pub const STATE: &str = "sleepmode.kubefree.com/state";
-/// Label on a workload: leave it alone.
+/// Label: leave this object alone.
 pub const EXCLUDE: &str = "sleepmode.kubefree.com/exclude";
 /// Annotation: the last activity, as JSON.
 pub const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
-/// Annotation on a workload: the replicas it had.
+/// Annotation on a workload: the replicas it had before the sleep.
 pub const LEGACY_REPLICAS: &str = "sleepmode.kubefree.com/legacy-replicas";
-/// Annotation: asleep since.
+/// Annotation: when the sleep began.
 pub const ASLEEP_SINCE: &str = "caretaker.dev/asleep-since";
-/// Annotation: the deletion was announced then.
+/// Annotation: when the deletion was announced.
 pub const ANNOUNCED_AT: &str = "caretaker.dev/announced-at";
-/// Annotation: the deletion is due then.
+/// Annotation: the announced date of the deletion.
 pub const DELETE_AT: &str = "caretaker.dev/delete-at";
-/// Annotation: put to sleep by hand until then.
-pub const HAND_SLEEP_UNTIL: &str = "caretaker.dev/hand-sleep-until";
-/// Annotation: kept awake by hand until then.
-pub const HAND_WAKE_UNTIL: &str = "caretaker.dev/hand-wake-until";
-/// Annotation: its sleep was ordered by a person, and leads to no deletion.
-pub const SLEPT_BY_HAND: &str = "caretaker.dev/slept-by-hand";
-/// Annotation: the value that the fallback gave to `sleep-after`.
-pub const FALLBACK: &str = "caretaker.dev/fallback";
-/// Annotation on a workload: it was laid down by us.
-pub const LAID_DOWN: &str = "caretaker.dev/laid-down";
-/// Annotation on a CronJob: whether it was suspended.
+/// Annotation: a person ordered it to sleep until this time.
+pub const SLEEP_UNTIL: &str = "caretaker.dev/sleep-until";
+/// Annotation: a person ordered it to stay awake until this time.
+pub const AWAKE_UNTIL: &str = "caretaker.dev/awake-until";
+/// Annotation: a person ordered the sleep, which does not count towards deletion.
+pub const MANUAL_SLEEP: &str = "caretaker.dev/manual-sleep";
+/// Annotation: the value that the defaults gave to `sleep-after`.
+pub const DEFAULT_POLICY: &str = "caretaker.dev/default-policy";
+/// Annotation on a workload: Caretaker scaled it down.
+pub const SCALED_DOWN: &str = "caretaker.dev/scaled-down";
+/// Annotation on a CronJob: whether it was suspended before the sleep.
 pub const LEGACY_SUSPEND: &str = "caretaker.dev/legacy-suspend";
-/// Annotation on a ScaledObject: the pause it had, empty for none.
+/// Annotation on a ScaledObject: Caretaker paused it; the value is empty.
 pub const LEGACY_PAUSED_REPLICAS: &str = "caretaker.dev/legacy-paused-replicas";
-/// Annotation: sessions that are open in it, by the audit's name for each, with its beginning.
+/// Annotation: open sessions (exec, port-forward) by id, each with its start, as JSON.
 pub const SESSIONS: &str = "caretaker.dev/sessions";
 /// The `nodeSelector` entry that parks a DaemonSet.
 pub const PARKED: &str = "caretaker.dev/asleep";
@@ -57,10 +58,10 @@ pub const KUBEFREE_PARKED: &str = "sleep.kubefree.com/not-existing-key";
 /// KEDA's annotation that pauses a ScaledObject.
 pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 
-/// An order without an end: later than any time that people mean.
+/// The end of an order without an end: later than any time that people mean.
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
-/// Every label and annotation that is ours to read, with its place: true for a label.
+/// Every label and annotation that Caretaker reads; true for a label.
 pub const KNOWN: [(&str, bool); 17] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
@@ -71,32 +72,67 @@ pub const KNOWN: [(&str, bool); 17] = [
     (ASLEEP_SINCE, false),
     (ANNOUNCED_AT, false),
     (DELETE_AT, false),
-    (HAND_SLEEP_UNTIL, false),
-    (HAND_WAKE_UNTIL, false),
-    (SLEPT_BY_HAND, false),
-    (FALLBACK, false),
-    (LAID_DOWN, false),
+    (SLEEP_UNTIL, false),
+    (AWAKE_UNTIL, false),
+    (MANUAL_SLEEP, false),
+    (DEFAULT_POLICY, false),
+    (SCALED_DOWN, false),
     (SESSIONS, false),
     (LEGACY_SUSPEND, false),
     (LEGACY_PAUSED_REPLICAS, false),
 ];
 
+/// The annotations of a subject whose value is a time, and that Caretaker sets and clears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeAnnotation {
+    /// [`ASLEEP_SINCE`]
+    AsleepSince,
+    /// [`ANNOUNCED_AT`]
+    AnnouncedAt,
+    /// [`DELETE_AT`]
+    DeleteAt,
+    /// [`SLEEP_UNTIL`]
+    SleepUntil,
+    /// [`AWAKE_UNTIL`]
+    AwakeUntil,
+}
+
+impl TimeAnnotation {
+    /// The key of the annotation.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::AsleepSince => ASLEEP_SINCE,
+            Self::AnnouncedAt => ANNOUNCED_AT,
+            Self::DeleteAt => DELETE_AT,
+            Self::SleepUntil => SLEEP_UNTIL,
+            Self::AwakeUntil => AWAKE_UNTIL,
+        }
+    }
+}
+
+/// The key without its prefix, as people read it.
+#[must_use]
+pub fn short_key(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}
+
 /// The state label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
-    /// Awake: no label, or woken before.
+    /// Awake: without the label, or woken before.
     #[default]
     Normal,
-    /// On its way to sleep.
+    /// Being put to sleep.
     Sleeping,
     /// Asleep.
     Sleep,
-    /// About to be deleted.
+    /// Being deleted.
     Deleting,
 }
 
 impl State {
-    /// As the label says it.
+    /// The value of the label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -114,33 +150,42 @@ impl fmt::Display for State {
     }
 }
 
-/// When a namespace was last used, by whom, and how.
+/// The last activity: when, what and by whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
     /// When.
     pub at: Timestamp,
-    /// What was done, such as `ListPods`.
+    /// The operation, such as `ListPods`; for a record of our own, the name of the rule.
     pub by: String,
-    /// Who did it.
+    /// The name of the user.
     pub user: String,
-    /// Which of that name; often nobody knows.
+    /// The uid of the user; often empty.
     pub uid: String,
 }
 
 impl Activity {
-    /// The clock starts because we see this for the first time.
-    pub const FIRST_SEEN: &'static str = "FirstSeen";
+    /// The user of a record that Caretaker wrote itself.
+    pub const CARETAKER: &'static str = "caretaker";
 
-    /// Whose a note is that is no use.
-    pub const US: &'static str = "caretaker";
-
-    /// Activity that is Caretaker's own note.
+    /// A record of Caretaker's own: idle time counts from here, because of this rule.
     #[must_use]
-    pub fn noted(at: Timestamp, by: &str) -> Self {
-        Self { at, by: by.to_owned(), user: Self::US.to_owned(), uid: String::new() }
+    pub fn recorded(at: Timestamp, rule: Rule) -> Self {
+        Self { at, by: rule.name().to_owned(), user: Self::CARETAKER.to_owned(), uid: String::new() }
     }
 
-    /// In the specification's dialect.
+    /// The rule under which Caretaker wrote it; `None` for the activity of a user.
+    #[must_use]
+    pub fn recorded_under(&self) -> Option<Rule> {
+        Rule::parse(&self.by).filter(|_| self.is_own_record())
+    }
+
+    /// True if Caretaker wrote it, and not because of a user.
+    #[must_use]
+    pub fn is_own_record(&self) -> bool {
+        self.user == Self::CARETAKER
+    }
+
+    /// As the specification writes it.
     #[must_use]
     pub fn to_json(&self) -> String {
         json!({
@@ -152,16 +197,16 @@ impl Activity {
     }
 }
 
-/// Where a value stands, for messages.
+/// Where a value is, for messages.
 #[derive(Debug, Clone, Copy)]
-pub enum Place {
+pub enum Field {
     /// A label.
     Label(&'static str),
     /// An annotation.
     Annotation(&'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Label(key) => write!(f, "label {key}"),
@@ -170,20 +215,20 @@ impl fmt::Display for Place {
     }
 }
 
-fn broken<T>(place: Place, text: &str, why: impl fmt::Display, remedy: &str) -> Parsed<T> {
-    let (text, why, remedy) = (text.to_owned(), why.to_string(), remedy.to_owned());
-    Parsed::Invalid(Box::new(Broken { field: place.to_string(), text, why, remedy }))
+fn invalid<T>(field: Field, value: &str, reason: impl fmt::Display, remedy: &str) -> Parsed<T> {
+    let (field, value, reason, remedy) = (field.to_string(), value.to_owned(), reason.to_string(), remedy.to_owned());
+    Parsed::Invalid(Box::new(InvalidValue { field, value, reason, remedy }))
 }
 
 /// A duration; zero means that it is not set.
 #[must_use]
-pub fn read_duration(place: Place, text: Option<&str>) -> Parsed<SignedDuration> {
+pub fn read_duration(field: Field, text: Option<&str>) -> Parsed<SignedDuration> {
     let Some(text) = text else { return Parsed::Missing };
     match duration::parse(text) {
         Ok(d) if d.is_zero() => Parsed::Missing,
         Ok(d) => Parsed::Valid(d),
-        Err(why) => broken(
-            place,
+        Err(why) => invalid(
+            field,
             text,
             format_args!("not a duration, {why}"),
             "write one such as 168h, 1h30m or 7d, or remove it",
@@ -193,36 +238,37 @@ pub fn read_duration(place: Place, text: Option<&str>) -> Parsed<SignedDuration>
 
 /// A time.
 #[must_use]
-pub fn read_time(place: Place, text: Option<&str>) -> Parsed<Timestamp> {
+pub fn read_time(field: Field, text: Option<&str>) -> Parsed<Timestamp> {
     let Some(text) = text else { return Parsed::Missing };
     time::parse(text).map_or_else(
-        || broken(place, text, "not a time", "write one such as 2026-01-31T12:00:00Z, or remove it"),
+        || invalid(field, text, "not a time", "write one such as 2026-01-31T12:00:00Z, or remove it"),
         Parsed::Valid,
     )
 }
 
-/// A count of replicas.
+/// A number of replicas.
 #[must_use]
-pub fn read_count(place: Place, text: Option<&str>) -> Parsed<i32> {
+pub fn read_count(field: Field, text: Option<&str>) -> Parsed<i32> {
     let Some(text) = text else { return Parsed::Missing };
     match text.trim().parse::<i32>() {
         Ok(count) if count >= 0 => Parsed::Valid(count),
-        _ => broken(
-            place,
+        _ => invalid(
+            field,
             text,
-            "not a count of replicas",
-            "write the number it should be woken with, or remove it and scale by hand",
+            "not a number of replicas",
+            "write the number to restore at the wake, or remove it and scale the workload yourself",
         ),
     }
 }
 
 /// `true` or `false`.
 #[must_use]
-pub fn read_bool(place: Place, text: Option<&str>) -> Parsed<bool> {
+pub fn read_bool(field: Field, text: Option<&str>) -> Parsed<bool> {
     let Some(text) = text else { return Parsed::Missing };
-    text.trim()
-        .parse()
-        .map_or_else(|_| broken(place, text, "neither true nor false", "write one of them, or remove it"), Parsed::Valid)
+    text.trim().parse().map_or_else(
+        |_| invalid(field, text, "neither true nor false", "write one of them, or remove it"),
+        Parsed::Valid,
+    )
 }
 
 /// The state; a missing label is `normal`.
@@ -231,10 +277,10 @@ pub fn read_state(text: Option<&str>) -> Parsed<State> {
     let Some(text) = text.filter(|t| !t.is_empty()) else { return Parsed::Valid(State::Normal) };
     [State::Normal, State::Sleeping, State::Sleep, State::Deleting].into_iter().find(|s| s.name() == text).map_or_else(
         || {
-            broken(
-                Place::Label(STATE),
+            invalid(
+                Field::Label(STATE),
                 text,
-                "no known state",
+                "not a known state",
                 "write normal, sleeping, sleep or deleting, or remove it",
             )
         },
@@ -242,13 +288,13 @@ pub fn read_state(text: Option<&str>) -> Parsed<State> {
     )
 }
 
-/// The activity, in either dialect, names in any case.
+/// The activity, in either dialect; the case of field names does not matter.
 #[must_use]
 pub fn read_activity(text: Option<&str>) -> Parsed<Activity> {
     let Some(text) = text else { return Parsed::Missing };
     let wrong = |why: String| {
-        let remedy = r#"write {"LastActivityTime":"2026-01-31T12:00:00Z","ActionBy":"…","UserInfo":{"name":"…","uid":""}}, or remove it and the clock starts anew"#;
-        broken(Place::Annotation(ACTIVITY), text, why, remedy)
+        let remedy = r#"write {"LastActivityTime":"2026-01-31T12:00:00Z","ActionBy":"…","UserInfo":{"name":"…","uid":""}}, or remove it, and idle time counts from now"#;
+        invalid(Field::Annotation(ACTIVITY), text, why, remedy)
     };
     let fields = match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(fields)) => fields,
@@ -257,7 +303,7 @@ pub fn read_activity(text: Option<&str>) -> Parsed<Activity> {
     };
     let Some(at) = field(&fields, "LastActivityTime") else { return wrong("without LastActivityTime".to_owned()) };
     let Some(at) = at.as_str().and_then(time::parse) else {
-        return wrong("with a LastActivityTime that is no time".to_owned());
+        return wrong("with a LastActivityTime that is not a time".to_owned());
     };
     let word = |name: &str| field(&fields, name).and_then(Value::as_str).unwrap_or_default();
     let by = match (word("ActionBy"), word("Action"), word("Resource")) {
@@ -275,7 +321,7 @@ pub fn read_activity(text: Option<&str>) -> Parsed<Activity> {
     Parsed::Valid(Activity { at, by: plain(&by), user, uid })
 }
 
-/// The sessions that are open, by name.
+/// The open sessions by id.
 #[must_use]
 pub fn read_sessions(text: Option<&str>) -> Parsed<BTreeMap<String, Timestamp>> {
     let Some(text) = text else { return Parsed::Missing };
@@ -285,23 +331,22 @@ pub fn read_sessions(text: Option<&str>) -> Parsed<BTreeMap<String, Timestamp>> 
     match parsed {
         Some(sessions) if sessions.is_empty() => Parsed::Missing,
         Some(sessions) => Parsed::Valid(sessions),
-        None => broken(
-            Place::Annotation(SESSIONS),
+        None => invalid(
+            Field::Annotation(SESSIONS),
             text,
-            "not a JSON object of times by name",
-            "remove it; a session that is still open then counts no more",
+            "not a JSON object of times by session id",
+            "remove it; a session that is still open does not count any more then",
         ),
     }
 }
 
-/// A name is a word for people: short, and without anything that would move a cursor.
+/// A name for people to read: short, and without control characters.
 fn plain(text: &str) -> String {
     const MOST: usize = 80;
     text.chars().filter(|c| !c.is_control()).take(MOST).collect()
 }
 
-/// Whether a workload, or a subject, is to be left alone. Only a clear `false` is no: whoever wrote
-/// anything else meant to be left alone.
+/// True if an object is to be left alone. Every value but `false` excludes it.
 #[must_use]
 pub fn read_exclude(text: Option<&str>) -> bool {
     text.is_some_and(|t| !t.eq_ignore_ascii_case("false"))

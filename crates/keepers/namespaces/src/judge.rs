@@ -1,116 +1,119 @@
-//! When an idle namespace sleeps, wakes and goes.
+//! When an idle namespace sleeps, wakes and is deleted.
 //!
-//! First match wins. What must never be touched comes first, then doubt, then waking, then deletion,
-//! then sleep, and last what there is to wait for.
+//! The first matching rule decides. Rules about what is never touched come first, then values that cannot be read,
+//! then waking, then deletion, then sleep, and last what there is to wait for.
 
-mod clock;
-mod hand;
+mod deletion;
+mod manual;
+mod schedule;
 
-use caretaker_core::rules::RuleTable;
-use caretaker_core::parsed::Broken;
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, rules, time};
+use caretaker_core::parsed::InvalidValue;
+use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
 
-use crate::act::{Action, Note, Sleep};
+use crate::Namespaces;
+use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::State;
-use crate::subject::{Fallback, Kind, Subject, World, ago};
+use crate::subject::{Defaults, Kind, Subject, World, ago};
 use crate::workload::Workload;
 
-pub use clock::Clock;
+pub use schedule::Schedule;
 
 type Found = Option<RuleMatch<Action>>;
 
-/// Clocks of different machines differ; what is this little ahead of ours is not from the future.
-pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
-
-const MOMENT: SignedDuration = SignedDuration::from_secs(1);
-
-/// The rules of this keeper.
-pub static RULES: RuleTable<Subject, World, Action> = rules![
-    /// Its phase is not Active, or it is being deleted already: never touched.
-    NotActive => not_active,
-    /// `kube-*`, `default`, `caretaker-system`, what the configuration protects, and whatever serves an admission webhook, an APIService or a conversion: never touched.
-    Protected => protected,
-    /// Its owner wants it left alone: it wakes if it sleeps, and that is all.
-    Excluded => excluded,
-    /// No label, no trace of ours, and no fallback: not our business.
-    Unmanaged => unmanaged,
-    /// A duration that is malformed or negative: reported, and everything stays as it is.
-    BrokenLabel => broken_label,
-    /// A state that is none: reported, and everything stays as it is.
-    UnknownState => unknown_state,
-    /// Activity that is no JSON or lies in the future, or another time that is none: reported, and everything stays as it is.
-    BrokenAnnotation => broken_annotation,
-    /// A person keeps it awake until a time: it wakes if it sleeps, and is neither put to sleep nor deleted meanwhile.
-    HandWake => hand::wake,
-    /// A person put it, or the namespace around it, to sleep until a time: asleep whatever its labels and its activity say, and never deleted meanwhile.
-    HandSleep => hand::sleep,
-    /// The time a person gave it to sleep is over: it wakes, and its clock starts anew; or it is awake already, and the note is removed.
-    HandSleepOver => hand::sleep_over,
-    /// There is a record of its sleep, and its state says that it is awake: somebody took the state away. It wakes, and its clock starts anew.
-    StateLost => state_lost,
-    /// Asleep, and `sleep-after` is gone: it wakes, and its clock starts anew.
-    LabelRemoved => label_removed,
-    /// Asleep or on its way there, and used since: it wakes with what it had.
-    WokenByActivity => woken_by_activity,
-    /// Its label is the fallback's, and the fallback is off: it is left as it is.
-    FallbackOff => fallback_off,
-    /// The fallback is on and it carries no label: it gets one, and its clock starts.
-    FallbackLabel => fallback_label,
-    /// A label without activity: its clock starts at first sight.
-    FirstSeen => first_seen,
-    /// Found asleep without a record of since when: since now.
-    AsleepSinceUnknown => asleep_since_unknown,
-    /// An announcement that cannot be read: reported, and everything stays as it is.
-    BrokenAnnouncement => broken_announcement,
-    /// Asleep by the fallback with PersistentVolumeClaims: not deleted, unless the configuration says so.
-    KeptForClaims => kept_for_claims,
-    /// Deletion is due, but something in it runs again or is excluded: refused, and its clock starts anew.
-    RunningAgain => running_again,
-    /// Awake, its deletion is near, and something in it is excluded: not announced, and refused.
-    HoldsExcluded => holds_excluded,
-    /// Silent for longer than `delete-after`, asleep as long as that asks for, and announced: deleted.
-    DeleteAfterElapsed => delete_after_elapsed,
-    /// Only `sleep-after`, asleep for longer than that again, and announced: deleted.
-    AsleepTooLong => asleep_too_long,
-    /// Its deletion was begun and is not due any more: called off.
-    DeletionWithdrawn => deletion_withdrawn,
-    /// It was being put to sleep: that is finished.
-    SleepUnfinished => sleep_unfinished,
-    /// Silent for longer than `sleep-after`: put to sleep.
-    SleepAfterElapsed => sleep_after_elapsed,
-    /// It is awake, and something in it still lies as we laid it down: that wakes, too.
-    LeftDown => left_down,
-    /// Announced, and the deletion is far off again: the announcement is withdrawn.
-    AnnouncementWithdrawn => announcement_withdrawn,
-    /// Its deletion is near: announced, or the announced date moved.
-    DeletionNear => deletion_near,
-    /// Its deletion is announced, and waits for its time.
-    DeletionAnnounced => deletion_announced,
-    /// Awake, and its silence does not last long enough yet.
-    CountingDown => counting_down,
-    /// Asleep, and its deletion is not near yet.
-    Asleep => asleep,
-    /// Nothing leads anywhere.
-    AtRest => at_rest,
-];
+rules! {
+    /// Why a namespace sleeps, wakes, is deleted or is left alone.
+    pub enum Rule for Namespaces {
+        /// Its phase is not Active, or it is being deleted already: never touched.
+        NotActive => not_active,
+        /// `kube-*`, `default`, `caretaker-system`, the configured patterns, and every namespace with a Service that an admission webhook, an APIService or a conversion webhook calls: never touched.
+        Protected => protected,
+        /// It has the label `exclude`: it wakes if it is asleep, and nothing else happens to it.
+        Excluded => excluded,
+        /// It has no label, is not asleep, and there are no defaults: not managed.
+        Unmanaged => unmanaged,
+        /// A duration that is malformed or negative: reported, and nothing is changed.
+        InvalidLabel => invalid_label,
+        /// An unknown value of the label `state`: reported, and nothing is changed.
+        UnknownState => unknown_state,
+        /// An annotation that cannot be read, or a time of activity or of sleep in the future: reported, and nothing is changed.
+        InvalidAnnotation => invalid_annotation,
+        /// A person ordered it to stay awake until a time: it wakes if it is asleep, and is neither put to sleep nor deleted until then.
+        ManualWake => manual::wake,
+        /// A person ordered it, or the namespace that contains it, to sleep until a time: asleep regardless of labels and activity, and never deleted until then.
+        ManualSleep => manual::sleep,
+        /// The time of a manual sleep is over: it wakes, and idle time counts from now. If it is awake already, the order is removed.
+        ManualSleepExpired => manual::sleep_expired,
+        /// It has a record of a sleep, and the label `state` says that it is awake: the label was removed. It wakes, and idle time counts from now.
+        StateLabelMissing => state_label_missing,
+        /// It is asleep, and `sleep-after` was removed: it wakes, and idle time counts from now.
+        LabelRemoved => label_removed,
+        /// It is asleep or was being put to sleep, and was used since: it wakes as it was.
+        WokenByActivity => woken_by_activity,
+        /// The defaults wrote its label, and there are no defaults any more: it is left as it is.
+        DefaultsOff => defaults_off,
+        /// There are defaults and it has no label: it gets one, and idle time counts from now.
+        DefaultsApplied => defaults_applied,
+        /// It has a label and no activity: idle time counts from now.
+        FirstSeen => first_seen,
+        /// It is asleep without a record of when that began: the sleep counts from now.
+        AsleepSinceUnknown => asleep_since_unknown,
+        /// It was used, and that is not written to it yet: nothing is taken away until it is.
+        ActivityPending => activity_pending,
+        /// An announcement that cannot be read: reported, and nothing is changed.
+        InvalidAnnouncement => deletion::invalid_announcement,
+        /// Put to sleep by the defaults, and it has PersistentVolumeClaims: not deleted, unless the settings allow it.
+        RetainedForPVCs => deletion::retained_for_pvcs,
+        /// Its deletion is due, and something in it runs again or is excluded: refused, and idle time counts from now.
+        RunningAgain => deletion::running_again,
+        /// It is awake, its deletion is near, and something in it is excluded: not announced, and refused.
+        ContainsExcluded => deletion::contains_excluded,
+        /// Idle for longer than `delete-after`, asleep for as long as that requires, and announced: deleted.
+        DeleteAfterElapsed => deletion::delete_after_elapsed,
+        /// Only `sleep-after`, asleep for longer than that again, and announced: deleted.
+        AsleepTooLong => deletion::asleep_too_long,
+        /// Its deletion had started and is not due any more: called off.
+        DeletionWithdrawn => deletion::deletion_withdrawn,
+        /// Its sleep was interrupted: it is completed.
+        SleepUnfinished => sleep_unfinished,
+        /// Idle for longer than `sleep-after`: put to sleep.
+        SleepAfterElapsed => sleep_after_elapsed,
+        /// It is awake, and Caretaker left something in it scaled down: that is restored.
+        StillScaledDown => still_scaled_down,
+        /// Its deletion is announced and is not near any more: the announcement is withdrawn.
+        AnnouncementWithdrawn => deletion::announcement_withdrawn,
+        /// Its deletion is near: it is announced, or the announced date is moved.
+        DeletionNear => deletion::deletion_near,
+        /// Its deletion is announced and waits for its date.
+        DeletionAnnounced => deletion::deletion_announced,
+        /// It is awake, and not idle for long enough yet.
+        CountingDown => counting_down,
+        /// It is asleep, and its deletion is not near yet.
+        Asleep => asleep,
+        /// Nothing leads to sleep or deletion.
+        NothingScheduled => nothing_scheduled,
+    }
+}
 
 fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
     ns.inactive.as_ref().map(|phase| RuleMatch::nothing(format!("its phase is {phase}")))
 }
 
 fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
-    let asleep = if asleep_in_part(ns) { "; it is asleep, and only a person will wake it" } else { "" };
-    if let Some(pattern) = world.policy.protects(ns.home()) {
-        return Some(RuleMatch::nothing(format!("namespace {} is protected by the pattern {pattern}{asleep}", ns.home())));
+    let asleep = if ns.is_asleep_in_part() { "; it is asleep, and only an order wakes it" } else { "" };
+    let name = ns.namespace_name();
+    if let Some(pattern) = world.policy.protects(name) {
+        return Some(RuleMatch::nothing(format!("namespace {name} is protected by the pattern {pattern}{asleep}")));
     }
-    ns.serves.as_ref().map(|what| RuleMatch::nothing(format!("the control plane depends on it: {what}{asleep}")))
+    let caller = ns.used_by_control_plane.as_ref();
+    caller.map(|caller| RuleMatch::nothing(format!("the control plane depends on it: {caller}{asleep}")))
 }
 
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    let because = "its label exclude asks for it to be left alone".to_owned();
+    let because = "it has the label exclude".to_owned();
     ns.excluded.then(|| {
-        if asleep_in_part(ns) || ns.asleep_since.is_set() || ns.slept_by_hand || lying(ns).next().is_some() {
-            RuleMatch::act(Action::Wake { restart: Some("Excluded") }, now, because)
+        let left_asleep = ns.asleep_since.is_set() || ns.manual_sleep || left_scaled_down(ns).next().is_some();
+        if ns.is_asleep_in_part() || left_asleep {
+            RuleMatch::act(Action::Wake(Some(Rule::Excluded)), now, because)
         } else {
             left_as_it_is(ns, now, because)
         }
@@ -119,82 +122,76 @@ fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
 
 fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let managed = ns.sleep_after.is_set() || ns.delete_after.is_set();
-    let by_hand = ns.hand_sleep_until.is_set() || ns.slept_by_hand;
-    let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || by_hand;
+    let ordered = ns.sleep_until.is_set() || ns.manual_sleep;
+    let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
-    let fallback = fallback(ns, world).is_some();
-    (!managed && !sleeps && !announced && !fallback && lying(ns).next().is_none()).then(|| {
-        RuleMatch::nothing(if ns.labelled {
-            "its labels say zero"
-        } else {
-            "it carries neither sleep-after nor delete-after"
-        })
+    let defaults = defaults_for(ns, world).is_some();
+    (!managed && !sleeps && !announced && !defaults && left_scaled_down(ns).next().is_none()).then(|| {
+        let zero = ns.labelled;
+        RuleMatch::nothing(if zero { "its labels are zero" } else { "it has neither sleep-after nor delete-after" })
     })
 }
 
-/// The fallback, where it applies: to a namespace on which neither label stands, not even a zero.
-fn fallback<'a>(ns: &Subject, world: &'a World) -> Option<&'a Fallback> {
-    let fallback = world.policy.fallback.as_ref().filter(|f| !f.sleep_after.is_zero())?;
-    (ns.kind == Kind::Namespace && !ns.labelled).then_some(fallback)
+/// The defaults, if they apply: to a namespace that has neither label, not even with the value zero.
+fn defaults_for<'a>(ns: &Subject, world: &'a World) -> Option<&'a Defaults> {
+    let defaults = world.policy.defaults.as_ref().filter(|defaults| !defaults.sleep_after.is_zero())?;
+    (ns.kind == Kind::Namespace && !ns.labelled).then_some(defaults)
 }
 
-fn broken_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    refuse(ns.broken_labels())
+fn invalid_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    refuse(ns.invalid_labels())
 }
 
 fn unknown_state(ns: &Subject, _: &World, _: Timestamp) -> Found {
     refuse(ns.state.invalid().into_iter())
 }
 
-fn broken_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    let ahead = |what: &str, t: Timestamp| {
-        let far = t > time::saturating_add(now, SKEW);
-        far.then(|| {
-            RuleMatch::refuse(
-                None,
-                format!("annotation {what} lies in the future, {}; set the right time, or remove it", ago(t, now)),
-            )
+fn invalid_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let in_future = |annotation: &str, t: Timestamp| {
+        (t > time::saturating_add(now, time::SKEW)).then(|| {
+            let because = format!("annotation {annotation} is in the future, {}", ago(t, now));
+            RuleMatch::refuse(None, format!("{because}; correct the time, or remove it"))
         })
     };
-    refuse(ns.broken_annotations())
-        .or_else(|| ahead("activity-status", ns.activity.get()?.at))
-        .or_else(|| ahead("asleep-since", ns.asleep_since.value()?))
+    refuse(ns.invalid_annotations())
+        .or_else(|| in_future("activity-status", ns.activity.get()?.at))
+        .or_else(|| in_future("asleep-since", ns.asleep_since.value()?))
 }
 
-fn refuse<'a>(broken: impl Iterator<Item = &'a Broken>) -> Found {
-    let all: Vec<String> = broken.map(ToString::to_string).collect();
+fn refuse<'a>(invalid: impl Iterator<Item = &'a InvalidValue>) -> Found {
+    let all: Vec<String> = invalid.map(ToString::to_string).collect();
     (!all.is_empty()).then(|| RuleMatch::refuse(None, all.join("; ")))
 }
 
-fn state_lost(ns: &Subject, _: &World, now: Timestamp) -> Found {
+fn state_label_missing(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let since = ns.asleep_since.value().filter(|_| ns.state() == State::Normal)?;
-    let because = format!("asleep since {}, but its label state says normal", time::format(since));
-    Some(RuleMatch::act(Action::Wake { restart: Some("StateLost") }, now, because))
+    let because = format!("asleep since {}, but the label state is normal", time::format(since));
+    Some(RuleMatch::act(Action::Wake(Some(Rule::StateLabelMissing)), now, because))
 }
 
-fn left_down(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    let rows: Vec<String> = lying(ns).map(|w| format!("{}/{}", w.kind, w.name)).collect();
-    (!rows.is_empty()).then(|| {
-        let because = format!("it is awake, but this still lies: {}", rows.join(", "));
-        RuleMatch::act(Action::Wake { restart: None }, now, because)
+fn still_scaled_down(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let names: Vec<String> = left_scaled_down(ns).map(Workload::display_name).collect();
+    (!names.is_empty()).then(|| {
+        RuleMatch::act(Action::Wake(None), now, format!("awake, but still scaled to zero: {}", names.join(", ")))
     })
 }
 
-/// What lies in a namespace that is awake.
-fn lying(ns: &Subject) -> impl Iterator<Item = &Workload> {
+/// Workloads that Caretaker left scaled down in a namespace that is awake.
+fn left_scaled_down(ns: &Subject) -> impl Iterator<Item = &Workload> {
     let awake = ns.kind == Kind::Namespace && ns.state() == State::Normal;
-    ns.workloads.iter().filter(move |w| awake && w.is_left_down())
+    ns.workloads.iter().filter(move |w| awake && w.left_scaled_down())
 }
 
 fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    (asleep_in_part(ns) && ns.sleep_after().is_none()).then(|| {
-        let action = Action::Wake { restart: Some("LabelRemoved") };
-        RuleMatch::act(action, now, format!("its state is {} and it carries no sleep-after any more", ns.state()))
+    (ns.is_asleep_in_part() && ns.sleep_after().is_none()).then(|| {
+        let when = match ns.state() {
+            State::Sleeping => "was falling asleep",
+            State::Deleting => "was being deleted",
+            State::Sleep | State::Normal => "was asleep",
+        };
+        let because = format!("the label sleep-after was removed while the {} {when}", ns.kind.name().to_lowercase());
+        RuleMatch::act(Action::Wake(Some(Rule::LabelRemoved)), now, because)
     })
-}
-
-fn asleep_in_part(ns: &Subject) -> bool {
-    ns.state() == State::Sleeping || ns.is_asleep()
 }
 
 fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -203,15 +200,15 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
         let who = if activity.user.is_empty() { String::new() } else { format!(" by {}", activity.user) };
         let what = if activity.by.is_empty() { String::new() } else { format!(" ({}{who})", activity.by) };
         let because = format!("used {}{what}, {since}", ago(activity.at, now));
-        RuleMatch::act(Action::Wake { restart: None }, activity.at, because)
+        RuleMatch::act(Action::Wake(None), activity.at, because)
     };
     match ns.asleep_since.value() {
         Some(since) if ns.is_asleep() => {
             (activity.at > since).then(|| used(format!("after it fell asleep at {}", time::format(since))))
         }
-        // Nobody noted when its sleep began. Were it still idle long enough to be put to sleep, it
-        // could be asleep rightly.
-        _ if asleep_in_part(ns) => {
+        // There is no record of when its sleep began. If it is idle long enough to be put to sleep now, it is asleep
+        // rightly.
+        _ if ns.is_asleep_in_part() => {
             let allowed = ns.sleep_after()?;
             (time::saturating_add(activity.at, allowed) >= now)
                 .then(|| used(format!("less than its sleep-after of {} ago", duration::format(allowed))))
@@ -220,186 +217,86 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
     }
 }
 
-fn fallback_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let off = ns.by_fallback && !ns.delete_after.is_set() && world.policy.fallback.is_none();
-    off.then(|| left_as_it_is(ns, now, "its sleep-after is the fallback's, and the fallback is off".to_owned()))
+fn defaults_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let off = ns.default_policy && !ns.delete_after.is_set() && world.policy.defaults.is_none();
+    off.then(|| left_as_it_is(ns, now, "the defaults wrote its sleep-after, and they are switched off".to_owned()))
 }
 
-/// Nothing more, except that what was announced is called off.
+/// Nothing more happens, except that an announcement is withdrawn.
 fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> RuleMatch<Action> {
-    let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
-    if announced { RuleMatch::act(Action::Label(Note::Withdraw), now, because) } else { RuleMatch::nothing(because) }
+    if ns.has_announcement() {
+        RuleMatch::act(Action::Record(Bookkeeping::Withdraw), now, because)
+    } else {
+        RuleMatch::nothing(because)
+    }
 }
 
-fn fallback_label(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let fallback = fallback(ns, world)?;
-    let because = format!("it carries no label, and the fallback is {}", duration::format_go(fallback.sleep_after));
-    Some(RuleMatch::act(Action::Label(Note::Fallback(fallback.sleep_after)), now, because))
+fn defaults_applied(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let defaults = defaults_for(ns, world)?;
+    let after = duration::format_go(defaults.sleep_after);
+    let because = format!("it has no label, and the default sleep-after is {after}");
+    Some(RuleMatch::act(Action::Record(Bookkeeping::Defaults(defaults.sleep_after)), now, because))
 }
 
 fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let labelled = ns.sleep_after().is_some() || ns.delete_after.is_set();
     (labelled && !ns.activity.is_set() && !ns.is_asleep()).then(|| {
-        RuleMatch::act(Action::Label(Note::FirstSeen), now, "it has a label and no activity-status: its clock starts now")
+        let because = "it has a label and no activity-status: idle time counts from now";
+        RuleMatch::act(Action::Record(Bookkeeping::FirstSeen), now, because)
     })
 }
 
 fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep() && !ns.asleep_since.is_set()).then(|| {
-        RuleMatch::act(
-            Action::Label(Note::AsleepSince),
-            now,
-            "it is asleep and nobody noted since when: it counts from now",
-        )
+        let because = "it is asleep without a record of when that began: its sleep counts from now";
+        RuleMatch::act(Action::Record(Bookkeeping::AsleepSince), now, because)
     })
 }
 
-fn broken_announcement(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    refuse(ns.broken_announcement())
-}
-
-fn kept_for_claims(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let may = world.policy.fallback.as_ref().is_some_and(|f| f.delete_claims);
-    let fallback_only = ns.by_fallback && !ns.delete_after.is_set();
-    (fallback_only && ns.claims > 0 && ns.is_asleep() && !may).then(|| {
-        let claims = if ns.claims == 1 {
-            "a PersistentVolumeClaim".to_owned()
-        } else {
-            format!("{} PersistentVolumeClaims", ns.claims)
-        };
-        left_as_it_is(ns, now, format!("asleep by the fallback, and it has {claims}: it is not deleted"))
-    })
-}
-
-fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    // A clock that was started anew this very second has not run out again, however short its period.
-    let started = clock.asleep_from().is_some_and(|since| now <= time::saturating_add(since, MOMENT));
-    let due = ns.is_asleep() && (clock.deletion_is_due() || (clock.announcement_is_due() && !started));
-    let awake: Vec<String> = if due {
-        let rows = ns.workloads.iter().filter(|w| w.runs() || w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
-        rows.chain(ns.kept.iter().cloned()).collect()
-    } else {
-        return None;
-    };
-    (!awake.is_empty()).then(|| {
-        let because = format!("its deletion is near, but this runs again or is excluded: {}", awake.join(", "));
-        RuleMatch::refuse(Some(Action::Label(Note::Restart)), because)
-    })
-}
-
-fn holds_excluded(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    if ns.is_asleep() || ns.state() == State::Sleeping || !(clock.deletion_is_due() || clock.deletion_is_near()) {
+fn activity_pending(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    // An interrupted sleep is completed in any case.
+    if !ns.activity_pending || ns.state() == State::Sleeping {
         return None;
     }
-    let rows = ns.workloads.iter().filter(|w| w.excluded).map(|w| format!("{}/{}", w.kind, w.name));
-    let held: Vec<String> = rows.chain(ns.kept.iter().cloned()).collect();
-    if held.is_empty() {
-        return None;
-    }
-    let because = format!("its deletion is near, but this is excluded: {}", held.join(", "));
-    let announced = ns.announced_at.is_set() || ns.delete_at.is_set() || ns.state() == State::Deleting;
-    match clock.sleep() {
-        _ if announced => Some(RuleMatch::refuse(Some(Action::Label(Note::Withdraw)), because)),
-        Some(due) if now > due => None,
-        Some(due) => Some(RuleMatch::wait(due, Action::Sleep(Sleep::Idle), because)),
-        None => Some(RuleMatch::refuse(None, because)),
-    }
-}
-
-fn delete_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    ns.delete_after.value().and_then(|_| delete(&Clock::new(ns, world, now)))
-}
-
-fn asleep_too_long(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    delete(&Clock::new(ns, world, now))
-}
-
-fn delete(clock: &Clock<'_>) -> Found {
-    clock
-        .deletion_is_due()
-        .then(|| RuleMatch::act(Action::Delete, clock.announced_deletion().unwrap_or(clock.now), clock.why_deleted()))
-}
-
-fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    (ns.state() == State::Deleting).then(|| {
-        RuleMatch::act(Action::Label(Note::Withdraw), now, "its state is deleting, but its deletion is not due any more")
-    })
+    let schedule = Schedule::new(ns, world, now);
+    let sleep_is_due = schedule.sleep().is_some_and(|due| now > due);
+    let is_due = sleep_is_due || schedule.deletion_is_due() || schedule.deletion_is_near();
+    is_due.then(|| RuleMatch::nothing("it was used, and that is not written to it yet"))
 }
 
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.state() == State::Sleeping).then(|| {
-        RuleMatch::act(Action::Sleep(Sleep::Unfinished), now, "it was being put to sleep when that was cut short")
+        let action = Action::Sleep(SleepReason::Unfinished);
+        RuleMatch::act(action, now, "its sleep was interrupted").with_cause(Cause::Completion)
     })
 }
 
 fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    let due = clock.sleep().filter(|due| now > *due)?;
-    Some(RuleMatch::act(Action::Sleep(Sleep::Idle), due, clock.why_idle()))
-}
-
-fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
-    (announced && !clock.deletion_is_near()).then(|| {
-        let because = match clock.deletion() {
-            Some(at) => format!("its deletion was announced and is now not before {}", time::format(at)),
-            None => "its deletion was announced and nothing leads to it any more".to_owned(),
-        };
-        RuleMatch::act(Action::Label(Note::Withdraw), now, because)
-    })
-}
-
-fn deletion_near(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    if clock.announcement_is_due() {
-        let due = clock.announcement().unwrap_or(now);
-        let at = clock.deletion_if_announced(now).map(time::format).unwrap_or_default();
-        return Some(RuleMatch::act(Action::Announce, due, format!("{}: to be deleted after {at}", clock.why_idle())));
-    }
-    (clock.deletion_is_near() && clock.date_moved()).then(|| {
-        let at = clock
-            .announced()
-            .and_then(|announced| clock.deletion_if_announced(announced))
-            .map(time::format)
-            .unwrap_or_default();
-        RuleMatch::act(Action::Announce, now, format!("its deletion was announced for another date than {at}"))
-    })
-}
-
-fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    let announced = clock.announced()?;
-    let at = clock.deletion_if_announced(announced)?;
-    let next_sleep = clock.sleep().filter(|sleep| *sleep < at);
-    let because = format!("{}; its deletion was announced {}", clock.why_idle(), ago(announced, now));
-    Some(match next_sleep {
-        Some(sleep) => RuleMatch::wait(sleep, Action::Sleep(Sleep::Idle), because),
-        None => RuleMatch::wait(at, Action::Delete, because),
-    })
+    let schedule = Schedule::new(ns, world, now);
+    let due = schedule.sleep().filter(|due| now > *due)?;
+    Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, schedule.why_idle()))
 }
 
 fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
+    let schedule = Schedule::new(ns, world, now);
     if ns.is_asleep() {
         return None;
     }
-    let (until, then) = clock.next()?;
-    Some(RuleMatch::wait(until, then, clock.why_idle()))
+    let (until, then) = schedule.next()?;
+    Some(RuleMatch::wait(until, then, schedule.why_idle()))
 }
 
 fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let clock = Clock::new(ns, world, now);
-    let since = clock.asleep_from().filter(|_| ns.is_asleep())?;
+    let schedule = Schedule::new(ns, world, now);
+    let since = schedule.asleep_from().filter(|_| ns.is_asleep())?;
     let because = format!("asleep since {}, {}", time::format(since), ago(since, now));
-    Some(match clock.next() {
+    Some(match schedule.next() {
         Some((until, then)) => RuleMatch::wait(until, then, because),
         None => RuleMatch::nothing(because),
     })
 }
 
-fn at_rest(ns: &Subject, _: &World, _: Timestamp) -> Found {
-    Some(RuleMatch::nothing(if ns.home_asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+fn nothing_scheduled(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    let asleep = ns.namespace_asleep;
+    Some(RuleMatch::nothing(if asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
 }

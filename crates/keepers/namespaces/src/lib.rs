@@ -1,117 +1,173 @@
 //! The namespaces keeper: idle namespaces sleep, wake on activity, and are deleted when abandoned.
 //!
-//! # The story
+//! # What it does
 //!
-//! A team makes a namespace, uses it for a while and forgets it. Its owner, or the fallback, has
-//! given it a label: `sleep-after: 24h`. An annotation says when it was last used. After a day of
-//! silence its workloads are laid down: each keeps the record of how it was, in the same write. The
-//! first use wakes it, with exactly what it had. If nobody comes for as long again, its deletion is
-//! announced, and only after the announcement has stood for its time is the namespace deleted; any
-//! use withdraws it.
+//! A team creates a namespace, uses it for a while and forgets it. Its owner, or the defaults of the operator, set the
+//! label `sleep-after: 24h`. An annotation holds the last activity. After a day without activity the workloads are
+//! scaled to zero; each keeps the record of its previous state, written in the same patch. The first activity wakes the
+//! namespace, exactly as it was. If there is none for as long again, the deletion is announced, and after the notice the
+//! namespace is deleted; any activity withdraws the announcement.
 //!
-//! `delete-after` says how long the silence lasts until deletion. Alone, it deletes without sleep;
-//! with a shorter `sleep-after`, it sleeps first; with a longer one, it never sleeps. The same
-//! labels work on a single Deployment, and `delete-after` on a single Service.
+//! `delete-after` is the idle time until deletion. Alone, it deletes without sleep; together with a shorter
+//! `sleep-after`, the namespace sleeps first; with a longer one, it never sleeps. The same labels work on a single
+//! Deployment, and `delete-after` on a single Service.
 //!
-//! # The rooms
+//! # Where it is
 //!
-//! [`api`] has the names on the wire. [`observe`] makes a [`subject::Subject`] out of API objects.
-//! [`judge`] decides, and nothing else does. [`act`] has what can be done, as data, and does it.
-//! The loop around it is the engine's; [`run`] is what the keeper has beside that.
-//! [`record`] says when a use that was heard of is written down. [`lint`] finds what is wrong with
-//! the labels before anything reads them in earnest.
+//! | module | content |
+//! |---|---|
+//! | [`api`] | names of labels and annotations, and how their values are read |
+//! | [`observe`] | from API objects to rows, from rows to [`subject::Subject`]s |
+//! | [`judge`] | the rules: the only place that decides |
+//! | [`act`] | what an action writes, as data, and the writes |
+//! | [`controller`] | the keeper on a live cluster |
+//! | [`activity`] | audit events as a source: written to the namespaces, checked by canaries |
+//! | [`manual`], [`cleanup`] | orders of a person; the removal of everything that Caretaker wrote |
+//! | [`attribution`], [`lint`] | for `simulate` and `lint` |
 //!
 //! # What it never does
 //!
-//! Touch a protected namespace. Delete without an announcement, before the period, or what runs
-//! again. Count silence that nobody listened to. Act on a label it cannot read.
+//! It never touches a protected namespace. It never deletes without an announcement, before the period is over, or while
+//! something in the namespace runs again. It never counts idle time in which activity may have been missed. It never
+//! acts on a label that it cannot read.
 
 pub mod act;
+pub mod activity;
 pub mod api;
+pub mod attribution;
+pub mod cleanup;
+pub mod controller;
 pub mod judge;
-pub mod keep;
 pub mod lint;
+pub mod live;
+pub mod manual;
+mod metrics;
 pub mod observe;
-pub mod record;
-pub mod run;
 pub mod subject;
 pub mod workload;
-mod works;
 
-use caretaker_core::keeper::{Keeper, Name};
-use caretaker_core::rules::RuleTable;
-use caretaker_core::{Parsed, Timestamp};
+use std::sync::Arc;
+
+use caretaker_core::{Keeper, Membership, SubjectRef, Timestamp};
+use serde_json::{Value, json};
 
 use act::Action;
-use api::Activity;
-use subject::{Kind, Subject, World};
+use activity::ActivitySource;
+use judge::Rule;
+use metrics::ActivityMetrics;
+use subject::{Kind, Policy, Subject, World};
+use workload::{KubefreeTerm, Workload, WorkloadState};
 
 /// The keeper's name.
 pub const NAME: &str = "namespaces";
 
-/// The keeper.
-#[derive(Debug, Clone, Copy)]
-pub struct Namespaces;
+/// The keeper: its settings, and where activity comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Namespaces {
+    policy: Arc<Policy>,
+    activity: Option<ActivitySource>,
+    metrics: ActivityMetrics,
+}
+
+impl Namespaces {
+    /// With these settings. `activity` is where activity comes from; `None` if somebody else writes the annotation, and
+    /// for commands.
+    #[must_use]
+    pub fn new(policy: Policy, activity: Option<ActivitySource>) -> Self {
+        Self { policy: Arc::new(policy), activity, metrics: ActivityMetrics::default() }
+    }
+
+    /// The settings that rules look at.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+}
 
 impl Keeper for Namespaces {
-    const NAME: &'static str = NAME;
     type Subject = Subject;
     type World = World;
     type Action = Action;
+    type Rule = Rule;
 
-    fn rules() -> &'static RuleTable<Subject, World, Action> {
-        &judge::RULES
+    fn name(&self) -> &'static str {
+        NAME
     }
 
-    fn name(subject: &Subject) -> Name<'_> {
-        let (namespace, name, uid) = (subject.namespace.as_deref(), &subject.name, &subject.uid);
-        Name { kind: subject.kind.name(), namespace, name, uid }
+    fn subject_ref<'a>(&self, subject: &'a Subject) -> SubjectRef<'a> {
+        subject.object().into()
     }
 
-    fn facts(subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
+    fn facts(&self, subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
         subject.facts(now)
     }
 
-    fn steps(subject: &Subject, action: &Action, world: &World, now: Timestamp) -> Vec<String> {
+    fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
+        act::after_action(subject, action, world, now)
+    }
+
+    fn describe_steps(&self, subject: &Subject, action: &Action, world: &World, now: Timestamp) -> Vec<String> {
         act::steps(action, subject, world, now).iter().map(ToString::to_string).collect()
     }
 
-    fn after(subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
-        act::after_all(subject, action, world, now)
+    fn snapshot(&self, subject: &Subject, _: Timestamp) -> Value {
+        json!({
+            "state": subject.state().name(),
+            "lastActivity": subject.activity.get().map(|activity| activity.at),
+            "asleepSince": subject.asleep_since.value(),
+            "announcedAt": subject.announced_at.value(),
+            "workloads": subject.workloads.iter().map(workload_snapshot).collect::<Vec<_>>(),
+        })
     }
 
-    fn is_paced(subject: &Subject) -> bool {
-        subject.kind == Kind::Namespace
+    fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
+        Membership { pace: subject.kind == Kind::Namespace, ..Membership::default() }
     }
 
-    fn used(mut subject: Subject, at: Timestamp) -> Subject {
-        let known = subject.activity.get().map(|a| a.at);
-        if known.is_none_or(|known| at > known) {
-            let by = "Use".to_owned();
-            subject.activity = Parsed::Valid(Activity { at, by, user: String::new(), uid: String::new() });
-        }
-        subject
+    fn relation_key<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
+        Some(subject.namespace_name())
     }
 
-    fn bond(subject: &Subject) -> Option<&str> {
-        Some(subject.home())
-    }
-
-    fn beside(mut subject: Subject, other: &Subject, action: &Action, now: Timestamp) -> Option<Subject> {
+    fn simulate_related_action(
+        &self,
+        mut subject: Subject,
+        other: &Subject,
+        action: &Action,
+        now: Timestamp,
+    ) -> Option<Subject> {
         if other.kind != Kind::Namespace {
             return Some(subject);
         }
         match action {
             Action::Delete => return None,
-            Action::Sleep(_) => subject.home_asleep = true,
-            Action::Wake { restart } => {
-                subject.home_asleep = false;
-                if *restart == Some("HandSleepOver") {
-                    (subject.home_hand_until, subject.home_woken) = (None, Some(now));
+            Action::Sleep(_) => subject.namespace_asleep = true,
+            Action::Wake(restart) => {
+                subject.namespace_asleep = false;
+                if *restart == Some(Rule::ManualSleepExpired) {
+                    (subject.namespace_sleep_until, subject.namespace_woken_at) = (None, Some(now));
                 }
             }
-            Action::Label(_) | Action::Announce => {}
+            Action::Record(_) | Action::Announce => {}
         }
         Some(subject)
     }
+}
+
+fn workload_snapshot(workload: &Workload) -> Value {
+    let mut snapshot = json!({ "kind": workload.kind.name(), "name": workload.name });
+    match &workload.state {
+        WorkloadState::Scaled { replicas, recorded, .. } => {
+            snapshot["replicas"] = json!(replicas);
+            snapshot["legacyReplicas"] = json!(recorded.value());
+        }
+        WorkloadState::Placed { parked, kubefree } => {
+            snapshot["parked"] = json!(*parked || *kubefree == KubefreeTerm::Alone);
+        }
+        WorkloadState::Scheduled { suspended, recorded } => {
+            snapshot["suspend"] = json!(suspended);
+            snapshot["legacySuspend"] = json!(recorded.value());
+        }
+        WorkloadState::Paused { paused_at, .. } => snapshot["pausedReplicas"] = json!(paused_at),
+    }
+    snapshot
 }

@@ -1,94 +1,106 @@
-//! From API objects to subjects: the same projection for a live cluster and for a folder of files.
+//! From API objects to rows, and from rows to subjects: the same for a live cluster and for files.
 //!
-//! [`Manifest`] reads only the fields that judging needs, of any kind that matters here; whatever
-//! else an object holds is skipped while it is parsed and never kept.
+//! Each kind has a type of its own with the fields that the keeper reads ([`partial`]); the rest of an object is skipped
+//! while it is parsed. [`sources`] lists the kinds, [`NamespaceCache`] holds the rows.
 
-mod index;
-mod manifest;
+mod cache;
+mod namespace_rows;
+pub mod partial;
+pub mod sources;
 
-use caretaker_engine::api::Resource;
+use std::collections::BTreeSet;
 
-use crate::api::{self, Place};
+use caretaker_activity::gap::Gaps;
+use caretaker_core::duration;
+use caretaker_engine::Meta;
+
+use crate::api::{self, Activity, Field, State};
 use crate::subject::{Kind, Subject};
-use crate::workload::{self, Form, Workload, WorkloadKind};
+use crate::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
-pub use index::{BROKEN_RECORD, Observation};
-use manifest::Term;
-pub use manifest::{Manifest, Meta};
+pub use cache::NamespaceCache;
+use partial::{CronJobObject, DaemonSetObject, MetadataObject, NamespaceObject, ScaledWorkloadObject};
 
-/// Everything that is read of a cluster.
-pub static SOURCES: [Resource; 13] = [
-    Resource::new("/api/v1", "namespaces", "Namespace").cluster_wide(),
-    Resource::new("/apis/apps/v1", "deployments", "Deployment"),
-    Resource::new("/apis/apps/v1", "statefulsets", "StatefulSet"),
-    Resource::new("/apis/apps/v1", "replicasets", "ReplicaSet"),
-    Resource::new("/apis/apps/v1", "daemonsets", "DaemonSet"),
-    Resource::new("/apis/batch/v1", "cronjobs", "CronJob"),
-    Resource::new("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject").optional(),
-    Resource::new("/api/v1", "services", "Service"),
-    Resource::new("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
-    Resource::new(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration").cluster_wide(),
-    Resource::new(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration").cluster_wide(),
-    Resource::new("/apis/apiregistration.k8s.io/v1", "apiservices", "APIService").cluster_wide(),
-    Resource::new("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition")
-        .cluster_wide(),
-];
-
-const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
-
-/// The resource of a kind that is read here.
-///
-/// # Panics
-/// If the kind is not one of [`SOURCES`].
-#[must_use]
-pub fn resource(kind: &str) -> &'static Resource {
-    SOURCES.iter().find(|s| s.kind == kind).unwrap_or_else(|| panic!("{kind} is not read here"))
+/// What the sources deliver.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Row {
+    /// A Namespace, without what is in it.
+    Namespace(Box<Subject>),
+    /// A workload.
+    Workload {
+        /// As a part of its namespace.
+        workload: Box<Workload>,
+        /// The subject that it is itself: a Deployment with labels of its own.
+        standalone: Option<Box<Subject>>,
+    },
+    /// A Service that is excluded, or has labels of its own.
+    Service {
+        /// It has the label `exclude`.
+        excluded: bool,
+        /// The subject that it is itself.
+        standalone: Option<Box<Subject>>,
+    },
+    /// A PersistentVolumeClaim.
+    PersistentVolumeClaim,
+    /// An object that makes the API server call Services, and the namespaces of these Services.
+    ServiceCaller(BTreeSet<String>),
+    /// Activity in a namespace, from the activity stream.
+    Activity(ReceivedActivity),
+    /// When activity may have been missed, from the activity stream or from the state.
+    Gaps(Gaps),
 }
 
-/// Whether an object is of the API group that its kind has here: other groups have Services and
-/// Deployments of their own. The items of a list may not say.
-fn is_of_our_group(kind: &str, api_version: &str) -> bool {
-    let group =
-        |path: &'static str| path.strip_prefix("/apis/").map_or("", |p| p.split('/').next().unwrap_or_default());
-    let theirs = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    api_version.is_empty() || SOURCES.iter().any(|s| s.kind == kind && group(s.group) == theirs)
+/// Activity that was received and is not on the namespace's annotation yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivedActivity {
+    /// The last activity; `None` if only a session ended.
+    pub last: Option<Activity>,
+    /// It is going to be written to the namespace: until then nothing is taken away, and a namespace that is asleep is
+    /// judged by its annotation. False in a dry run, where it counts as if it were written.
+    pub will_be_written: bool,
 }
 
-/// Whether objects of this kind matter here.
-#[must_use]
-pub fn wants(kind: &str) -> bool {
-    SOURCES.iter().any(|s| s.kind == kind)
+impl Row {
+    /// The subject that an object of this kind is itself.
+    #[must_use]
+    pub fn as_subject(&self, kind: Kind) -> Option<&Subject> {
+        match (self, kind) {
+            (Self::Namespace(subject), Kind::Namespace) => Some(subject),
+            (Self::Workload { standalone, .. }, Kind::Deployment)
+            | (Self::Service { standalone, .. }, Kind::Service) => standalone.as_deref(),
+            _ => None,
+        }
+    }
 }
 
-/// Where a file says nothing, kubectl takes the namespace `default`.
-fn home(meta: &Meta) -> String {
-    if meta.namespace.is_empty() { "default".to_owned() } else { meta.namespace.clone() }
-}
-
-fn is_single(meta: &Meta) -> bool {
+/// A Deployment or Service with one of these labels is a subject of its own.
+fn is_standalone(meta: &Meta) -> bool {
     [api::SLEEP_AFTER, api::DELETE_AFTER, api::STATE].iter().any(|key| meta.label(key).is_some())
 }
 
-/// What an object says about itself as a subject; what stands around it is not part of it.
+/// In a file that names no namespace it is `default`, as it is for kubectl.
+fn namespace_of(meta: &Meta) -> String {
+    if meta.namespace.is_empty() { sources::DEFAULT_NAMESPACE.to_owned() } else { meta.namespace.clone() }
+}
+
+/// The subject that an object is, by its metadata alone. `phase` is the phase of a Namespace.
 #[must_use]
-pub fn subject(kind: Kind, object: &Manifest) -> Subject {
-    let meta = &object.metadata;
-    let duration = |key| api::read_duration(Place::Label(key), meta.label(key));
-    let time = |key| api::read_time(Place::Annotation(key), meta.annotation(key));
-    let phase = Some(&object.status.phase).filter(|p| !p.is_empty() && *p != "Active" && kind == Kind::Namespace);
-    let inactive = if meta.deletion_timestamp.is_some() { Some("Terminating".to_owned()) } else { phase.cloned() };
-    // By what it says and not by its letters: somebody may have written 7d for 168h.
-    let given = |text: Option<&str>| text.and_then(|t| caretaker_core::duration::parse(t).ok());
-    let fallback = given(meta.annotation(api::FALLBACK));
-    let by_fallback = fallback.is_some() && fallback == given(meta.label(api::SLEEP_AFTER));
+pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
+    let duration = |key| api::read_duration(Field::Label(key), meta.label(key));
+    let time = |key| api::read_time(Field::Annotation(key), meta.annotation(key));
+    let phase = Some(phase).filter(|phase| !phase.is_empty() && *phase != "Active");
+    let inactive = if meta.deletion_timestamp.is_some() { Some("Terminating") } else { phase };
+    // The values are compared and not the texts: somebody may have written 7d for 168h.
+    let parsed = |text: Option<&str>| text.and_then(|text| duration::parse(text).ok());
+    let default = parsed(meta.annotation(api::DEFAULT_POLICY));
     Subject {
         kind,
-        namespace: (kind != Kind::Namespace).then(|| home(meta)),
+        namespace: (kind != Kind::Namespace).then(|| namespace_of(meta)),
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         resource_version: meta.resource_version.clone(),
-        inactive,
-        created: meta.creation_timestamp.as_ref().and_then(|t| caretaker_core::time::parse(&t.0)),
+        inactive: inactive.map(str::to_owned),
+        created: meta.created(),
         labelled: [api::SLEEP_AFTER, api::DELETE_AFTER].iter().any(|key| meta.label(key).is_some()),
         excluded: api::read_exclude(meta.label(api::EXCLUDE)),
         sleep_after: duration(api::SLEEP_AFTER),
@@ -99,50 +111,110 @@ pub fn subject(kind: Kind, object: &Manifest) -> Subject {
         asleep_since: time(api::ASLEEP_SINCE),
         announced_at: time(api::ANNOUNCED_AT),
         delete_at: time(api::DELETE_AT),
-        hand_sleep_until: time(api::HAND_SLEEP_UNTIL),
-        hand_wake_until: time(api::HAND_WAKE_UNTIL),
-        by_fallback,
-        slept_by_hand: meta.annotation(api::SLEPT_BY_HAND).is_some(),
+        sleep_until: time(api::SLEEP_UNTIL),
+        awake_until: time(api::AWAKE_UNTIL),
+        default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
+        manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
         ..Subject::default()
     }
 }
 
-/// What an object says about itself as a workload.
-#[must_use]
-pub fn row(kind: WorkloadKind, object: &Manifest) -> Workload {
-    let (meta, spec) = (&object.metadata, &object.spec);
-    let form = match kind {
-        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::ReplicaSet => {
-            let record =
-                api::read_count(Place::Annotation(api::LEGACY_REPLICAS), meta.annotation(api::LEGACY_REPLICAS));
-            // The API server fills in one where nothing is said; a file may not.
-            let ours = meta.annotation(api::LAID_DOWN).is_some();
-            Form::Scaled { replicas: spec.replicas.unwrap_or(1), record, ours }
-        }
-        WorkloadKind::DaemonSet => {
-            let pod = &spec.template.spec;
-            let terms = &pod.affinity.node_affinity.required.node_selector_terms;
-            let is_kubefrees = |t: &Term| t.match_expressions.iter().any(|e| e.key == api::KUBEFREE_PARKED);
-            Form::Placed {
-                parked: pod.node_selector.contains_key(api::PARKED),
-                kubefree: match terms.iter().filter(|t| is_kubefrees(t)).count() {
-                    0 => workload::Term::Absent,
-                    count if count == terms.len() => workload::Term::Alone,
-                    _ => workload::Term::Beside,
-                },
-            }
-        }
-        WorkloadKind::CronJob => {
-            let record = api::read_bool(Place::Annotation(api::LEGACY_SUSPEND), meta.annotation(api::LEGACY_SUSPEND));
-            Form::Switched { suspended: spec.suspend.unwrap_or(false), record }
-        }
-        WorkloadKind::ScaledObject => Form::Paused {
-            paused: meta.annotation(api::PAUSED_REPLICAS).map(str::to_owned),
-            record: meta.annotation(api::LEGACY_PAUSED_REPLICAS).is_some(),
-        },
+pub(crate) fn project_namespace(object: NamespaceObject) -> Row {
+    Row::Namespace(Box::new(subject(Kind::Namespace, &object.metadata, &object.status.phase)))
+}
+
+fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {
+    Workload {
+        kind,
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        excluded: api::read_exclude(meta.label(api::EXCLUDE)),
+        own_sleep: false,
+        state,
+    }
+}
+
+fn plain_workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Row {
+    Row::Workload { workload: Box::new(workload(kind, meta, state)), standalone: None }
+}
+
+fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
+    let recorded = object.metadata.annotation(api::LEGACY_REPLICAS);
+    WorkloadState::Scaled {
+        // The API server fills in one where a manifest says nothing.
+        replicas: object.spec.replicas.unwrap_or(1),
+        recorded: api::read_count(Field::Annotation(api::LEGACY_REPLICAS), recorded),
+        by_caretaker: object.metadata.annotation(api::SCALED_DOWN).is_some(),
+    }
+}
+
+fn project_deployment(object: ScaledWorkloadObject) -> Row {
+    let (kind, meta) = (WorkloadKind::Deployment, &object.metadata);
+    let mut workload = workload(kind, meta, scaled_state(&object));
+    let standalone = is_standalone(meta).then(|| {
+        let mut subject = subject(Kind::Deployment, meta, "");
+        subject.workloads = vec![workload.clone()];
+        Box::new(subject)
+    });
+    let states = [State::Sleep, State::Sleeping, State::Deleting];
+    let asleep = meta.label(api::STATE).is_some_and(|label| states.iter().any(|state| state.name() == label));
+    workload.own_sleep = standalone.is_some() && asleep && !workload.excluded;
+    Row::Workload { workload: Box::new(workload), standalone }
+}
+
+fn project_stateful_set(object: ScaledWorkloadObject) -> Row {
+    plain_workload(WorkloadKind::StatefulSet, &object.metadata, scaled_state(&object))
+}
+
+/// A ReplicaSet with a controller is scaled by that.
+fn project_replica_set(object: ScaledWorkloadObject) -> Option<Row> {
+    let owned = object.metadata.controller().is_some();
+    (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(&object)))
+}
+
+fn project_daemon_set(object: DaemonSetObject) -> Row {
+    let pod = &object.spec.template.spec;
+    let terms = &pod.affinity.node_affinity.required.node_selector_terms;
+    let is_kubefrees = |term: &&partial::NodeSelectorTerm| {
+        term.match_expressions.iter().any(|expression| expression.key == api::KUBEFREE_PARKED)
     };
+    let kubefree = match terms.iter().filter(is_kubefrees).count() {
+        0 => KubefreeTerm::Absent,
+        count if count == terms.len() => KubefreeTerm::Alone,
+        _ => KubefreeTerm::WithOthers,
+    };
+    let state = WorkloadState::Placed { parked: pod.node_selector.contains_key(api::PARKED), kubefree };
+    plain_workload(WorkloadKind::DaemonSet, &object.metadata, state)
+}
+
+fn project_cron_job(object: CronJobObject) -> Row {
+    let recorded = object.metadata.annotation(api::LEGACY_SUSPEND);
+    let state = WorkloadState::Scheduled {
+        suspended: object.spec.suspend.unwrap_or(false),
+        recorded: api::read_bool(Field::Annotation(api::LEGACY_SUSPEND), recorded),
+    };
+    plain_workload(WorkloadKind::CronJob, &object.metadata, state)
+}
+
+fn project_scaled_object(object: MetadataObject) -> Row {
+    let meta = &object.metadata;
+    let state = WorkloadState::Paused {
+        paused_at: meta.annotation(api::PAUSED_REPLICAS).map(str::to_owned),
+        by_caretaker: meta.annotation(api::LEGACY_PAUSED_REPLICAS).is_some(),
+    };
+    plain_workload(WorkloadKind::ScaledObject, meta, state)
+}
+
+fn project_service(object: MetadataObject) -> Option<Row> {
+    let meta = &object.metadata;
     let excluded = api::read_exclude(meta.label(api::EXCLUDE));
-    let own_sleep = false;
-    let (name, uid, resource_version) = (meta.name.clone(), meta.uid.clone(), meta.resource_version.clone());
-    Workload { kind, name, uid, resource_version, excluded, own_sleep, form }
+    let standalone = is_standalone(meta).then(|| Box::new(subject(Kind::Service, meta, "")));
+    (excluded || standalone.is_some()).then_some(Row::Service { excluded, standalone })
+}
+
+fn project_caller<'a>(services: impl Iterator<Item = &'a partial::ServiceReference>) -> Option<Row> {
+    let called = services.map(|service| service.namespace.clone()).filter(|namespace| !namespace.is_empty());
+    let called: BTreeSet<String> = called.collect();
+    (!called.is_empty()).then_some(Row::ServiceCaller(called))
 }

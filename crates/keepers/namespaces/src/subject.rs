@@ -2,36 +2,45 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use caretaker_core::parsed::{Broken, Parsed};
+use caretaker_core::parsed::{InvalidValue, Parsed, quoted};
 pub use caretaker_core::time::ago;
-use caretaker_core::{SignedDuration, Timestamp, duration, time};
+use caretaker_core::{ObjectRef, SignedDuration, Timestamp, duration, time};
 use wildmatch::WildMatch;
 
-use crate::api::{Activity, State};
+use crate::api::{Activity, State, TimeAnnotation};
 use crate::workload::Workload;
 
 /// What kind of object a subject is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Sleeps, wakes, is deleted.
+    /// Sleeps, wakes and is deleted.
     #[default]
     Namespace,
-    /// The same, alone, by labels of its own.
+    /// A single Deployment with labels of its own: sleeps, wakes and is deleted.
     Deployment,
-    /// Is deleted, by labels of its own.
+    /// A single Service with labels of its own: is deleted.
     Service,
 }
 
 impl Kind {
-    /// As the API says it.
+    /// The kind in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
+        }
+    }
+
+    /// The group and version in the API.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Service => "v1",
+            Self::Deployment => "apps/v1",
         }
     }
 }
@@ -45,23 +54,23 @@ impl fmt::Display for Kind {
 /// A namespace, or a single Deployment or Service with labels of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// Where it is, unless it is a namespace itself.
+    /// The namespace; `None` for a Namespace.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its identity.
+    /// The uid.
     pub uid: String,
-    /// The version that was seen.
+    /// The resourceVersion that was observed.
     pub resource_version: String,
-    /// A phase other than Active, or `Terminating` for what is being deleted.
+    /// A phase other than Active, or `Terminating` for an object that is being deleted.
     pub inactive: Option<String>,
-    /// When it was made: nothing that is said about an earlier time is about this one.
+    /// When it was created. Earlier times, such as copied annotations, say nothing about it.
     pub created: Option<Timestamp>,
-    /// Whether either label stands on it, even one that says zero.
+    /// It has one of the two labels, even with the value zero.
     pub labelled: bool,
-    /// Its owner wants it left alone.
+    /// It has the label `exclude`.
     pub excluded: bool,
     /// The label `sleep-after`.
     pub sleep_after: Parsed<SignedDuration>,
@@ -71,56 +80,85 @@ pub struct Subject {
     pub state: Parsed<State>,
     /// The annotation `activity-status`.
     pub activity: Parsed<Activity>,
-    /// Who is in it, as an exec or a port-forward: since when, by the audit's name for each.
+    /// The start of each open session (exec, port-forward), by id.
     pub sessions: Parsed<BTreeMap<String, Timestamp>>,
-    /// Since when it is asleep.
+    /// When the sleep began.
     pub asleep_since: Parsed<Timestamp>,
-    /// When its deletion was announced.
+    /// When the deletion was announced.
     pub announced_at: Parsed<Timestamp>,
-    /// For when its deletion was announced.
+    /// The announced date of the deletion.
     pub delete_at: Parsed<Timestamp>,
-    /// Until when a person put it to sleep.
-    pub hand_sleep_until: Parsed<Timestamp>,
-    /// Until when a person keeps it awake.
-    pub hand_wake_until: Parsed<Timestamp>,
-    /// Whether its sleep was ordered by a person.
-    pub slept_by_hand: bool,
-    /// Until when a person put the namespace around it to sleep.
-    pub home_hand_until: Option<Timestamp>,
-    /// When such a sleep of the namespace around it ended.
-    pub home_woken: Option<Timestamp>,
-    /// What in it is excluded and no workload.
-    pub kept: Vec<String>,
-    /// Whether `sleep-after` is what the fallback wrote.
-    pub by_fallback: bool,
-    /// How many PersistentVolumeClaims it has.
-    pub claims: usize,
-    /// What in the control plane calls a Service in it.
-    pub serves: Option<String>,
-    /// Whether the namespace around it sleeps.
-    pub home_asleep: bool,
-    /// What runs in it.
+    /// A person ordered it to sleep until this time.
+    pub sleep_until: Parsed<Timestamp>,
+    /// A person ordered it to stay awake until this time.
+    pub awake_until: Parsed<Timestamp>,
+    /// A person ordered the present sleep.
+    pub manual_sleep: bool,
+    /// A person ordered the namespace that contains it to sleep until this time.
+    pub namespace_sleep_until: Option<Timestamp>,
+    /// When such a sleep of the namespace that contains it ended.
+    pub namespace_woken_at: Option<Timestamp>,
+    /// Services in it with the label `exclude`: `Service/db`.
+    pub excluded_services: Vec<String>,
+    /// The defaults wrote its `sleep-after`.
+    pub default_policy: bool,
+    /// Number of PersistentVolumeClaims in it.
+    pub pvc_count: usize,
+    /// What in the control plane calls a Service in it: `APIService/v1.metrics`.
+    pub used_by_control_plane: Option<String>,
+    /// The namespace that contains it is asleep.
+    pub namespace_asleep: bool,
+    /// It was used, and that is not written to it yet.
+    pub activity_pending: bool,
+    /// The workloads in it.
     pub workloads: Vec<Workload>,
 }
 
 impl Subject {
-    /// The state; a broken one is judged before anything asks.
+    /// The object in the API.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef<'_> {
+        let (api_version, kind) = (self.kind.api_version(), self.kind.name());
+        ObjectRef { api_version, kind, namespace: self.namespace.as_deref(), name: &self.name, uid: &self.uid }
+    }
+
+    /// The state; `normal` for an invalid one, which has a rule of its own.
     #[must_use]
     pub fn state(&self) -> State {
         self.state.value().unwrap_or_default()
     }
 
-    /// Asleep as a whole; one about to be deleted is asleep if it was.
+    /// True if it is asleep completely. One that is being deleted is asleep if it was before.
     #[must_use]
     pub fn is_asleep(&self) -> bool {
         match self.state() {
             State::Sleep => true,
-            State::Deleting => self.asleep_since.is_set() || self.workloads.iter().any(Workload::lies_down),
+            State::Deleting => self.asleep_since.is_set() || self.workloads.iter().any(Workload::is_scaled_down),
             State::Normal | State::Sleeping => false,
         }
     }
 
-    /// Whether this kind can be put to sleep.
+    /// True if it is asleep, or was being put to sleep.
+    #[must_use]
+    pub fn is_asleep_in_part(&self) -> bool {
+        self.state() == State::Sleeping || self.is_asleep()
+    }
+
+    /// True if its deletion is announced, or has started.
+    #[must_use]
+    pub fn has_announcement(&self) -> bool {
+        self.announced_at.is_set() || self.delete_at.is_set() || self.state() == State::Deleting
+    }
+
+    /// True if anything is left of a sleep: a workload to restore, or labels and annotations to remove.
+    #[must_use]
+    pub fn has_traces_of_sleep(&self) -> bool {
+        let annotated = self.asleep_since.is_set() || self.announced_at.is_set() || self.delete_at.is_set();
+        let state = self.state.value().is_none_or(|state| state != State::Normal);
+        annotated || state || self.manual_sleep || self.workloads.iter().any(|w| w.restored().is_some())
+    }
+
+    /// True if this kind can be put to sleep.
     #[must_use]
     pub fn can_sleep(&self) -> bool {
         self.kind != Kind::Service
@@ -128,43 +166,66 @@ impl Subject {
 
     /// The namespace that it is, or is in.
     #[must_use]
-    pub fn home(&self) -> &str {
+    pub fn namespace_name(&self) -> &str {
         self.namespace.as_deref().unwrap_or(&self.name)
     }
 
-    /// The label that puts it to sleep, where it can sleep at all.
+    /// The label `sleep-after`, if this kind can sleep.
     #[must_use]
     pub fn sleep_after(&self) -> Option<SignedDuration> {
         self.sleep_after.value().filter(|_| self.can_sleep())
     }
 
-    /// What can be said to be wrong with its own labels.
-    pub fn broken_labels(&self) -> impl Iterator<Item = &Broken> {
+    /// The value of a time annotation.
+    #[must_use]
+    pub fn time(&self, annotation: TimeAnnotation) -> &Parsed<Timestamp> {
+        match annotation {
+            TimeAnnotation::AsleepSince => &self.asleep_since,
+            TimeAnnotation::AnnouncedAt => &self.announced_at,
+            TimeAnnotation::DeleteAt => &self.delete_at,
+            TimeAnnotation::SleepUntil => &self.sleep_until,
+            TimeAnnotation::AwakeUntil => &self.awake_until,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn time_mut(&mut self, annotation: TimeAnnotation) -> &mut Parsed<Timestamp> {
+        match annotation {
+            TimeAnnotation::AsleepSince => &mut self.asleep_since,
+            TimeAnnotation::AnnouncedAt => &mut self.announced_at,
+            TimeAnnotation::DeleteAt => &mut self.delete_at,
+            TimeAnnotation::SleepUntil => &mut self.sleep_until,
+            TimeAnnotation::AwakeUntil => &mut self.awake_until,
+        }
+    }
+
+    /// Durations among its labels that cannot be read.
+    pub fn invalid_labels(&self) -> impl Iterator<Item = &InvalidValue> {
         [self.sleep_after.invalid(), self.delete_after.invalid()].into_iter().flatten()
     }
 
-    /// What can be said to be wrong with its own annotations, as far as the words go.
-    pub fn broken_annotations(&self) -> impl Iterator<Item = &Broken> {
-        let by_hand = [self.hand_sleep_until.invalid(), self.hand_wake_until.invalid()];
-        let use_and_sleep = [self.activity.invalid(), self.sessions.invalid(), self.asleep_since.invalid()];
-        use_and_sleep.into_iter().chain(by_hand).flatten()
+    /// Annotations that cannot be read, except those of the announcement.
+    pub fn invalid_annotations(&self) -> impl Iterator<Item = &InvalidValue> {
+        let observed = [self.activity.invalid(), self.sessions.invalid(), self.asleep_since.invalid()];
+        let ordered = [self.sleep_until.invalid(), self.awake_until.invalid()];
+        observed.into_iter().chain(ordered).flatten()
     }
 
-    /// The same of its announcement, which hinders a deletion and not a wake.
-    pub fn broken_announcement(&self) -> impl Iterator<Item = &Broken> {
+    /// Annotations of the announcement that cannot be read. They hold back a deletion and not a wake.
+    pub fn invalid_announcement(&self) -> impl Iterator<Item = &InvalidValue> {
         [self.announced_at.invalid(), self.delete_at.invalid()].into_iter().flatten()
     }
 
-    /// Everything that judging looks at, for people.
+    /// Everything that rules look at, for people.
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        let mut facts = vec![("state", said(&self.state, ToString::to_string))];
+        let mut facts = vec![("state", shown(&self.state, ToString::to_string))];
         let moment = |t: &Timestamp| format!("{} ({})", time::format(*t), ago(*t, now));
-        facts.push(("sleep-after", said(&self.sleep_after, |d| duration::format(*d))));
-        facts.push(("delete-after", said(&self.delete_after, |d| duration::format(*d))));
+        facts.push(("sleep-after", shown(&self.sleep_after, |d| duration::format(*d))));
+        facts.push(("delete-after", shown(&self.delete_after, |d| duration::format(*d))));
         facts.push((
             "last activity",
-            said(&self.activity, |a| {
+            shown(&self.activity, |a| {
                 let who =
                     [&a.by, &a.user].into_iter().filter(|w| !w.is_empty()).cloned().collect::<Vec<_>>().join(", by ");
                 if who.is_empty() { moment(&a.at) } else { format!("{}, {who}", moment(&a.at)) }
@@ -172,113 +233,118 @@ impl Subject {
         ));
         if self.sessions.is_set() {
             let since = |all: &BTreeMap<String, Timestamp>| all.values().map(moment).collect::<Vec<_>>().join("; ");
-            facts.push(("open sessions", said(&self.sessions, since)));
+            facts.push(("open sessions", shown(&self.sessions, since)));
         }
-        for (name, setting) in [
+        for (name, value) in [
             ("asleep since", &self.asleep_since),
             ("announced at", &self.announced_at),
             ("delete at", &self.delete_at),
-            ("by hand asleep until", &self.hand_sleep_until),
-            ("by hand awake until", &self.hand_wake_until),
+            ("ordered to sleep until", &self.sleep_until),
+            ("ordered to stay awake until", &self.awake_until),
         ] {
-            if setting.is_set() {
-                facts.push((name, said(setting, moment)));
+            if value.is_set() {
+                facts.push((name, shown(value, moment)));
             }
         }
         if let Some(phase) = &self.inactive {
             facts.push(("phase", phase.clone()));
         }
-        if let Some(what) = &self.serves {
-            facts.push(("serves", what.clone()));
+        if let Some(caller) = &self.used_by_control_plane {
+            facts.push(("used by control plane", caller.clone()));
         }
-        if self.slept_by_hand {
-            facts.push(("slept", "by hand".to_owned()));
+        if self.manual_sleep {
+            facts.push(("asleep", "by order of a person".to_owned()));
         }
-        facts.extend(self.kept.iter().map(|what| ("excluded", what.clone())));
+        facts.extend(self.excluded_services.iter().map(|service| ("excluded", service.clone())));
         if self.excluded {
             facts.push(("excluded", "by its label".to_owned()));
         }
-        if self.by_fallback {
-            facts.push(("labelled by", "the fallback".to_owned()));
+        if self.default_policy {
+            facts.push(("labelled by", "the defaults".to_owned()));
         }
-        if self.home_asleep {
+        if self.namespace_asleep {
             facts.push(("namespace", "asleep".to_owned()));
         }
-        if self.claims > 0 {
-            facts.push(("claims", self.claims.to_string()));
+        if self.pvc_count > 0 {
+            facts.push(("PersistentVolumeClaims", self.pvc_count.to_string()));
         }
         facts.extend(self.workloads.iter().map(|w| ("workload", w.to_string())));
         facts
     }
 }
 
-fn said<T>(setting: &Parsed<T>, show: impl Fn(&T) -> String) -> String {
-    match setting {
+fn shown<T>(parsed: &Parsed<T>, show: impl Fn(&T) -> String) -> String {
+    match parsed {
         Parsed::Missing => "not set".to_owned(),
         Parsed::Valid(value) => show(value),
-        Parsed::Invalid(broken) => format!("{} ({})", caretaker_core::parsed::quoted(&broken.text), broken.why),
+        Parsed::Invalid(invalid) => format!("{} ({})", quoted(&invalid.value), invalid.reason),
     }
 }
 
 /// What is not the subject's own.
 #[derive(Debug, Clone, Default)]
 pub struct World {
-    /// What the operator is told to do.
-    pub policy: Policy,
-    /// The end of the last time in which activity could have been missed.
+    /// The settings.
+    pub policy: Arc<Policy>,
+    /// When the last gap in the activity ended. Idle time counts only from here on.
     pub last_gap: Option<Timestamp>,
 }
 
-/// The settings of this keeper that judging looks at.
+/// The settings that rules look at.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// Namespaces that are never touched.
     pub protected: Vec<WildMatch>,
-    /// What to do with namespaces that carry no label; `None`: nothing.
-    pub fallback: Option<Fallback>,
-    /// Which share of its period a deletion is announced ahead; zero: not at all.
-    pub announce: f64,
-    /// How long a session may last: its end may never be heard of.
-    pub session: SignedDuration,
+    /// What namespaces without a label get; `None`: nothing.
+    pub defaults: Option<Defaults>,
+    /// How long before its deletion a subject is announced, as a fraction of its period; zero: not at all.
+    pub deletion_notice: f64,
+    /// How long a session counts at most: its end may never arrive.
+    pub max_session: SignedDuration,
 }
 
 /// What namespaces without a label get.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fallback {
-    /// The label's value.
+pub struct Defaults {
+    /// The value of the label `sleep-after`.
     pub sleep_after: SignedDuration,
-    /// Whether one with PersistentVolumeClaims may be deleted, too.
-    pub delete_claims: bool,
+    /// A namespace with PersistentVolumeClaims may be deleted too.
+    pub delete_with_pvcs: bool,
 }
 
-impl Fallback {
+impl Defaults {
     /// The specification's value: a week.
     pub const SLEEP_AFTER: SignedDuration = SignedDuration::from_hours(168);
 }
 
 impl Policy {
-    /// Protected whatever is configured: without them there is no cluster, or no Caretaker.
-    pub const ALWAYS: [&'static str; 3] = ["kube-*", "default", "caretaker-system"];
+    /// Protected whatever is configured: the cluster, or Caretaker itself, does not work without them.
+    pub const ALWAYS_PROTECTED: [&'static str; 3] = ["kube-*", "default", "caretaker-system"];
 
-    /// A tenth of the period: a week's notice for ten weeks, two hours' for a day.
-    pub const ANNOUNCE: f64 = 0.10;
+    /// A tenth of the period: a week's notice for ten weeks, two hours' notice for a day.
+    pub const DELETION_NOTICE: f64 = 0.10;
 
-    /// A day: longer than anybody works at a stretch.
-    pub const SESSION: SignedDuration = SignedDuration::from_hours(24);
+    /// A day: longer than anybody works without a break.
+    pub const MAX_SESSION: SignedDuration = SignedDuration::from_hours(24);
 
-    /// More than half of a period is no announcement any more; it would begin before the silence does.
-    pub const MOST_ANNOUNCE: f64 = 0.5;
+    /// With more than half of the period, the notice would start before the subject is idle.
+    pub const MAX_DELETION_NOTICE: f64 = 0.5;
 
     /// The pattern that protects a namespace, if one does.
     #[must_use]
     pub fn protects(&self, namespace: &str) -> Option<String> {
-        static ALWAYS: LazyLock<[WildMatch; 3]> = LazyLock::new(|| Policy::ALWAYS.map(WildMatch::new));
+        static ALWAYS: LazyLock<[WildMatch; 3]> = LazyLock::new(|| Policy::ALWAYS_PROTECTED.map(WildMatch::new));
         self.protected.iter().chain(&*ALWAYS).find(|glob| glob.matches(namespace)).map(ToString::to_string)
     }
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { protected: Vec::new(), fallback: None, announce: Self::ANNOUNCE, session: Self::SESSION }
+        Self {
+            protected: Vec::new(),
+            defaults: None,
+            deletion_notice: Self::DELETION_NOTICE,
+            max_session: Self::MAX_SESSION,
+        }
     }
 }

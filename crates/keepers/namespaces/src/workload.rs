@@ -1,11 +1,13 @@
-//! What runs in a namespace, as rows: how each lies down and gets up again.
+//! The workloads of a namespace, and how each is scaled down and restored.
 //!
-//! The record of how it was travels with the workload itself, in the same write that lays it down.
-//! What has no record is not ours to raise; what its owner changed meanwhile is the owner's.
+//! The record of the previous state is written to the workload itself, in the same patch that scales it down. A
+//! workload without a record was not scaled down by Caretaker and is not restored; what its owner changes while it is
+//! asleep wins.
 
 use std::fmt;
 
-use caretaker_core::parsed::{Broken, Parsed};
+use caretaker_core::ObjectRef;
+use caretaker_core::parsed::{InvalidValue, Parsed};
 
 /// A kind of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +16,7 @@ pub enum WorkloadKind {
     Deployment,
     /// apps/v1
     StatefulSet,
-    /// apps/v1, one that no Deployment owns
+    /// apps/v1, without a controlling owner
     ReplicaSet,
     /// apps/v1
     DaemonSet,
@@ -25,26 +27,31 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
-    /// In the order in which they are declared.
-    const ALL: [(&'static str, Self); 6] = [
-        ("Deployment", Self::Deployment),
-        ("StatefulSet", Self::StatefulSet),
-        ("ReplicaSet", Self::ReplicaSet),
-        ("DaemonSet", Self::DaemonSet),
-        ("CronJob", Self::CronJob),
-        ("ScaledObject", Self::ScaledObject),
-    ];
+    /// All of them, in order.
+    pub const ALL: [Self; 6] =
+        [Self::Deployment, Self::StatefulSet, Self::ReplicaSet, Self::DaemonSet, Self::CronJob, Self::ScaledObject];
 
-    /// As the API says it.
+    /// The kind in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
+        match self {
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::CronJob => "CronJob",
+            Self::ScaledObject => "ScaledObject",
+        }
     }
 
-    /// The one of this name.
+    /// The group and version in the API.
     #[must_use]
-    pub fn named(kind: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(name, _)| *name == kind).map(|(_, workload)| *workload)
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::ReplicaSet | Self::DaemonSet => "apps/v1",
+            Self::CronJob => "batch/v1",
+            Self::ScaledObject => "keda.sh/v1alpha1",
+        }
     }
 }
 
@@ -57,160 +64,177 @@ impl fmt::Display for WorkloadKind {
 /// One workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is.
+    /// The kind.
     pub kind: WorkloadKind,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its identity.
+    /// The uid.
     pub uid: String,
-    /// The version that was seen.
+    /// The resourceVersion that was observed.
     pub resource_version: String,
-    /// Its owner wants it left alone.
+    /// It has the label `exclude`.
     pub excluded: bool,
-    /// It sleeps by labels of its own, which its namespace's waking does not end.
+    /// It sleeps by labels of its own, and is not woken with its namespace.
     pub own_sleep: bool,
-    /// How it is.
-    pub form: Form,
+    /// How it is scaled.
+    pub state: WorkloadState,
 }
 
-/// How a workload is, and how it was.
+/// How a workload is scaled, and the record of how it was before the sleep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Form {
-    /// By a count of replicas.
+pub enum WorkloadState {
+    /// By a number of replicas.
     Scaled {
-        /// The count it has.
+        /// The number of replicas.
         replicas: i32,
-        /// The count it had.
-        record: Parsed<i32>,
-        /// It was laid down by us, and not by kubefree.
-        ours: bool,
+        /// The number before the sleep.
+        recorded: Parsed<i32>,
+        /// Caretaker scaled it down, and not kubefree.
+        by_caretaker: bool,
     },
-    /// By the nodes it may run on.
+    /// By the nodes it may run on (DaemonSet).
     Placed {
-        /// Our `nodeSelector` entry is there.
+        /// Caretaker's `nodeSelector` entry, which no node has, is set.
         parked: bool,
-        /// Whether kubefree's affinity term is there.
-        kubefree: Term,
+        /// Whether kubefree's affinity term is set.
+        kubefree: KubefreeTerm,
     },
-    /// By a switch.
-    Switched {
-        /// It is off.
+    /// By being suspended or not (CronJob).
+    Scheduled {
+        /// It is suspended.
         suspended: bool,
-        /// Whether it was off.
-        record: Parsed<bool>,
+        /// It was suspended before the sleep.
+        recorded: Parsed<bool>,
     },
-    /// By KEDA's pause.
+    /// By KEDA's pause (ScaledObject).
     Paused {
-        /// The pause it has.
-        paused: Option<String>,
-        /// The pause was made by us.
-        record: bool,
+        /// The number of replicas it is paused at.
+        paused_at: Option<String>,
+        /// Caretaker paused it.
+        by_caretaker: bool,
     },
 }
 
-/// kubefree's affinity term. Terms are alternatives: beside another one, it parks nothing.
+/// kubefree's affinity term on a DaemonSet. Terms are ORed: with other terms, it parks nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Term {
-    /// It is not there.
+pub enum KubefreeTerm {
+    /// It is not set.
     #[default]
     Absent,
-    /// There is another one, too.
-    Beside,
-    /// It is the only one.
+    /// There are other terms.
+    WithOthers,
+    /// It is the only term.
     Alone,
 }
 
 impl Workload {
-    /// Whether it keeps something running, or would start something.
+    /// The object in the API.
+    #[must_use]
+    pub fn object<'a>(&'a self, namespace: &'a str) -> ObjectRef<'a> {
+        let (api_version, kind) = (self.kind.api_version(), self.kind.name());
+        ObjectRef { api_version, kind, namespace: Some(namespace), name: &self.name, uid: &self.uid }
+    }
+
+    /// `Deployment/web`.
+    #[must_use]
+    pub fn display_name(&self) -> String {
+        format!("{}/{}", self.kind, self.name)
+    }
+
+    /// True if it runs pods, or starts some by itself.
     #[must_use]
     pub fn runs(&self) -> bool {
-        match &self.form {
-            Form::Scaled { replicas, .. } => *replicas > 0,
-            Form::Placed { parked, kubefree } => !parked && *kubefree != Term::Alone,
-            Form::Switched { suspended, .. } => !suspended,
-            Form::Paused { paused, .. } => paused.is_none(),
+        match &self.state {
+            WorkloadState::Scaled { replicas, .. } => *replicas > 0,
+            WorkloadState::Placed { parked, kubefree } => !parked && *kubefree != KubefreeTerm::Alone,
+            WorkloadState::Scheduled { suspended, .. } => !suspended,
+            WorkloadState::Paused { paused_at, .. } => paused_at.is_none(),
         }
     }
 
-    /// Whether it was laid down and still lies: it does not run, and there is a record of how it was.
+    /// True if it does not run and has a record of how it was.
     #[must_use]
-    pub fn lies_down(&self) -> bool {
-        !self.runs() && self.raised().is_some()
+    pub fn is_scaled_down(&self) -> bool {
+        !self.runs() && self.restored().is_some()
     }
 
-    /// Whether it was laid down by us and still lies. kubefree leaves its record on what it has
-    /// woken, where a count of zero can be its owner's.
+    /// True if Caretaker scaled it down and it still is. kubefree leaves its record on workloads that it has woken,
+    /// so a record of kubefree at zero replicas may be the owner's zero.
     #[must_use]
-    pub fn is_left_down(&self) -> bool {
-        let ours = match &self.form {
-            Form::Scaled { ours, .. } => *ours,
-            Form::Placed { parked, .. } => *parked,
-            Form::Switched { .. } => true,
-            Form::Paused { record, .. } => *record,
+    pub fn left_scaled_down(&self) -> bool {
+        let by_caretaker = match &self.state {
+            WorkloadState::Scaled { by_caretaker, .. } | WorkloadState::Paused { by_caretaker, .. } => *by_caretaker,
+            WorkloadState::Placed { parked, .. } => *parked,
+            WorkloadState::Scheduled { .. } => true,
         };
-        ours && self.lies_down()
+        by_caretaker && self.is_scaled_down()
     }
 
-    /// How it lies down; `None` if there is nothing to do.
+    /// Its state when asleep; `None` if there is nothing to do.
     ///
-    /// A count of zero is left as it is, with whatever record it has: the record may be the only
-    /// trace of a count.
+    /// A workload at zero is left as it is, with its record if it has one: that may be the only trace of the number.
     #[must_use]
-    pub fn laid_down(&self) -> Option<Form> {
+    pub fn scaled_down(&self) -> Option<WorkloadState> {
         if self.excluded || !self.runs() {
             return None;
         }
-        Some(match &self.form {
-            Form::Scaled { replicas, .. } => Form::Scaled { replicas: 0, record: Parsed::Valid(*replicas), ours: true },
-            Form::Placed { kubefree, .. } => Form::Placed { parked: true, kubefree: *kubefree },
-            Form::Switched { .. } => Form::Switched { suspended: true, record: Parsed::Valid(false) },
-            Form::Paused { .. } => Form::Paused { paused: Some("0".to_owned()), record: true },
+        Some(match &self.state {
+            WorkloadState::Scaled { replicas, .. } => {
+                WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(*replicas), by_caretaker: true }
+            }
+            WorkloadState::Placed { kubefree, .. } => WorkloadState::Placed { parked: true, kubefree: *kubefree },
+            WorkloadState::Scheduled { .. } => {
+                WorkloadState::Scheduled { suspended: true, recorded: Parsed::Valid(false) }
+            }
+            WorkloadState::Paused { .. } => {
+                WorkloadState::Paused { paused_at: Some("0".to_owned()), by_caretaker: true }
+            }
         })
     }
 
-    /// How it gets up; `None` if there is nothing to do.
+    /// Its state when awake; `None` if there is nothing to do.
     ///
-    /// Without a record it was not laid down by us. If it runs although there is a record, its owner
-    /// has changed it, and only the record goes. A record that cannot be read stays for a person.
+    /// Without a record there is nothing to restore. If it runs although it has a record, its owner has scaled it up,
+    /// and only the record is removed. A record that cannot be read stays for a person.
     #[must_use]
-    pub fn raised(&self) -> Option<Form> {
+    pub fn restored(&self) -> Option<WorkloadState> {
         if self.own_sleep {
             return None;
         }
-        match &self.form {
-            Form::Scaled { replicas, record, .. } => {
-                let count = record.value()?;
+        match &self.state {
+            WorkloadState::Scaled { replicas, recorded, .. } => {
+                let count = recorded.value()?;
                 let replicas = if *replicas > 0 { *replicas } else { count };
-                Some(Form::Scaled { replicas, record: Parsed::Missing, ours: false })
+                Some(WorkloadState::Scaled { replicas, recorded: Parsed::Missing, by_caretaker: false })
             }
-            Form::Placed { parked, kubefree } => {
-                (*parked || *kubefree != Term::Absent).then_some(Form::Placed { parked: false, kubefree: Term::Absent })
+            WorkloadState::Placed { parked, kubefree } => (*parked || *kubefree != KubefreeTerm::Absent)
+                .then_some(WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent }),
+            WorkloadState::Scheduled { suspended, recorded } => {
+                let was = recorded.value()?;
+                Some(WorkloadState::Scheduled { suspended: *suspended && was, recorded: Parsed::Missing })
             }
-            Form::Switched { suspended, record } => {
-                let was = record.value()?;
-                Some(Form::Switched { suspended: *suspended && was, record: Parsed::Missing })
-            }
-            Form::Paused { paused, record } => record.then(|| {
-                // Somebody else's pause, set while asleep, is the newer wish.
-                Form::Paused { paused: paused.clone().filter(|p| p != "0"), record: false }
+            WorkloadState::Paused { paused_at, by_caretaker } => by_caretaker.then(|| {
+                // A pause that somebody else set during the sleep stays.
+                let paused_at = paused_at.clone().filter(|at| at != "0");
+                WorkloadState::Paused { paused_at, by_caretaker: false }
             }),
         }
     }
 
-    /// What is wrong with its record, if anything.
+    /// The record, if it cannot be read.
     #[must_use]
-    pub fn broken(&self) -> Option<&Broken> {
-        match &self.form {
-            Form::Scaled { record, .. } => record.invalid(),
-            Form::Switched { record, .. } => record.invalid(),
-            Form::Placed { .. } | Form::Paused { .. } => None,
+    pub fn invalid_record(&self) -> Option<&InvalidValue> {
+        match &self.state {
+            WorkloadState::Scaled { recorded, .. } => recorded.invalid(),
+            WorkloadState::Scheduled { recorded, .. } => recorded.invalid(),
+            WorkloadState::Placed { .. } | WorkloadState::Paused { .. } => None,
         }
     }
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}: {}", self.kind, self.name, self.form)?;
+        write!(f, "{}/{}: {}", self.kind, self.name, self.state)?;
         if self.excluded {
             f.write_str(", excluded")?;
         }
@@ -221,31 +245,33 @@ impl fmt::Display for Workload {
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for WorkloadState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Scaled { replicas, record, .. } => {
+            Self::Scaled { replicas, recorded, .. } => {
                 write!(f, "{replicas} {}", if *replicas == 1 { "replica" } else { "replicas" })?;
-                match record {
+                match recorded {
                     Parsed::Missing => Ok(()),
                     Parsed::Valid(was) => write!(f, ", recorded {was}"),
-                    Parsed::Invalid(broken) => write!(f, ", {broken}"),
+                    Parsed::Invalid(invalid) => write!(f, ", {invalid}"),
                 }
             }
-            Self::Placed { parked: false, kubefree: Term::Absent | Term::Beside } => f.write_str("on its nodes"),
-            Self::Placed { kubefree: Term::Alone, .. } => f.write_str("parked by kubefree"),
+            Self::Placed { parked: false, kubefree: KubefreeTerm::Absent | KubefreeTerm::WithOthers } => {
+                f.write_str("on its nodes")
+            }
+            Self::Placed { kubefree: KubefreeTerm::Alone, .. } => f.write_str("parked by kubefree"),
             Self::Placed { .. } => f.write_str("parked"),
-            Self::Switched { suspended, record } => {
+            Self::Scheduled { suspended, recorded } => {
                 f.write_str(if *suspended { "suspended" } else { "scheduled" })?;
-                match record {
+                match recorded {
                     Parsed::Missing => Ok(()),
                     Parsed::Valid(was) => write!(f, ", recorded {}", if *was { "suspended" } else { "scheduled" }),
-                    Parsed::Invalid(broken) => write!(f, ", {broken}"),
+                    Parsed::Invalid(invalid) => write!(f, ", {invalid}"),
                 }
             }
-            Self::Paused { paused: None, .. } => f.write_str("scaling"),
-            Self::Paused { paused: Some(at), record } => {
-                write!(f, "paused at {at}{}", if *record { " by Caretaker" } else { "" })
+            Self::Paused { paused_at: None, .. } => f.write_str("scaling"),
+            Self::Paused { paused_at: Some(at), by_caretaker } => {
+                write!(f, "paused at {at}{}", if *by_caretaker { " by Caretaker" } else { "" })
             }
         }
     }

@@ -1,37 +1,47 @@
-//! What is rehearsed is what happens: a simulation of 50 random namespaces, and the same run on a
-//! real API server under a clock that runs an hour in a second.
+//! What is simulated is what happens: a simulation of 50 random namespaces, and the same run on a
+//! real API server under a clock that only the test moves.
 
-mod works;
+#[path = "context/mod.rs"]
+mod context;
+mod in_process;
 
-use caretaker_engine::keep::Index as _;
+mod objects;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use caretaker_core::limits::{Limits, Ledger};
-use caretaker_core::simulate::{Simulation, Use};
+use caretaker_core::limits::{Ledger, Limits};
+use caretaker_core::simulate::{ExternalChange, Simulation};
 use caretaker_core::{Action as _, SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
-use caretaker_engine::keep::observe;
-use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
+use caretaker_engine::Cache as _;
+use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_namespaces::attribution::ActivityAt;
+use caretaker_namespaces::subject::{Policy, Subject, World};
 use caretaker_namespaces::{Namespaces, api};
-use caretaker_testkit::Cluster;
 use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
+use caretaker_testkit::{Cluster, until};
+use context::list_subjects;
+use in_process::{InProcessOperator, LIMIT};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use objects::Objects;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 use serde_json::json;
-use works::Working;
 
 const NAMESPACES: usize = 50;
-/// An hour in a second.
-const SPEED: f64 = 3_600.0;
 const HOURS: i64 = 36;
-/// What happens to one namespace lies at least so far apart, so that a second of a busy machine does
-/// not change the order.
+/// What happens to one namespace lies at least so far apart.
 const APART: SignedDuration = SignedDuration::from_mins(60);
+/// The clock moves by at most so many minutes at once: so late may a namespace fall asleep.
+const STEP: i64 = 10;
+/// So much later than in the simulation everything is done: a deletion counts from a sleep that was
+/// late, and its announcement too. It is less than [`APART`], so the order is the same.
+const LAG: SignedDuration = SignedDuration::from_mins(3 * STEP);
+/// A namespace whose label is changed to a new invalid value to see how far the keeper is.
+const PROBE: &str = "probe";
 
 /// Later than any namespace that is made here: nothing counts that is said about an earlier time.
 fn start() -> Timestamp {
@@ -69,9 +79,9 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     )
 }
 
-fn world() -> World {
-    // As long as may be, so that an announcement and what it announces lie apart.
-    World { policy: Policy { announce: Policy::MOST_ANNOUNCE, ..Policy::default() }, ..World::default() }
+fn policy() -> Policy {
+    // As long as possible, so that there is time between an announcement and the deletion.
+    Policy { deletion_notice: Policy::MAX_DELETION_NOTICE, ..Policy::default() }
 }
 
 fn used_at(at: Timestamp) -> String {
@@ -82,13 +92,19 @@ fn used_at(at: Timestamp) -> String {
 /// What happens to a subject, in order: when, under which rule, what.
 type Story = Vec<(Timestamp, String, String)>;
 
-fn simulate(subjects: Vec<Subject>, uses: &[Use]) -> (Vec<Story>, Vec<Option<Subject>>) {
+fn activity(minutes_of_use: &[i64], subject: usize) -> impl Iterator<Item = ActivityAt> {
+    minutes_of_use.iter().map(move |m| ActivityAt { at: minutes(*m), subject, who: None })
+}
+
+fn simulate(subjects: Vec<Subject>, uses: &[ActivityAt]) -> (Vec<Story>, Vec<Option<Subject>>) {
     let mut stories = vec![Story::new(); subjects.len()];
-    let limits = Limits::default();
-    let mut simulation = Simulation::<Namespaces>::new(world(), subjects, limits, Ledger::default(), start());
-    for event in simulation.run(minutes(HOURS * 60), uses) {
+    let keeper = Namespaces::new(policy(), None);
+    let world = World { policy: keeper.policy().clone(), ..World::default() };
+    let changes: Vec<ExternalChange<Subject>> = uses.iter().map(ActivityAt::change).collect();
+    let mut simulation = Simulation::new(&keeper, world, subjects, Limits::default(), Ledger::default(), start());
+    for event in simulation.run(minutes(HOURS * 60), &changes) {
         let (Some(i), Some(action)) = (event.subject, event.action) else { continue };
-        stories[i].push((event.at, event.rule.to_owned(), action.name().to_owned()));
+        stories[i].push((event.at, event.rule.name().to_owned(), action.name().to_owned()));
     }
     (stories, simulation.subjects)
 }
@@ -113,7 +129,9 @@ fn subject_of(plan: &Plan) -> Subject {
     }
     let annotations = json!({ api::ACTIVITY: used_at(minutes(plan.used)) });
     let object = json!({ "metadata": { "name": "x", "labels": labels, "annotations": annotations } });
-    caretaker_namespaces::observe::subject(Kind::Namespace, &serde_json::from_value(object).unwrap())
+    let mut objects = Objects::default();
+    objects.apply("Namespace", &object);
+    objects.cache().subjects().remove(0)
 }
 
 /// Always the same fifty; another number gives another fifty.
@@ -124,7 +142,7 @@ fn plans() -> Vec<Plan> {
     let mut plans = Vec::new();
     while plans.len() < NAMESPACES {
         let plan = any_plan().new_tree(&mut runner).unwrap().current();
-        let uses: Vec<Use> = plan.uses.iter().map(|m| Use { at: minutes(*m), subject: 0 }).collect();
+        let uses: Vec<ActivityAt> = activity(&plan.uses, 0).collect();
         let (stories, _) = simulate(vec![subject_of(&plan)], &uses);
         if lies_apart(&stories[0], &plan.uses) {
             plans.push(plan);
@@ -133,7 +151,7 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-async fn furnish(client: &Client, name: &str, plan: &Plan) {
+async fn create_sample(client: &Client, name: &str, plan: &Plan) {
     let post = PostParams::default();
     let mut namespace = mk_namespace(name).annotation(api::ACTIVITY, &used_at(minutes(plan.used)));
     for (key, hours) in [(api::SLEEP_AFTER, plan.sleep_after), (api::DELETE_AFTER, plan.delete_after)] {
@@ -159,15 +177,83 @@ async fn furnish(client: &Client, name: &str, plan: &Plan) {
 }
 
 /// How a subject ends, in words, without what differs between two runs.
-fn told(subject: &Subject) -> Vec<String> {
+fn described(subject: &Subject) -> Vec<String> {
     let mut words = vec![subject.state().to_string()];
     words.extend(subject.workloads.iter().map(ToString::to_string));
     words
 }
 
 async fn subjects(client: &Client) -> Vec<Subject> {
-    let all = observe::<Namespaces>(client).await.unwrap().subjects();
+    let all = list_subjects(client).await;
     all.into_iter().filter(|s| s.name.starts_with("random-") && s.inactive.is_none()).collect()
+}
+
+/// Every time to which the clock moves, and the subjects that are used then.
+fn moments(uses: &[ActivityAt]) -> BTreeMap<Timestamp, Vec<usize>> {
+    let steps = (0..=HOURS * 60).step_by(usize::try_from(STEP).unwrap());
+    let mut moments: BTreeMap<Timestamp, Vec<usize>> = steps.map(|minute| (minutes(minute), Vec::new())).collect();
+    for u in uses {
+        moments.entry(u.at).or_default().push(u.subject);
+    }
+    moments
+}
+
+/// The keeper under a clock that stands still until the keeper has done all that is due: it makes no
+/// difference how long the machine takes.
+struct Run<'a> {
+    operator: InProcessOperator,
+    clock_handle: ClockHandle,
+    namespaces: Api<Namespace>,
+    names: &'a [String],
+    expected: &'a [Story],
+    probes: usize,
+}
+
+impl<'a> Run<'a> {
+    async fn start(client: Client, names: &'a [String], expected: &'a [Story]) -> Self {
+        let (clock, clock_handle) = Clock::manual(start());
+        let operator = InProcessOperator::start(&client, clock, Duration::from_mins(10), policy());
+        let namespaces: Api<Namespace> = Api::all(client);
+        namespaces.create(&PostParams::default(), &mk_namespace(PROBE)).await.unwrap();
+        Self { operator, clock_handle, namespaces, names, expected, probes: 0 }
+    }
+
+    /// Moves the clock, has the subjects used, and waits until the keeper has judged everything as of
+    /// then and has done what it may not be later with.
+    async fn advance(&mut self, at: Timestamp, used: &[usize]) {
+        self.clock_handle.set(at);
+        for subject in used {
+            let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(at) } } });
+            // It may be gone; a use of what is gone is none in the simulation either.
+            let _ = self.namespaces.patch(&self.names[*subject], &PatchParams::default(), &Patch::Merge(patch)).await;
+        }
+        self.probe(at).await;
+        until(&format!("what was simulated {LAG} before {at} to be done"), LIMIT, async || {
+            let mut done: BTreeMap<String, usize> = BTreeMap::new();
+            self.operator.done().into_iter().for_each(|(name, ..)| *done.entry(name).or_default() += 1);
+            let lacking = self.names.iter().zip(self.expected).find(|(name, story)| {
+                let simulated = story.iter().filter(|(then, ..)| *then + LAG < at).count();
+                done.get(*name).copied().unwrap_or_default() < simulated
+            });
+            Ok(lacking.map_or(Ok(()), |(name, story)| Err(format!("{name}: simulated {story:?}"))))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until the keeper has judged what was written before. A watch tells of changes in their
+    /// order, so what it says of the probe is later than all of that.
+    async fn probe(&mut self, at: Timestamp) {
+        self.probes += 1;
+        let label = json!({ "metadata": { "labels": { api::SLEEP_AFTER: format!("probe-{}", self.probes) } } });
+        self.namespaces.patch(PROBE, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        until(&format!("the keeper to judge as of {at}"), LIMIT, async || {
+            let entries = self.operator.entries_of(PROBE).len();
+            Ok(if entries == self.probes { Ok(()) } else { Err(format!("{entries} of {} probes", self.probes)) })
+        })
+        .await
+        .unwrap();
+    }
 }
 
 #[tokio::test]
@@ -177,34 +263,29 @@ async fn a_simulation_of_fifty_namespaces_agrees_with_what_happens() {
     let client = cluster.client().await.unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await.unwrap();
     for (i, plan) in plans.iter().enumerate() {
-        furnish(&client, &format!("random-{i:02}"), plan).await;
+        create_sample(&client, &format!("random-{i:02}"), plan).await;
     }
     let before = subjects(&client).await;
     assert_eq!(before.len(), NAMESPACES);
     let names: Vec<String> = before.iter().map(|s| s.name.clone()).collect();
-    let mut uses: Vec<Use> = Vec::new();
+    let mut uses: Vec<ActivityAt> = Vec::new();
     for (subject, plan) in plans.iter().enumerate() {
-        uses.extend(plan.uses.iter().map(|m| Use { at: minutes(*m), subject }));
+        uses.extend(activity(&plan.uses, subject));
     }
     uses.sort_by_key(|u| u.at);
 
     let (expected, ends) = simulate(before, &uses);
 
-    let clock = Clock::sped_up(start(), SPEED);
-    let working = Working::start(&client, clock.clone(), Duration::from_mins(10), world());
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    for u in &uses {
-        clock.over(Some(u.at)).await;
-        let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(u.at) } } });
-        // It may be gone; a use of what is gone is none in the simulation either.
-        let _ = namespaces.patch(&names[u.subject], &PatchParams::default(), &Patch::Merge(patch)).await;
+    let mut run = Run::start(client.clone(), &names, &expected).await;
+    for (at, used) in moments(&uses) {
+        run.advance(at, &used).await;
     }
-    clock.over(Some(minutes(HOURS * 60))).await;
+    let operator = run.operator;
     let mut real: BTreeMap<String, Story> = BTreeMap::new();
-    for (name, at, rule, action) in working.done() {
+    for (name, at, rule, action) in operator.done() {
         real.entry(name).or_default().push((at, rule, action));
     }
-    working.stop().await;
+    operator.stop().await;
 
     let words = |story: &Story| story.iter().map(|(_, rule, action)| format!("{rule} {action}")).collect::<Vec<_>>();
     for (name, expected) in names.iter().zip(&expected) {
@@ -215,10 +296,10 @@ async fn a_simulation_of_fifty_namespaces_agrees_with_what_happens() {
     }
     let after: BTreeMap<String, Subject> = subjects(&client).await.into_iter().map(|s| (s.name.clone(), s)).collect();
     for (name, end) in names.iter().zip(&ends) {
-        assert_eq!(after.get(name).map(told), end.as_ref().map(told), "{name}");
+        assert_eq!(after.get(name).map(described), end.as_ref().map(described), "{name}");
     }
     let happened: usize = expected.iter().map(Vec::len).sum();
     let count = |action: &str| expected.iter().flatten().filter(|(.., a)| a == action).count();
     let counts = ["sleep", "wake", "announce", "delete"].map(count);
-    assert!(happened > 100 && counts.iter().all(|count| *count > 5), "{happened} happenings, {counts:?}");
+    assert!(happened > 100 && counts.iter().all(|count| *count > 5), "{happened} events, {counts:?}");
 }

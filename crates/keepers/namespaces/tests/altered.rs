@@ -1,15 +1,21 @@
-//! Between the look and the write, and between the write and what becomes of it, others are at work.
-//! On a real API server.
+//! Other programs write between the read and the write, and change what is written. On a real API server.
 
-mod real;
+mod live;
 
-use caretaker_core::Timestamp;
-use caretaker_engine::keep::Index as _;
-use caretaker_namespaces::act::carry_out::{Hand, Judged, MANAGER, Undone, carry_out};
-use caretaker_namespaces::api;
-use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::keep::observe_home;
-use caretaker_namespaces::subject::{Kind, Subject, World};
+use std::sync::Arc;
+
+use caretaker_core::{RuleSet as _, Timestamp};
+use caretaker_engine::clock::Clock;
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::run::confirm_and_apply;
+use caretaker_engine::sources::Sources;
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{ApplyError, Batch, Cache as _, Controller as _, PlannedAction};
+use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::live::read_namespace;
+use caretaker_namespaces::observe::NamespaceCache;
+use caretaker_namespaces::subject::{Kind, World};
+use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment};
 use caretaker_testkit::shared_without_controllers as shared;
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
@@ -17,75 +23,89 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use real::{Home, becomes_true, hours, start};
+use live::context::FIELD_MANAGER;
+use live::{TestNamespace, becomes_true, hours, start};
 use serde_json::json;
 
-async fn subject(home: &Home, kind: Kind, name: &str) -> Subject {
-    let seen = observe_home(&home.client, &home.name).await.unwrap();
-    seen.at_home(&home.name).into_iter().find(|s| s.kind == kind && s.name == name).unwrap()
+/// The namespace as it is now.
+async fn observe(home: &TestNamespace) -> CacheFeed<NamespaceCache> {
+    read_namespace(&Sources::of(&Namespaces::default()), &home.client, &home.name).await.unwrap()
 }
 
-/// Carries out what was judged on a subject as it was seen, which may be a while ago.
-async fn act(home: &Home, subject: &Subject, now: Timestamp) -> Result<(), Undone> {
-    let verdict = RULES.judge(subject, &World::default(), now);
+/// Confirms and applies what is due for a subject as it was observed, which may be a while ago.
+async fn act(
+    home: &TestNamespace,
+    observed: &CacheFeed<NamespaceCache>,
+    kind: Kind,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let (keeper, world) = (Arc::new(Namespaces::default()), World::default());
+    let subjects = observed.cache.subjects_for(&home.name);
+    let subject = subjects.into_iter().find(|subject| subject.kind == kind).unwrap();
+    let verdict = Rule::judge(&subject, &world, now);
     let action = *verdict.next.pending_action().unwrap_or_else(|| panic!("nothing to do: {verdict:?}"));
-    let judged = Judged { subject, rule: Some(verdict.rule), action: &action };
-    carry_out(Hand { client: &home.client, manager: MANAGER }, judged, &World::default(), now).await.0
+    let target = keeper.write_target(&subject);
+    let batch = Batch { target, actions: vec![PlannedAction { key: home.name.clone(), subject, verdict, action }] };
+    let sources = Sources::of(&*keeper);
+    let writer = Writer::new(home.client.clone(), FIELD_MANAGER, sources.clone());
+    let extract = observed.cache.extract(&batch.keys());
+    let finished = confirm_and_apply(keeper, sources, writer, batch, extract, world, Clock::manual(now).0).await;
+    finished.results.into_iter().next().unwrap().result
 }
 
 fn used_at(at: Timestamp) -> String {
     json!({ "LastActivityTime": at.to_string() }).to_string()
 }
 
-fn preview(home: &Home, replicas: i32) -> Deployment {
+fn preview(home: &TestNamespace, replicas: i32) -> Deployment {
     let deployment = mk_deployment(&home.name, "pr-42").replicas(replicas).label(api::SLEEP_AFTER, "1h");
     deployment.annotation(api::ACTIVITY, &used_at(start()))
 }
 
 #[tokio::test]
-async fn a_single_deployment_scaled_since_it_was_seen_sleeps_with_its_newer_count() {
-    let home = Home::new(shared(), "scaled-since").await;
+async fn a_standalone_deployment_scaled_since_it_was_observed_sleeps_with_its_newer_count() {
+    let home = TestNamespace::new(shared(), "scaled-since").await;
     home.add(preview(&home, 3)).await;
-    let seen = subject(&home, Kind::Deployment, "pr-42").await;
+    let observed = observe(&home).await;
     home.scale::<Deployment>("pr-42", 5).await;
 
-    act(&home, &seen, hours(2)).await.unwrap();
+    act(&home, &observed, Kind::Deployment, hours(2)).await.unwrap();
 
     assert_eq!(home.count::<Deployment>("pr-42").await, (0, Some("5".to_owned())));
 }
 
 #[tokio::test]
-async fn a_single_deployment_that_runs_again_since_it_was_seen_is_not_deleted() {
-    let home = Home::new(shared(), "runs-again").await;
+async fn a_standalone_deployment_that_runs_again_since_it_was_observed_is_not_deleted() {
+    let home = TestNamespace::new(shared(), "runs-again").await;
     let asleep = preview(&home, 0).label(api::STATE, "sleep").annotation(api::LEGACY_REPLICAS, "2");
     let asleep = asleep.annotation(api::ASLEEP_SINCE, &hours(2).to_string());
     let asleep = asleep.annotation(api::ANNOUNCED_AT, &hours(3).to_string());
     home.add(asleep.annotation(api::DELETE_AT, &(hours(3) + SignedDuration::from_mins(6)).to_string())).await;
-    let seen = subject(&home, Kind::Deployment, "pr-42").await;
+    let observed = observe(&home).await;
     home.scale::<Deployment>("pr-42", 5).await;
 
-    let outcome = act(&home, &seen, hours(4)).await;
+    let outcome = act(&home, &observed, Kind::Deployment, hours(4)).await;
 
-    assert!(matches!(&outcome, Err(Undone::Changed(why)) if why.contains("RunningAgain")), "{outcome:?}");
+    assert!(matches!(&outcome, Err(ApplyError::Stale(why)) if why.contains("RunningAgain")), "{outcome:?}");
     assert_eq!(home.count::<Deployment>("pr-42").await.0, 5);
 }
 
 #[tokio::test]
-async fn a_deployment_made_anew_since_it_was_seen_is_not_laid_down() {
-    let home = Home::new(shared(), "made-anew").await;
+async fn a_deployment_recreated_since_it_was_observed_is_not_scaled_down() {
+    let home = TestNamespace::new(shared(), "recreated").await;
     home.add(mk_deployment(&home.name, "web").replicas(3)).await;
-    let seen = subject(&home, Kind::Namespace, &home.name).await;
+    let observed = observe(&home).await;
     home.all::<Deployment>().delete("web", &DeleteParams::default()).await.unwrap();
     home.add(mk_deployment(&home.name, "web").replicas(4)).await;
 
-    act(&home, &seen, hours(2)).await.unwrap();
+    act(&home, &observed, Kind::Namespace, hours(2)).await.unwrap();
 
     assert_eq!(home.count::<Deployment>("web").await, (4, None));
 }
 
 #[tokio::test]
 async fn a_namespace_does_not_claim_to_sleep_where_a_policy_keeps_a_workload_running() {
-    let home = Home::new(shared(), "never-zero").await;
+    let home = TestNamespace::new(shared(), "never-zero").await;
     home.add(mk_deployment(&home.name, "web").replicas(3)).await;
     home.add(mk_deployment(&home.name, "free").replicas(2)).await;
     let policy: MutatingAdmissionPolicy = serde_json::from_value(json!({
@@ -118,16 +138,16 @@ async fn a_namespace_does_not_claim_to_sleep_where_a_policy_keeps_a_workload_run
     })
     .await;
 
-    let outcomes = home.pass(hours(2)).await;
+    let outcomes = home.round(hours(2)).await;
 
-    assert!(matches!(&outcomes[..], [Err(Undone::Partly(failures))] if failures[0].name == "web"), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [Err(ApplyError::Partial(failures))] if failures[0].name == "web"), "{outcomes:?}");
     assert_eq!(home.state().await, "sleeping");
     assert_eq!(home.count::<Deployment>("free").await, (0, Some("2".to_owned())), "the rest goes on");
 
     policies.delete("never-zero", &DeleteParams::default()).await.unwrap();
     bindings.delete("never-zero", &DeleteParams::default()).await.unwrap();
     becomes_true("the sleep to be completed", async || {
-        home.pass(hours(2)).await;
+        home.round(hours(2)).await;
         home.state().await == "sleep"
     })
     .await;

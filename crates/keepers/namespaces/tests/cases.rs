@@ -1,15 +1,12 @@
 //! What happens to workloads between a sleep and the wake, on a real API server.
 //!
-//! What stands in the way is in `cases_hindered.rs`, who else is at work in `cases_beside.rs`.
+//! Failures and concurrent writes are in `cases_hindered.rs`, other controllers in `cases_beside.rs`.
 
-mod real;
+mod live;
 
-use caretaker_core::Next;
-use caretaker_engine::keep::Index as _;
-use caretaker_engine::keep::observe;
-use caretaker_namespaces::Namespaces;
+use caretaker_core::{Next, RuleSet as _};
 use caretaker_namespaces::api;
-use caretaker_namespaces::judge::RULES;
+use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::World;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set,
@@ -19,17 +16,18 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet}
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::{DeleteParams, PatchParams};
 use kube::{Client, ResourceExt};
-use real::{Home, hours, is_written_by_us, used};
+use live::context::list_subjects;
+use live::{TestNamespace, hours, is_written_by_us, used};
 use rstest::rstest;
 use serde_json::json;
 
 #[tokio::test]
-async fn deleted_and_created_anew_while_asleep_it_keeps_the_count_it_came_with() {
-    let home = Home::new(shared(), "created-anew").await;
-    home.add(mk_deployment("created-anew", "web").replicas(3)).await;
+async fn recreated_while_asleep_it_keeps_the_count_it_was_created_with() {
+    let home = TestNamespace::new(shared(), "created-again").await;
+    home.add(mk_deployment("created-again", "web").replicas(3)).await;
     home.sleep().await;
     home.all::<Deployment>().delete("web", &DeleteParams::default()).await.unwrap();
-    home.add(mk_deployment("created-anew", "web").replicas(4)).await;
+    home.add(mk_deployment("created-again", "web").replicas(4)).await;
 
     home.wake().await;
 
@@ -38,9 +36,9 @@ async fn deleted_and_created_anew_while_asleep_it_keeps_the_count_it_came_with()
 }
 
 #[tokio::test]
-async fn applied_anew_by_its_manager_while_asleep_it_keeps_the_count_of_its_manifest() {
-    let home = Home::new(shared(), "applied-anew").await;
-    let mut manifest = mk_deployment("applied-anew", "web").replicas(3);
+async fn applied_again_by_its_manager_while_asleep_it_keeps_the_count_of_its_manifest() {
+    let home = TestNamespace::new(shared(), "applied-again").await;
+    let mut manifest = mk_deployment("applied-again", "web").replicas(3);
     let deployer = PatchParams::apply("deployer").force();
     home.apply(&deployer, &manifest).await.unwrap();
     home.sleep().await;
@@ -54,8 +52,8 @@ async fn applied_anew_by_its_manager_while_asleep_it_keeps_the_count_of_its_mani
 }
 
 #[tokio::test]
-async fn applied_anew_by_kubectl_while_asleep_it_keeps_the_count_of_its_manifest() {
-    let home = Home::new(shared(), "kubectl-applied").await;
+async fn applied_again_by_kubectl_while_asleep_it_keeps_the_count_of_its_manifest() {
+    let home = TestNamespace::new(shared(), "kubectl-applied").await;
     let manifest = mk_deployment("kubectl-applied", "web").replicas(3);
     let file = shared().folder().join("kubectl-applied.json");
     std::fs::write(&file, serde_json::to_string(&manifest).unwrap()).unwrap();
@@ -71,10 +69,10 @@ async fn applied_anew_by_kubectl_while_asleep_it_keeps_the_count_of_its_manifest
 }
 
 #[tokio::test]
-async fn a_count_changed_while_asleep_is_the_newer_wish_and_wins() {
-    let home = Home::new(shared(), "newer-wish").await;
-    home.add(mk_deployment("newer-wish", "api").replicas(2)).await;
-    home.add(mk_deployment("newer-wish", "web").replicas(3)).await;
+async fn a_count_changed_while_asleep_wins() {
+    let home = TestNamespace::new(shared(), "changed-asleep").await;
+    home.add(mk_deployment("changed-asleep", "api").replicas(2)).await;
+    home.add(mk_deployment("changed-asleep", "web").replicas(3)).await;
     home.sleep().await;
     home.scale::<Deployment>("web", 5).await;
 
@@ -86,7 +84,7 @@ async fn a_count_changed_while_asleep_is_the_newer_wish_and_wins() {
 
 #[tokio::test]
 async fn slept_twice_it_wakes_with_what_it_had_each_time() {
-    let home = Home::new(shared(), "slept-twice").await;
+    let home = TestNamespace::new(shared(), "slept-twice").await;
     home.add(mk_deployment("slept-twice", "web").replicas(3)).await;
     home.add(mk_stateful_set("slept-twice", "db").replicas(2)).await;
     home.sleep_at(hours(2)).await;
@@ -103,7 +101,7 @@ async fn slept_twice_it_wakes_with_what_it_had_each_time() {
 
 #[tokio::test]
 async fn a_deployment_created_before_the_wake_is_left_alone() {
-    let home = Home::new(shared(), "before-the-wake").await;
+    let home = TestNamespace::new(shared(), "before-the-wake").await;
     home.add(mk_deployment("before-the-wake", "web").replicas(3)).await;
     home.sleep().await;
     home.add(mk_deployment("before-the-wake", "new").replicas(2)).await;
@@ -117,19 +115,19 @@ async fn a_deployment_created_before_the_wake_is_left_alone() {
 
 #[tokio::test]
 async fn a_namespace_without_workloads_sleeps_and_wakes() {
-    let home = Home::new(shared(), "empty").await;
+    let home = TestNamespace::new(shared(), "empty").await;
 
     home.sleep().await;
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-10T02:00:00Z"));
     home.wake().await;
 
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await, None);
-    assert_eq!(home.pass(hours(3)).await.len(), 0);
+    assert_eq!(home.round(hours(3)).await.len(), 0);
 }
 
 #[tokio::test]
 async fn every_kind_sleeps_and_wakes_a_standalone_replica_set_among_them() {
-    let home = Home::new(shared(), "every-kind").await;
+    let home = TestNamespace::new(shared(), "every-kind").await;
     home.add(mk_stateful_set("every-kind", "db").replicas(2)).await;
     home.add(mk_replica_set("every-kind", "old").replicas(4)).await;
     home.add(mk_daemon_set("every-kind", "agent")).await;
@@ -155,7 +153,7 @@ async fn every_kind_sleeps_and_wakes_a_standalone_replica_set_among_them() {
 
 #[tokio::test]
 async fn a_cron_job_that_was_suspended_before_stays_suspended_after() {
-    let home = Home::new(shared(), "suspended").await;
+    let home = TestNamespace::new(shared(), "suspended").await;
     let mut cron_job = mk_cron_job("suspended", "nightly");
     cron_job.spec.suspend = Some(true);
     home.add(cron_job).await;
@@ -170,7 +168,7 @@ async fn a_cron_job_that_was_suspended_before_stays_suspended_after() {
 
 #[tokio::test]
 async fn a_job_with_an_owner_is_left_alone() {
-    let home = Home::new(shared(), "owned-job").await;
+    let home = TestNamespace::new(shared(), "owned-job").await;
     let cron_job = home.add(mk_cron_job("owned-job", "nightly")).await;
     let job: Job = serde_json::from_value(json!({
         "metadata": {
@@ -193,7 +191,7 @@ async fn a_job_with_an_owner_is_left_alone() {
 
 #[tokio::test]
 async fn a_workload_at_zero_stays_at_zero() {
-    let home = Home::new(shared(), "at-zero").await;
+    let home = TestNamespace::new(shared(), "at-zero").await;
     home.add(mk_deployment("at-zero", "off").replicas(0)).await;
     home.add(mk_deployment("at-zero", "web").replicas(1)).await;
 
@@ -206,33 +204,33 @@ async fn a_workload_at_zero_stays_at_zero() {
 
 #[tokio::test]
 async fn nothing_to_do_means_no_write() {
-    let home = Home::new(shared(), "at-rest").await;
-    home.add(mk_deployment("at-rest", "web").replicas(3)).await;
-    home.add(mk_daemon_set("at-rest", "agent")).await;
+    let home = TestNamespace::new(shared(), "nothing-due").await;
+    home.add(mk_deployment("nothing-due", "web").replicas(3)).await;
+    home.add(mk_daemon_set("nothing-due", "agent")).await;
     let config = shared().user_config("idler", Some("system:masters")).await.unwrap();
     let client = Client::try_from(config).unwrap();
     let writes = || shared().audit().unwrap().of("idler").writes();
 
-    home.pass_by(&client, hours(1)).await;
+    home.round_by(&client, hours(1)).await;
     assert_eq!(writes(), 0, "young");
-    home.pass_by(&client, hours(2)).await;
-    assert_eq!(writes(), 4, "put to sleep: both marks and both workloads");
-    home.pass_by(&client, hours(2)).await;
+    home.round_by(&client, hours(2)).await;
+    assert_eq!(writes(), 4, "put to sleep: two patches of the namespace and both workloads");
+    home.round_by(&client, hours(2)).await;
     assert_eq!(writes(), 4, "asleep");
     home.touch(hours(3)).await;
-    home.pass_by(&client, hours(3)).await;
-    assert_eq!(writes(), 7, "woken: both workloads and the mark");
-    home.pass_by(&client, hours(4)).await;
+    home.round_by(&client, hours(3)).await;
+    assert_eq!(writes(), 7, "woken: both workloads and one patch of the namespace");
+    home.round_by(&client, hours(4)).await;
 
     assert_eq!(writes(), 7, "awake");
 }
 
 #[rstest]
-#[case::sleep_after("sleep-after", &[(api::SLEEP_AFTER, "soon")], &[], "BrokenLabel")]
-#[case::delete_after("delete-after", &[(api::SLEEP_AFTER, "1h"), (api::DELETE_AFTER, "3x")], &[], "BrokenLabel")]
+#[case::sleep_after("sleep-after", &[(api::SLEEP_AFTER, "soon")], &[], "InvalidLabel")]
+#[case::delete_after("delete-after", &[(api::SLEEP_AFTER, "1h"), (api::DELETE_AFTER, "3x")], &[], "InvalidLabel")]
 #[case::state("state", &[(api::SLEEP_AFTER, "1h"), (api::STATE, "dozing")], &[], "UnknownState")]
-#[case::activity("activity", &[(api::SLEEP_AFTER, "1h")], &[(api::ACTIVITY, "yesterday")], "BrokenAnnotation")]
-#[case::asleep_since("asleep-since", &[(api::SLEEP_AFTER, "1h")], &[(api::ASLEEP_SINCE, "long")], "BrokenAnnotation")]
+#[case::activity("activity", &[(api::SLEEP_AFTER, "1h")], &[(api::ACTIVITY, "yesterday")], "InvalidAnnotation")]
+#[case::asleep_since("asleep-since", &[(api::SLEEP_AFTER, "1h")], &[(api::ASLEEP_SINCE, "long")], "InvalidAnnotation")]
 #[tokio::test]
 async fn an_invalid_value_is_reported_and_nothing_is_written(
     #[case] what: &str,
@@ -242,15 +240,15 @@ async fn an_invalid_value_is_reported_and_nothing_is_written(
 ) {
     let name = format!("invalid-{what}");
     let namespace = annotations.iter().fold(used(&name, labels), |ns, (key, value)| ns.annotation(key, value));
-    let home = Home::of(shared(), namespace).await;
+    let home = TestNamespace::of(shared(), namespace).await;
     home.add(mk_deployment(&name, "web").replicas(3)).await;
 
-    let subjects = observe::<Namespaces>(&home.client).await.unwrap().subjects();
+    let subjects = list_subjects(&home.client).await;
     let subject = subjects.iter().find(|s| s.name == name).unwrap();
-    let verdict = RULES.judge(subject, &World::default(), hours(99));
-    let outcomes = home.pass(hours(99)).await;
+    let verdict = Rule::judge(subject, &World::default(), hours(99));
+    let outcomes = home.round(hours(99)).await;
 
-    assert_eq!((verdict.rule, &verdict.next), (rule, &Next::Refuse { bookkeeping: None }), "{verdict:?}");
+    assert_eq!((verdict.rule.name(), &verdict.next), (rule, &Next::Refuse { bookkeeping: None }), "{verdict:?}");
     assert!(verdict.because.contains(what), "{}", verdict.because);
     assert_eq!(outcomes.len(), 0);
     assert!(!is_written_by_us(&home.namespace().await.unwrap()));
@@ -259,7 +257,7 @@ async fn an_invalid_value_is_reported_and_nothing_is_written(
 
 #[tokio::test]
 async fn an_invalid_record_is_left_for_a_person_and_the_rest_wakes() {
-    let home = Home::new(shared(), "invalid-record").await;
+    let home = TestNamespace::new(shared(), "invalid-record").await;
     home.add(mk_deployment("invalid-record", "api").replicas(2)).await;
     home.add(mk_deployment("invalid-record", "web").replicas(3)).await;
     home.sleep().await;

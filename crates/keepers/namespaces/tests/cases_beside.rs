@@ -1,7 +1,7 @@
-//! Who else is at work in a namespace: controllers, autoscalers, and kubefree before us. On a real
-//! API server with its controllers.
+//! Other controllers in a namespace: those of Kubernetes, autoscalers, and kubefree before Caretaker. On a real API
+//! server with its controllers.
 
-mod real;
+mod live;
 
 use caretaker_namespaces::api;
 use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_stateful_set};
@@ -12,20 +12,20 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use real::{Home, becomes_true, hours, is_written_by_us, used};
+use live::{TestNamespace, becomes_true, hours, is_written_by_us, used};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// A namespace in a cluster that has KEDA's kinds. While a kind is being made known, lists of it may
-/// fail, so no test begins before that.
-async fn home(name: &str) -> Home {
+/// A namespace in a cluster that has KEDA's kinds. Lists of a kind may fail until it is served, so no test starts before
+/// that.
+async fn home(name: &str) -> TestNamespace {
     home_of(used(name, &[(api::SLEEP_AFTER, "1h")])).await
 }
 
-async fn home_of(namespace: Namespace) -> Home {
+async fn home_of(namespace: Namespace) -> TestNamespace {
     static KEDA: OnceCell<()> = OnceCell::const_new();
     KEDA.get_or_init(install_keda).await;
-    Home::of(shared(), namespace).await
+    TestNamespace::of(shared(), namespace).await
 }
 
 async fn install_keda() {
@@ -59,13 +59,13 @@ fn scaled_object() -> ApiResource {
 }
 
 /// The one ReplicaSet that the controllers keep for the Deployment.
-async fn replica_set(home: &Home) -> Option<ReplicaSet> {
+async fn replica_set(home: &TestNamespace) -> Option<ReplicaSet> {
     let found = home.all::<ReplicaSet>().list(&ListParams::default()).await.unwrap();
     assert!(found.items.len() <= 1, "a sleep is no rollout");
     found.items.into_iter().next()
 }
 
-async fn replica_set_becomes(home: &Home, replicas: i32) {
+async fn replica_set_becomes(home: &TestNamespace, replicas: i32) {
     let what = format!("the ReplicaSet to have {replicas} replicas");
     becomes_true(&what, async || {
         replica_set(home).await.and_then(|r| r.spec).is_some_and(|s| s.replicas == Some(replicas))
@@ -81,10 +81,10 @@ async fn a_replica_set_of_a_deployment_is_scaled_by_the_deployment_alone() {
     let config = shared().user_config("scaler", Some("system:masters")).await.unwrap();
     let scaler = Client::try_from(config).unwrap();
 
-    home.pass_by(&scaler, hours(2)).await;
+    home.round_by(&scaler, hours(2)).await;
     replica_set_becomes(&home, 0).await;
     home.touch(hours(3)).await;
-    home.pass_by(&scaler, hours(3)).await;
+    home.round_by(&scaler, hours(3)).await;
     replica_set_becomes(&home, 3).await;
 
     let calls = shared().audit().unwrap().of("scaler");
@@ -122,7 +122,7 @@ async fn the_target_of_an_autoscaler_comes_back_with_its_count_and_the_autoscale
 }
 
 /// A ScaledObject with these annotations.
-async fn add_scaled_object(home: &Home, annotations: &[(&str, &str)]) -> Api<DynamicObject> {
+async fn add_scaled_object(home: &TestNamespace, annotations: &[(&str, &str)]) -> Api<DynamicObject> {
     let objects = Api::namespaced_with(home.client.clone(), &home.name, &scaled_object());
     let object = DynamicObject::new("web", &scaled_object());
     let object = object.data(json!({ "spec": { "scaleTargetRef": { "name": "web" }, "minReplicaCount": 1 } }));
@@ -177,9 +177,9 @@ fn terms(daemon_set: &DaemonSet) -> Vec<Value> {
     required["nodeSelectorTerms"].as_array().cloned().unwrap_or_default()
 }
 
-/// A namespace as kubefree leaves it behind asleep: its state, the records, and a DaemonSet with
-/// its own terms and kubefree's behind them.
-async fn put_to_sleep_by_kubefree(name: &str, own: &[Value]) -> Home {
+/// A namespace as kubefree puts it to sleep: its state, the records, and a DaemonSet with its own terms and kubefree's
+/// after them.
+async fn put_to_sleep_by_kubefree(name: &str, own: &[Value]) -> TestNamespace {
     let home = home_of(used(name, &[(api::SLEEP_AFTER, "1h"), (api::STATE, "sleep")])).await;
     let recorded = |count: &str| (api::LEGACY_REPLICAS.to_owned(), count.to_owned());
     let mut web = mk_deployment(name, "web").replicas(0);
@@ -199,7 +199,7 @@ async fn put_to_sleep_by_kubefree(name: &str, own: &[Value]) -> Home {
 }
 
 #[tokio::test]
-async fn a_namespace_that_kubefree_put_to_sleep_is_woken_wholly() {
+async fn a_namespace_that_kubefree_put_to_sleep_is_woken_completely() {
     let home = put_to_sleep_by_kubefree("after-kubefree", &[]).await;
 
     home.wake().await;
@@ -207,13 +207,13 @@ async fn a_namespace_that_kubefree_put_to_sleep_is_woken_wholly() {
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
     assert_eq!(home.count::<StatefulSet>("db").await, (2, None));
     assert_eq!(terms(&home.get("agent").await), [] as [Value; 0]);
-    assert_eq!(home.pass(hours(3)).await.len(), 0);
+    assert_eq!(home.round(hours(3)).await.len(), 0);
 }
 
 #[tokio::test]
-async fn kubefrees_term_beside_a_daemon_sets_own_is_taken_out_and_the_own_stays() {
+async fn kubefrees_term_is_removed_and_a_daemon_sets_own_term_stays() {
     let own = term("disk", "ssd");
-    let home = put_to_sleep_by_kubefree("beside-an-own-term", std::slice::from_ref(&own)).await;
+    let home = put_to_sleep_by_kubefree("with-an-own-term", std::slice::from_ref(&own)).await;
 
     home.wake().await;
 
@@ -222,14 +222,14 @@ async fn kubefrees_term_beside_a_daemon_sets_own_is_taken_out_and_the_own_stays(
 }
 
 #[tokio::test]
-async fn a_namespace_that_kubefree_put_to_sleep_counts_its_sleep_from_the_first_look_at_it() {
+async fn the_sleep_of_a_namespace_that_kubefree_put_to_sleep_counts_from_now() {
     let home = put_to_sleep_by_kubefree("asleep-by-kubefree", &[]).await;
 
-    let outcomes = home.pass(hours(99)).await;
+    let outcomes = home.round(hours(99)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-14T03:00:00Z"));
-    assert_eq!(home.pass(hours(99)).await.len(), 0, "its period asleep is still to come");
+    assert_eq!(home.round(hours(99)).await.len(), 0, "its period asleep is still to come");
     assert_eq!(home.state().await, "sleep");
     assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
 }

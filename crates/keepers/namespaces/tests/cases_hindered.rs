@@ -1,11 +1,9 @@
-//! What stands in the way of a sleep or a wake: refusals, and others who write at the same time.
-//! On a real API server.
+//! What hinders a sleep or a wake: writes that are rejected, and other programs that write at the same time. On a real
+//! API server.
 
-mod real;
+mod live;
 
-use caretaker_engine::keep::observe;
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::act::carry_out::{Failure, MANAGER, Undone};
+use caretaker_engine::{ApplyError, FailedObject};
 use caretaker_namespaces::api;
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::make::{
@@ -17,39 +15,44 @@ use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use real::{Home, becomes_true, hours, write};
+use live::context::{FIELD_MANAGER, list_subjects};
+use live::{TestNamespace, becomes_true, hours, write};
 use serde_json::json;
 
-/// The workloads that could not be written, in an outcome that is one act done in part.
-fn left_undone(outcomes: &[Result<(), Undone>]) -> &[Failure] {
-    let [Err(Undone::Partly(failures))] = outcomes else { panic!("{outcomes:?}") };
-    failures
+/// The workloads that could not be written, in a round with one action that was done in part.
+fn not_written(outcomes: &[Result<(), ApplyError>]) -> &[FailedObject] {
+    let [Err(ApplyError::Partial(failed))] = outcomes else { panic!("{outcomes:?}") };
+    failed
 }
 
-fn names(failures: &[Failure]) -> Vec<String> {
-    failures.iter().map(|f| format!("{}/{}", f.kind, f.name)).collect()
+fn names(failed: &[FailedObject]) -> Vec<String> {
+    failed.iter().map(|f| format!("{}/{}", f.kind, f.name)).collect()
 }
 
 #[tokio::test]
 async fn where_rbac_denies_one_kind_the_rest_sleeps_and_it_is_finished_once_allowed() {
-    let home = Home::new(shared(), "denied").await;
+    let home = TestNamespace::new(shared(), "denied").await;
     home.add(mk_deployment("denied", "web").replicas(3)).await;
     home.add(mk_stateful_set("denied", "db").replicas(2)).await;
     home.add(mk_cron_job("denied", "nightly")).await;
-    let role =
-        |patched: &str| mk_cluster_role("short-armed", &[("*", "*", "get,list"), (",apps,batch", patched, "patch")]);
+    let role = |patched: &str| {
+        mk_cluster_role("without-statefulsets", &[("*", "*", "get,list"), (",apps,batch", patched, "patch")])
+    };
     let roles: Api<ClusterRole> = Api::all(home.client.clone());
     let post = PostParams::default();
     roles.create(&post, &role("namespaces,deployments,cronjobs")).await.unwrap();
-    Api::all(home.client.clone()).create(&post, &mk_binding_to_user("short-armed", "short-armed")).await.unwrap();
-    let client = Client::try_from(shared().user_config("short-armed", None).await.unwrap()).unwrap();
+    Api::all(home.client.clone())
+        .create(&post, &mk_binding_to_user("without-statefulsets", "without-statefulsets"))
+        .await
+        .unwrap();
+    let client = Client::try_from(shared().user_config("without-statefulsets", None).await.unwrap()).unwrap();
     becomes_true("the role to be known", async || home.can_write::<Deployment>(&client, "web").await).await;
 
     for _ in 0..2 {
-        let outcomes = home.pass_by(&client, hours(2)).await;
+        let outcomes = home.round_by(&client, hours(2)).await;
 
-        assert_eq!(names(left_undone(&outcomes)), ["StatefulSet/db"]);
-        assert!(left_undone(&outcomes)[0].forbidden);
+        assert_eq!(names(not_written(&outcomes)), ["StatefulSet/db"]);
+        assert!(not_written(&outcomes)[0].forbidden);
         assert_eq!((home.state().await.as_str(), home.annotation(api::ASLEEP_SINCE).await), ("sleeping", None));
         assert_eq!(home.count::<StatefulSet>("db").await, (2, None));
         assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
@@ -57,9 +60,9 @@ async fn where_rbac_denies_one_kind_the_rest_sleeps_and_it_is_finished_once_allo
     }
 
     let more = role("namespaces,deployments,cronjobs,statefulsets");
-    roles.patch("short-armed", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
+    roles.patch("without-statefulsets", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
     becomes_true("the role to be known", async || home.can_write::<StatefulSet>(&client, "db").await).await;
-    let outcomes = home.pass_by(&client, hours(2)).await;
+    let outcomes = home.round_by(&client, hours(2)).await;
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert_eq!(home.state().await, "sleep");
     assert_eq!(home.count::<StatefulSet>("db").await, (0, Some("2".to_owned())));
@@ -68,16 +71,16 @@ async fn where_rbac_denies_one_kind_the_rest_sleeps_and_it_is_finished_once_allo
 
 #[tokio::test]
 async fn where_a_policy_rejects_one_deployment_the_rest_sleeps_and_it_is_finished_later() {
-    let home = Home::new(shared(), "rejected").await;
+    let home = TestNamespace::new(shared(), "rejected").await;
     home.add(mk_deployment("rejected", "api").replicas(2)).await;
     home.add(mk_deployment("rejected", "web").replicas(3)).await;
     home.add(mk_stateful_set("rejected", "db").replicas(4)).await;
     home.obstruct("web").await;
 
     for _ in 0..2 {
-        let outcomes = home.pass(hours(2)).await;
+        let outcomes = home.round(hours(2)).await;
 
-        let [failure] = left_undone(&outcomes) else { panic!("{outcomes:?}") };
+        let [failure] = not_written(&outcomes) else { panic!("{outcomes:?}") };
         assert!(failure.why.contains("there is an obstacle"), "{failure:?}");
         assert_eq!((home.state().await.as_str(), home.annotation(api::ASLEEP_SINCE).await), ("sleeping", None));
         assert_eq!(home.count::<Deployment>("web").await, (3, None));
@@ -93,16 +96,16 @@ async fn where_a_policy_rejects_one_deployment_the_rest_sleeps_and_it_is_finishe
 
 #[tokio::test]
 async fn where_a_policy_rejects_one_deployment_the_rest_wakes_and_it_is_finished_later() {
-    let home = Home::new(shared(), "rejected-wake").await;
+    let home = TestNamespace::new(shared(), "rejected-wake").await;
     home.add(mk_deployment("rejected-wake", "web").replicas(3)).await;
     home.add(mk_stateful_set("rejected-wake", "db").replicas(2)).await;
     home.sleep().await;
     home.obstruct("web").await;
     home.touch(hours(3)).await;
 
-    let outcomes = home.pass(hours(3)).await;
+    let outcomes = home.round(hours(3)).await;
 
-    assert_eq!(names(left_undone(&outcomes)), ["Deployment/web"]);
+    assert_eq!(names(not_written(&outcomes)), ["Deployment/web"]);
     assert_eq!(home.state().await, "sleep", "it does not claim to be awake");
     assert_eq!(home.count::<StatefulSet>("db").await, (2, None));
     assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
@@ -112,22 +115,22 @@ async fn where_a_policy_rejects_one_deployment_the_rest_wakes_and_it_is_finished
     assert_eq!(home.count::<StatefulSet>("db").await, (2, None));
 }
 
-/// A client that goes on seeing the lists of now, whatever is written from now on.
+/// A client that keeps getting the lists of now, whatever is written later.
 async fn with_the_view_of_now() -> (Faults, Client) {
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe::<Namespaces>(&client).await.unwrap();
+    list_subjects(&client).await;
     (faults, client)
 }
 
 #[tokio::test]
-async fn a_scale_between_the_look_and_the_write_of_a_sleep_is_what_is_recorded() {
-    let home = Home::new(shared(), "scaled-falling").await;
+async fn a_scale_between_the_read_and_the_write_of_a_sleep_is_recorded() {
+    let home = TestNamespace::new(shared(), "scaled-falling").await;
     home.add(mk_deployment("scaled-falling", "web").replicas(3)).await;
     let (faults, client) = with_the_view_of_now().await;
     home.scale::<Deployment>("web", 5).await;
 
-    let outcomes = home.pass_by(&client, hours(2)).await;
+    let outcomes = home.round_by(&client, hours(2)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert!(faults.stale_served() > 0);
@@ -135,15 +138,15 @@ async fn a_scale_between_the_look_and_the_write_of_a_sleep_is_what_is_recorded()
 }
 
 #[tokio::test]
-async fn a_scale_between_the_look_and_the_write_of_a_wake_is_what_it_keeps() {
-    let home = Home::new(shared(), "scaled-rising").await;
+async fn a_scale_between_the_read_and_the_write_of_a_wake_is_kept() {
+    let home = TestNamespace::new(shared(), "scaled-rising").await;
     home.add(mk_deployment("scaled-rising", "web").replicas(3)).await;
     home.sleep().await;
     home.touch(hours(3)).await;
     let (faults, client) = with_the_view_of_now().await;
     home.scale::<Deployment>("web", 5).await;
 
-    let outcomes = home.pass_by(&client, hours(3)).await;
+    let outcomes = home.round_by(&client, hours(3)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert!(faults.stale_served() > 0);
@@ -151,8 +154,8 @@ async fn a_scale_between_the_look_and_the_write_of_a_wake_is_what_it_keeps() {
 }
 
 #[tokio::test]
-async fn a_deployment_made_anew_between_the_look_and_the_write_of_a_wake_is_left_alone() {
-    let home = Home::new(shared(), "other-one").await;
+async fn a_deployment_recreated_between_the_read_and_the_write_of_a_wake_is_left_alone() {
+    let home = TestNamespace::new(shared(), "other-one").await;
     home.add(mk_deployment("other-one", "web").replicas(3)).await;
     home.sleep().await;
     home.touch(hours(3)).await;
@@ -160,20 +163,20 @@ async fn a_deployment_made_anew_between_the_look_and_the_write_of_a_wake_is_left
     home.all::<Deployment>().delete("web", &DeleteParams::default()).await.unwrap();
     home.add(mk_deployment("other-one", "web").replicas(0)).await;
 
-    let outcomes = home.pass_by(&client, hours(3)).await;
+    let outcomes = home.round_by(&client, hours(3)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
-    assert_eq!(home.count::<Deployment>("web").await, (0, None), "the record was the other one's");
+    assert_eq!(home.count::<Deployment>("web").await, (0, None), "the record was of the other Deployment");
 }
 
 #[tokio::test]
-async fn a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_same_pass() {
-    let home = Home::new(shared(), "edited").await;
+async fn a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_same_round() {
+    let home = TestNamespace::new(shared(), "edited").await;
     home.add(mk_deployment("edited", "web").replicas(3)).await;
     let (faults, client) = with_the_view_of_now().await;
     home.edit::<Deployment>("web", json!({ "metadata": { "labels": { "edited": "yes" } } })).await;
 
-    let outcomes = home.pass_by(&client, hours(2)).await;
+    let outcomes = home.round_by(&client, hours(2)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     let tries = faults.calls().iter().filter(|c| c.method == "PATCH" && c.path.contains("/deployments/web")).count();
@@ -183,23 +186,27 @@ async fn a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_sa
 }
 
 #[tokio::test]
-async fn a_concurrent_edit_of_the_namespace_is_retried_in_the_next_pass() {
-    let home = Home::new(shared(), "edited-itself").await;
+async fn a_concurrent_edit_of_the_namespace_is_retried_in_the_next_round() {
+    let home = TestNamespace::new(shared(), "edited-itself").await;
     home.add(mk_deployment("edited-itself", "web").replicas(3)).await;
     let faults = Faults::none().at(write(1), Fault::CONFLICT);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
 
-    let outcomes = home.pass_by(&client, hours(2)).await;
+    let outcomes = home.round_by(&client, hours(2)).await;
 
-    assert!(matches!(outcomes[..], [Err(Undone::Changed(_))]), "{outcomes:?}");
-    assert_eq!(home.count::<Deployment>("web").await, (3, None), "nothing is done to what may have changed");
+    assert!(matches!(outcomes[..], [Err(ApplyError::Conflict(_))]), "{outcomes:?}");
+    assert_eq!(
+        home.count::<Deployment>("web").await,
+        (3, None),
+        "nothing is done to a namespace that may have changed"
+    );
     home.sleep().await;
     assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
 }
 
 #[tokio::test]
 async fn where_another_manager_owns_the_count_it_sleeps_and_wakes_all_the_same() {
-    let home = Home::new(shared(), "owned").await;
+    let home = TestNamespace::new(shared(), "owned").await;
     let manifest = mk_deployment("owned", "web").replicas(3);
     let deployer = PatchParams::apply("deployer");
     home.apply(&deployer, &manifest).await.unwrap();
@@ -209,7 +216,7 @@ async fn where_another_manager_owns_the_count_it_sleeps_and_wakes_all_the_same()
     let refused = home.apply(&deployer, &manifest).await.unwrap_err();
     home.wake().await;
 
-    assert!(refused.to_string().contains(MANAGER), "its manager learns who has laid it down: {refused}");
+    assert!(refused.to_string().contains(FIELD_MANAGER), "its manager sees who has scaled it down: {refused}");
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
-    home.apply(&deployer, &manifest).await.expect("what its manager wants is what is there");
+    home.apply(&deployer, &manifest).await.expect("it is as its manager wants it");
 }

@@ -1,42 +1,42 @@
-//! Killed after any API call and taken over by another, it ends in the same state as if it had
-//! never died, and no count is lost. On a real API server.
+//! Killed after any API call and continued by another process, it ends in the same state as without the crash, and no
+//! count is lost. On a real API server.
 
-mod furnished;
+mod sample;
 
-use caretaker_core::limits::Ledger;
+use std::sync::Arc;
+
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::pass::Pass;
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::api;
 use caretaker_namespaces::subject::Subject;
+use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::shared_without_controllers as shared;
-use furnished::{clear, furnish, hours, look, runtime, start, told, touch, used_at};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use rstest::rstest;
+use sample::context::round_in;
+use sample::{clear, create_sample, described, hours, observe, runtime, start, touch, used_at};
 use serde_json::json;
 
-/// A pass makes 13 lists, a look and 8 writes; faults add a few more.
+/// A round makes 13 lists, a live read and 8 writes; faults add a few more.
 const MOST: usize = 60;
-/// More passes than any history here needs to settle.
-const PASSES: usize = 12;
+/// More rounds than any story here needs.
+const ROUNDS: usize = 12;
 
-/// Passes until nothing is left to do; an error is a reason to try again, as it is for the operator.
+/// Makes rounds until nothing is left to do; an error is a reason to try again, as it is for the operator.
 async fn settle(client: &Client, name: &str, now: Timestamp) {
-    let keep = Pass::<Namespaces>::default();
-    for _ in 0..PASSES {
-        let pass = keep.make(client, &mut Ledger::default(), now, |s| s.home() == name).await;
-        if pass.is_ok_and(|p| p.done.is_empty()) {
+    let keeper = Arc::default();
+    for _ in 0..ROUNDS {
+        let round = round_in(&keeper, client, name, now).await;
+        if round.is_ok_and(|results| results.is_empty()) {
             return;
         }
     }
-    panic!("{name} does not come to rest");
+    panic!("{name} is never done");
 }
 
-/// What is done to a namespace, by which time.
+/// What is done to a namespace.
 #[derive(Debug, Clone, Copy)]
 enum Story {
     Sleep,
@@ -47,7 +47,7 @@ enum Story {
 impl Story {
     /// Everything before the moment that is tested.
     async fn prepare(self, client: &Client, name: &str) {
-        furnish(client, name).await;
+        create_sample(client, name).await;
         match self {
             Self::Sleep => {}
             Self::Wake => {
@@ -70,7 +70,7 @@ impl Story {
         }
     }
 
-    /// What it comes to, in a word: a story in which nothing happens proves nothing.
+    /// How it ends: a story in which nothing happens proves nothing.
     fn end(self) -> &'static str {
         match self {
             Self::Sleep => "sleep since",
@@ -84,7 +84,7 @@ async fn undisturbed(story: Story, name: &str) -> Vec<String> {
     let client = shared().client().await.unwrap();
     story.prepare(&client, name).await;
     settle(&client, name, story.now()).await;
-    told(look(&client, name).await)
+    described(observe(&client, name).await)
 }
 
 fn name_of(story: Story, fault: Fault, n: usize) -> String {
@@ -97,7 +97,7 @@ fn name_of(story: Story, fault: Fault, n: usize) -> String {
     format!("{story}-{fault}-{n}")
 }
 
-/// The story with a fault at every call in turn: a first life under the fault, then another one.
+/// The story with a fault at every call in turn: a first process with the fault, then another one.
 fn every_call(story: Story, fault: Fault, config: &Config) {
     let runtime = runtime();
     let expected = runtime.block_on(undisturbed(story, &name_of(story, fault, 0)));
@@ -109,13 +109,13 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
         runtime.block_on(story.prepare(&client, &name));
 
         mortal(faults, config.clone(), async |client| {
-            let keep = Pass::<Namespaces>::default();
-            // Whether it ends well is not for this life to say.
-            let _ = keep.make(&client, &mut Ledger::default(), story.now(), |s| s.home() == name).await;
+            let keeper = Arc::default();
+            // Whether it succeeds is checked after the next process.
+            let _ = round_in(&keeper, &client, &name, story.now()).await;
         });
         runtime.block_on(settle(&client, &name, story.now()));
 
-        let ended = runtime.block_on(async { told(look(&client, &name).await) });
+        let ended = runtime.block_on(async { described(observe(&client, &name).await) });
         assert_eq!(ended, expected, "{fault:?} at call {n}");
         runtime.block_on(clear(&client, &name));
     });
@@ -126,8 +126,8 @@ fn admin() -> Config {
     runtime().block_on(shared().admin_config()).unwrap()
 }
 
-/// All faults of a story at the same time, each in namespaces of its own: the API server's answers
-/// are what takes the time.
+/// All faults of a story at the same time, each in namespaces of its own: most of the time is spent waiting for the
+/// API server.
 #[rstest]
 #[case::sleep(Story::Sleep)]
 #[case::wake(Story::Wake)]
@@ -146,22 +146,22 @@ fn killed_or_disturbed_at_any_call_it_ends_the_same(#[case] story: Story) {
 fn a_wake_restores_every_count_that_was_there_before() {
     let runtime = runtime();
     let client = runtime.block_on(async { shared().client().await.unwrap() });
-    runtime.block_on(furnish(&client, "restored"));
-    let before = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+    runtime.block_on(create_sample(&client, "restored"));
+    let before = runtime.block_on(async { observe(&client, "restored").await.unwrap() });
 
     runtime.block_on(settle(&client, "restored", hours(2)));
-    let asleep = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+    let asleep = runtime.block_on(async { observe(&client, "restored").await.unwrap() });
     runtime.block_on(touch(&client, "restored", hours(3)));
     runtime.block_on(settle(&client, "restored", hours(3)));
-    let after = runtime.block_on(async { look(&client, "restored").await.unwrap() });
+    let after = runtime.block_on(async { observe(&client, "restored").await.unwrap() });
 
-    assert!(asleep.workloads.iter().all(|w| !w.runs()), "{:?}", told(Some(asleep)));
+    assert!(asleep.workloads.iter().all(|w| !w.runs()), "{:?}", described(Some(asleep)));
     let rows = |s: Subject| s.workloads.into_iter().map(|w| w.to_string()).collect::<Vec<_>>();
     assert_eq!(rows(after), rows(before));
 }
 
 #[test]
-fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
+fn a_standalone_deployment_sleeps_and_wakes_by_its_own_labels_in_one_round_each() {
     let runtime = runtime();
     runtime.block_on(async {
         let client = shared().client().await.unwrap();
@@ -171,22 +171,17 @@ fn a_single_deployment_sleeps_and_wakes_by_its_own_labels_in_one_pass_each() {
         let labelled = mk_deployment("previews", "pr-42").replicas(2);
         let labelled = labelled.label(api::SLEEP_AFTER, "1h").annotation(api::ACTIVITY, &used_at(start()));
         deployments.create(&post, &labelled).await.unwrap();
-        let pass = async |now| {
-            let pass = Pass::<Namespaces>::default()
-                .make(&client, &mut Ledger::default(), now, |s| s.home() == "previews")
-                .await
-                .unwrap();
-            pass.done.into_iter().map(|d| d.outcome.map_err(|e| e.to_string())).collect::<Vec<_>>()
-        };
+        let keeper: Arc<Namespaces> = Arc::default();
+        let round = async |now| round_in(&keeper, &client, "previews", now).await.unwrap();
         let replicas = async || deployments.get("pr-42").await.unwrap().spec.and_then(|s| s.replicas);
 
-        assert_eq!(pass(hours(2)).await, [Ok(())]);
+        assert_eq!(round(hours(2)).await, [Ok(())]);
         assert_eq!(replicas().await, Some(0));
 
         let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(hours(3)) } } });
         deployments.patch("pr-42", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-        assert_eq!(pass(hours(3)).await, [Ok(())]);
+        assert_eq!(round(hours(3)).await, [Ok(())]);
         assert_eq!(replicas().await, Some(2));
-        assert_eq!(pass(hours(3)).await, [], "nothing is left to do");
+        assert_eq!(round(hours(3)).await, [], "nothing is left to do");
     });
 }

@@ -1,22 +1,22 @@
-//! One test per defect of kubefree that a judgement can show, named after it.
+//! One test for each defect of kubefree that the judge alone can show, named after it.
 
 mod table;
 
 use caretaker_core::Parsed;
-use caretaker_namespaces::act::{self, Step, after_all};
+use caretaker_namespaces::act::{Action, SleepReason, Step, after_action, steps};
 use caretaker_namespaces::api::State;
 use caretaker_namespaces::subject::Subject;
-use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
+use caretaker_namespaces::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 use table::*;
 
-/// What the verdict of now makes of a subject.
+/// The subject after the action that is due now.
 fn acted(ns: Subject) -> Subject {
     let action = *judge(&ns, &world()).next.action().expect("there is something to do");
-    after_all(ns, &action, &world(), now()).expect("it is not deleted")
+    after_action(ns, &action, &world(), now()).expect("it is not deleted")
 }
 
 fn sleep(ns: Subject) -> Subject {
-    after_all(ns, &act::Action::Sleep(act::Sleep::Idle), &world(), now()).unwrap()
+    after_action(ns, &Action::Sleep(SleepReason::Idle), &world(), now()).unwrap()
 }
 
 #[test]
@@ -37,14 +37,14 @@ fn a_retried_sleep_overwrites_legacy_replicas_with_0() {
 
 #[test]
 fn a_failure_leaves_sleeping_for_ever_then_deletes() {
-    let cut_short = awake().in_state(State::Sleeping).sleep_after("1h").idle("99d").with(scaled(3, None));
-    assert_eq!(verdict(&cut_short), "SleepUnfinished: act sleep @+0s");
+    let interrupted = awake().in_state(State::Sleeping).sleep_after("1h").idle("99d").with(scaled(3, None));
+    assert_eq!(verdict(&interrupted), "SleepUnfinished: act sleep @+0s");
 
-    let finished = acted(cut_short.clone());
+    let finished = acted(interrupted.clone());
     assert_eq!((finished.state(), finished.workloads.as_slice()), (State::Sleep, &[scaled(0, Some(3))][..]));
     assert_eq!(verdict(&finished), "Asleep: wait announce @+54m", "its full period asleep is still to come");
 
-    let undone = acted(cut_short.idle("1m"));
+    let undone = acted(interrupted.idle("1m"));
     assert_eq!((undone.state(), undone.workloads.as_slice()), (State::Normal, &[scaled(3, None)][..]));
 }
 
@@ -61,14 +61,14 @@ fn one_workload_without_the_annotation_blocks_the_wake() {
 
 #[test]
 fn node_selector_terms_are_ored_so_a_daemon_set_keeps_running() {
-    let daemon_set = |parked, kubefree| workload(WorkloadKind::DaemonSet, Form::Placed { parked, kubefree });
+    let daemon_set = |parked, kubefree| workload(WorkloadKind::DaemonSet, WorkloadState::Placed { parked, kubefree });
 
-    let slept = sleep(awake().sleep_after("1h").with(daemon_set(false, Term::Absent)));
-    assert_eq!(slept.workloads, [daemon_set(true, Term::Absent)]);
+    let slept = sleep(awake().sleep_after("1h").with(daemon_set(false, KubefreeTerm::Absent)));
+    assert_eq!(slept.workloads, [daemon_set(true, KubefreeTerm::Absent)]);
 
-    for term in [Term::Alone, Term::Beside] {
+    for term in [KubefreeTerm::Alone, KubefreeTerm::WithOthers] {
         let woken = acted(asleep("1h").sleep_after("1h").idle("1m").with(daemon_set(false, term)));
-        assert_eq!(woken.workloads, [daemon_set(false, Term::Absent)], "kubefree's term is recognised");
+        assert_eq!(woken.workloads, [daemon_set(false, KubefreeTerm::Absent)], "kubefree's term is recognised");
     }
 }
 
@@ -80,14 +80,14 @@ fn removing_sleep_after_while_asleep_strands_it_asleep() {
     let woken = acted(ns);
 
     assert_eq!(woken.workloads, [scaled(3, None)]);
-    assert_eq!(verdict(&woken), "Unmanaged: rest");
+    assert_eq!(verdict(&woken), "Unmanaged: none");
 }
 
 #[test]
 fn removing_sleep_after_while_asleep_does_not_delete_at_once_by_the_other_label() {
     let woken = acted(asleep("9d").delete_after("10h"));
 
-    assert_eq!(verdict(&woken), "CountingDown: wait announce @+9h", "its clock starts anew");
+    assert_eq!(verdict(&woken), "CountingDown: wait announce @+9h", "idle time counts from now");
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn the_controller_was_down_for_three_periods_sleeps_and_deletes_in_the_next_pass
 fn delete_writes_its_state_first() {
     let due = asleep("11h").sleep_after("10h").announced("2h", past("1h"));
 
-    let steps = act::steps(&act::Action::Delete, &due, &world(), now());
+    let steps = steps(&Action::Delete, &due, &world(), now());
 
-    let [Step::Mark(mark), Step::Delete] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(mark.state, Some(State::Deleting));
+    let [Step::PatchMetadata(patch), Step::Delete] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(patch.state, Some(State::Deleting));
 }

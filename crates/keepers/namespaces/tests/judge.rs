@@ -1,17 +1,19 @@
-//! The decision table, with figures in it.
+//! The decision table.
 
 mod table;
 
-use caretaker_core::Parsed;
+use caretaker_core::{Parsed, RuleSet as _};
+use caretaker_namespaces::act::after_action;
 use caretaker_namespaces::api::{self, State};
-use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Form, Term, WorkloadKind};
+use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::subject::{Kind, Policy, Subject};
+use caretaker_namespaces::workload::{KubefreeTerm, WorkloadKind, WorkloadState};
 use rstest::rstest;
 use table::*;
 
 #[rstest]
-#[case::no_label(awake(), "Unmanaged: rest")]
-#[case::zero_is_no_label(awake().sleep_after("0s").idle("9d"), "Unmanaged: rest")]
+#[case::no_label(awake(), "Unmanaged: none")]
+#[case::zero_is_no_label(awake().sleep_after("0s").idle("9d"), "Unmanaged: none")]
 #[case::still_young(awake().sleep_after("2h").idle("1h59m"), "CountingDown: wait sleep @+1m")]
 #[case::exactly_at_the_end(awake().sleep_after("2h").idle("2h"), "CountingDown: wait sleep @+0s")]
 #[case::past_the_end(awake().sleep_after("2h").idle("2h1s"), "SleepAfterElapsed: act sleep @-1s")]
@@ -36,7 +38,7 @@ fn asleep_for_a_second_period_is_deleted(#[case] ns: Subject, #[case] expected: 
 #[case::near(awake().delete_after("10h").idle("9h1s"), "DeletionNear: act announce @-1s")]
 #[case::announced(awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")), "DeletionAnnounced: wait delete @+30m")]
 #[case::over(awake().delete_after("10h").idle("10h1s").announced("1h1s", past("1s")), "DeleteAfterElapsed: act delete @-1s")]
-#[case::what_runs_does_not_matter(awake().delete_after("10h").idle("11h").announced("2h", past("1h")).with(scaled(3, None)), "DeleteAfterElapsed: act delete @-1h")]
+#[case::running_workloads_do_not_matter(awake().delete_after("10h").idle("11h").announced("2h", past("1h")).with(scaled(3, None)), "DeleteAfterElapsed: act delete @-1h")]
 fn delete_after_alone(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
@@ -48,7 +50,7 @@ fn delete_after_alone(#[case] ns: Subject, #[case] expected: &str) {
     asleep("8h1s").sleep_after("2h").delete_after("10h").idle("10h1s").announced("1h1s", past("1s")),
     "DeleteAfterElapsed: act delete @-1s"
 )]
-#[case::slept_late_counts_from_then(
+#[case::a_late_sleep_counts_from_its_start(
     asleep("1h").sleep_after("2h").delete_after("10h").idle("30h"),
     "Asleep: wait announce @+6h"
 )]
@@ -57,7 +59,7 @@ fn delete_after_alone(#[case] ns: Subject, #[case] expected: &str) {
     awake().sleep_after("9h30m").delete_after("10h").idle("9h31m").announced("31m", future("29m")),
     "SleepAfterElapsed: act sleep @-1m"
 )]
-#[case::the_sleep_to_come_is_what_it_waits_for(
+#[case::it_waits_for_the_sleep_to_come(
     awake().sleep_after("9h30m").delete_after("10h").idle("9h10m").announced("10m", future("50m")),
     "DeletionAnnounced: wait sleep @+20m"
 )]
@@ -91,42 +93,42 @@ fn activity_wakes(#[case] ns: Subject, #[case] expected: &str) {
 }
 
 #[rstest]
-#[case::a_label_without_activity(awake().sleep_after("2h").never_seen(), "FirstSeen: act label @+0s")]
+#[case::a_label_without_activity(awake().sleep_after("2h").never_seen(), "FirstSeen: act record @+0s")]
 #[case::put_to_sleep_by_kubefree(
     awake().in_state(State::Sleep).sleep_after("2h").idle("30h"),
-    "AsleepSinceUnknown: act label @+0s"
+    "AsleepSinceUnknown: act record @+0s"
 )]
 #[case::by_kubefree_and_used_since(awake().in_state(State::Sleep).sleep_after("2h").idle("1h"), "WokenByActivity: act wake @-1h")]
 #[case::by_kubefree_without_activity(
     awake().in_state(State::Sleep).sleep_after("2h").never_seen(),
-    "AsleepSinceUnknown: act label @+0s"
+    "AsleepSinceUnknown: act record @+0s"
 )]
 #[case::asleep_without_activity(asleep("1h").sleep_after("10h").never_seen(), "Asleep: wait announce @+8h")]
-fn what_was_never_recorded_counts_from_first_sight(#[case] ns: Subject, #[case] expected: &str) {
+fn what_was_never_recorded_counts_from_now(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
 #[rstest]
-#[case::a_sleep_cut_short(awake().in_state(State::Sleeping).sleep_after("2h").idle("3h"), "SleepUnfinished: act sleep @+0s")]
-#[case::a_deletion_cut_short(
+#[case::an_interrupted_sleep(awake().in_state(State::Sleeping).sleep_after("2h").idle("3h"), "SleepUnfinished: act sleep @+0s")]
+#[case::an_interrupted_deletion(
     asleep("11h").in_state(State::Deleting).sleep_after("10h").announced("2h", past("1h")),
     "AsleepTooLong: act delete @-1h"
 )]
 #[case::a_deletion_that_is_not_due_any_more(
     awake().in_state(State::Deleting).delete_after("10h").idle("1h").announced("1h", past("1s")),
-    "DeletionWithdrawn: act label @+0s"
+    "DeletionWithdrawn: act record @+0s"
 )]
 fn half_done_states_are_judged_like_any_other(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
 #[rstest]
-#[case::activity_withdraws(awake().delete_after("10h").idle("1h").announced("2h", future("1h")), "AnnouncementWithdrawn: act label @+0s")]
-#[case::a_longer_label_withdraws(awake().delete_after("100h").idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act label @+0s")]
-#[case::a_removed_label_withdraws(awake().idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act label @+0s")]
-#[case::a_date_that_moved_is_told(awake().delete_after("10h").idle("9h10m").announced("10m", future("30m")), "DeletionNear: act announce @+0s")]
-#[case::a_little_is_not_told(awake().delete_after("10h").idle("9h10m").announced("10m", future("45m")), "DeletionAnnounced: wait delete @+50m")]
-#[case::a_promised_date_is_kept(awake().delete_after("10h").idle("11h").announced("2h", future("1d")), "DeletionAnnounced: wait delete @+1d")]
+#[case::activity_withdraws(awake().delete_after("10h").idle("1h").announced("2h", future("1h")), "AnnouncementWithdrawn: act record @+0s")]
+#[case::a_longer_label_withdraws(awake().delete_after("100h").idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act record @+0s")]
+#[case::a_removed_label_withdraws(awake().idle("9h30m").announced("30m", future("30m")), "AnnouncementWithdrawn: act record @+0s")]
+#[case::a_moved_date_is_announced(awake().delete_after("10h").idle("9h10m").announced("10m", future("30m")), "DeletionNear: act announce @+0s")]
+#[case::a_date_that_moved_a_little_is_not_announced(awake().delete_after("10h").idle("9h10m").announced("10m", future("45m")), "DeletionAnnounced: wait delete @+50m")]
+#[case::the_announced_date_is_kept(awake().delete_after("10h").idle("11h").announced("2h", future("1d")), "DeletionAnnounced: wait delete @+1d")]
 #[case::an_announcement_from_the_future_is_none(
     awake().delete_after("10h").idle("11h").change(|s| s.announced_at = Parsed::Valid(future("1d"))),
     "DeletionNear: act announce @-2h"
@@ -137,7 +139,7 @@ fn announcements(#[case] ns: Subject, #[case] expected: &str) {
 
 #[test]
 fn announcements_can_be_off() {
-    let world = World { policy: Policy { announce: 0.0, ..Policy::default() }, ..World::default() };
+    let world = with_policy(Policy { deletion_notice: 0.0, ..Policy::default() });
 
     let waits = short(&judge(&awake().delete_after("10h").idle("9h"), &world));
     let acts = short(&judge(&awake().delete_after("10h").idle("10h1s"), &world));
@@ -159,76 +161,76 @@ fn announcements_can_be_off() {
     awake().delete_after("24h").idle("24h30m").announced("58d", past("54d")),
     "DeletionNear: act announce @-2h54m"
 )]
-#[case::before_the_last_use_of_a_sleeper(
+#[case::before_the_last_use_and_asleep(
     asleep("23h30m").sleep_after("1h").delete_after("24h").idle("24h30m").announced("58d", past("54d")),
     "DeletionNear: act announce @-2h54m"
 )]
-#[case::of_an_earlier_namespace(asleep("25h").sleep_after("24h").announced("3h", past("1h")).created("2h"), "AnnouncementWithdrawn: act label @+0s")]
-#[case::what_cannot_be_read(
-    asleep("25h").sleep_after("24h").change(|s| s.announced_at = api::read_time(api::Place::Annotation(api::ANNOUNCED_AT), Some("soon"))),
-    "BrokenAnnouncement: refuse"
+#[case::of_an_earlier_namespace(asleep("25h").sleep_after("24h").announced("3h", past("1h")).created("2h"), "AnnouncementWithdrawn: act record @+0s")]
+#[case::an_unreadable_one(
+    asleep("25h").sleep_after("24h").change(|s| s.announced_at = api::read_time(api::Field::Annotation(api::ANNOUNCED_AT), Some("soon"))),
+    "InvalidAnnouncement: refuse"
 )]
-#[case::what_cannot_be_read_does_not_hinder_a_wake(
-    asleep("25h").sleep_after("24h").idle("1m").change(|s| s.announced_at = api::read_time(api::Place::Annotation(api::ANNOUNCED_AT), Some("soon"))),
+#[case::an_unreadable_one_does_not_hold_back_a_wake(
+    asleep("25h").sleep_after("24h").idle("1m").change(|s| s.announced_at = api::read_time(api::Field::Annotation(api::ANNOUNCED_AT), Some("soon"))),
     "WokenByActivity: act wake @-1m"
 )]
-#[case::a_moments_period_has_some_notice(awake().delete_after("4ns").idle("1h"), "DeletionNear: act announce @-1h")]
+#[case::a_very_short_period_has_some_notice(awake().delete_after("4ns").idle("1h"), "DeletionNear: act announce @-1h")]
 #[case::the_deadline_is_the_announced_one(
     awake().delete_after("1h").idle("3d").announced("10m", past("4m")), "DeleteAfterElapsed: act delete @-4m"
 )]
-fn an_announcement_is_good_for_its_date_and_its_namespace(#[case] ns: Subject, #[case] expected: &str) {
+fn an_announcement_counts_for_its_date_and_its_namespace(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
 #[rstest]
 #[case::idle_only_since_it_was_made(awake().sleep_after("2h").idle("99d").created("1h"), "CountingDown: wait sleep @+1h")]
 #[case::asleep_only_since_it_was_made(asleep("99d").sleep_after("10h").created("1h"), "Asleep: wait announce @+8h")]
-fn nothing_is_older_than_the_namespace_itself(#[case] ns: Subject, #[case] expected: &str) {
+fn nothing_counts_from_before_the_namespace_existed(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
 #[rstest]
-#[case::asleep(awake().kind(Kind::Deployment).delete_after("1h").idle("9d").change(|s| s.home_hand_until = Some(future("1h"))), "HandSleep: rest")]
-#[case::woken(awake().kind(Kind::Deployment).delete_after("10h").idle("9d").change(|s| s.home_woken = Some(past("1h"))), "CountingDown: wait announce @+8h")]
-fn what_is_in_a_namespace_that_sleeps_by_hand_waits_with_it(#[case] subject: Subject, #[case] expected: &str) {
+#[case::asleep(awake().kind(Kind::Deployment).delete_after("1h").idle("9d").change(|s| s.namespace_sleep_until = Some(future("1h"))), "ManualSleep: none")]
+#[case::woken(awake().kind(Kind::Deployment).delete_after("10h").idle("9d").change(|s| s.namespace_woken_at = Some(past("1h"))), "CountingDown: wait announce @+8h")]
+fn a_subject_in_a_namespace_with_a_manual_sleep_waits_with_it(#[case] subject: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&subject), expected);
 }
 
 #[rstest]
-#[case::after_a_sleep_by_hand(
-    awake().sleep_after("24h").idle("1h").change(|s| s.slept_by_hand = true).with(scaled(0, Some(3))), "HandSleepOver: act wake @+0s"
+#[case::after_a_manual_sleep(
+    awake().sleep_after("24h").idle("1h").change(|s| s.manual_sleep = true).with(scaled(0, Some(3))), "ManualSleepExpired: act wake @+0s"
 )]
-#[case::its_labels_were_replaced(awake().idle("1m").asleep_since(past("9h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
-#[case::its_state_was_removed(awake().sleep_after("2h").idle("9h").asleep_since(past("6h")).with(scaled(0, Some(3))), "StateLost: act wake @+0s")]
-#[case::deleting_without_a_record_but_lying_down(
+#[case::its_labels_were_replaced(awake().idle("1m").asleep_since(past("9h")).with(scaled(0, Some(3))), "StateLabelMissing: act wake @+0s")]
+#[case::its_state_was_removed(awake().sleep_after("2h").idle("9h").asleep_since(past("6h")).with(scaled(0, Some(3))), "StateLabelMissing: act wake @+0s")]
+#[case::deleting_without_a_record_but_scaled_down(
     awake().in_state(State::Deleting).sleep_after("2h").idle("1m").with(scaled(0, Some(3))), "WokenByActivity: act wake @-1m"
 )]
-fn a_sleeper_without_its_state_is_not_stranded(#[case] ns: Subject, #[case] expected: &str) {
+fn a_namespace_asleep_without_its_state_label_wakes(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
 #[rstest]
-#[case::a_namespace(awake().sleep_after("1h").idle("9d").change(|s| s.excluded = true), "Excluded: rest")]
-#[case::a_sleeper_wakes(asleep("1h").sleep_after("1h").change(|s| s.excluded = true), "Excluded: act wake @+0s")]
+#[case::a_namespace(awake().sleep_after("1h").idle("9d").change(|s| s.excluded = true), "Excluded: none")]
+#[case::an_asleep_one_wakes(asleep("1h").sleep_after("1h").change(|s| s.excluded = true), "Excluded: act wake @+0s")]
 #[case::an_announcement_is_called_off(
     awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")).change(|s| s.excluded = true),
-    "Excluded: act label @+0s"
+    "Excluded: act record @+0s"
 )]
 #[case::it_is_not_even_announced(
-    awake().delete_after("10h").idle("9h30m").with(excluded(scaled(1, None))), "HoldsExcluded: refuse"
+    awake().delete_after("10h").idle("9h30m").with(excluded(scaled(1, None))), "ContainsExcluded: refuse"
 )]
-#[case::what_was_announced_is_called_off(
+#[case::an_announced_deletion_is_called_off(
     awake().delete_after("10h").idle("9h30m").announced("30m", future("30m")).with(excluded(scaled(1, None))),
-    "HoldsExcluded: refuse label"
+    "ContainsExcluded: refuse record"
 )]
 #[case::a_sleep_still_comes(
-    awake().sleep_after("24h").delete_after("25h").idle("23h").with(excluded(scaled(1, None))), "HoldsExcluded: wait sleep @+1h"
+    awake().sleep_after("24h").delete_after("25h").idle("23h").with(excluded(scaled(1, None))), "ContainsExcluded: wait sleep @+1h"
 )]
 #[case::an_excluded_service_counts_too(
-    awake().delete_after("10h").idle("11h").change(|s| s.kept = vec!["Service/db".into()]), "HoldsExcluded: refuse"
+    awake().delete_after("10h").idle("11h").change(|s| s.excluded_services = vec!["Service/db".into()]), "ContainsExcluded: refuse"
 )]
 #[case::a_single_deployment(
-    awake().kind(Kind::Deployment).delete_after("1h").idle("9d").announced("1h", now()).change(|s| s.excluded = true), "Excluded: act label @+0s"
+    awake().kind(Kind::Deployment).delete_after("1h").idle("9d").announced("1h", now()).change(|s| s.excluded = true), "Excluded: act record @+0s"
 )]
 #[case::not_before_its_deletion_is_near(
     awake().delete_after("10h").idle("1h").with(excluded(scaled(1, None))), "CountingDown: wait announce @+8h"
@@ -236,7 +238,7 @@ fn a_sleeper_without_its_state_is_not_stranded(#[case] ns: Subject, #[case] expe
 #[case::and_it_does_not_keep_its_namespace_awake(
     awake().sleep_after("1h").delete_after("10h").idle("2h").with(excluded(scaled(1, None))), "SleepAfterElapsed: act sleep @-1h"
 )]
-fn what_is_excluded_is_left_alone(#[case] ns: Subject, #[case] expected: &str) {
+fn excluded_objects_are_left_alone(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }
 
@@ -246,32 +248,46 @@ fn what_is_excluded_is_left_alone(#[case] ns: Subject, #[case] expected: &str) {
 #[case::excluded(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))))]
 #[case::a_daemon_set_on_its_nodes(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::DaemonSet, Form::Placed { parked: false, kubefree: Term::Absent }))
+        .with(workload(WorkloadKind::DaemonSet, WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent }))
 )]
 #[case::a_cron_job_resumed(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::CronJob, Form::Switched { suspended: false, record: Parsed::Valid(false) }))
+        .with(workload(WorkloadKind::CronJob, WorkloadState::Scheduled { suspended: false, recorded: Parsed::Valid(false) }))
 )]
-fn what_runs_again_is_not_deleted_and_its_clock_restarts(#[case] ns: Subject) {
+fn a_namespace_that_runs_again_is_not_deleted_and_counts_from_now(#[case] ns: Subject) {
     let verdict = judge(&ns, &world());
-    assert_eq!(short(&verdict), "RunningAgain: refuse label");
+    assert_eq!(short(&verdict), "RunningAgain: refuse record");
     assert!(verdict.because.contains("/web"), "{}", verdict.because);
 
     let action = *verdict.next.action().unwrap();
-    let later = caretaker_namespaces::act::after_all(ns, &action, &world(), now()).unwrap();
+    let later = after_action(ns, &action, &world(), now()).unwrap();
 
     assert_eq!(short(&judge(&later, &world())), "Asleep: wait announce @+9h");
+}
+
+#[rstest]
+#[case::not_put_to_sleep(awake().sleep_after("2h").idle("3h").activity_pending(), "ActivityPending: none")]
+#[case::not_announced(asleep("9h1s").sleep_after("10h").activity_pending(), "ActivityPending: none")]
+#[case::not_deleted(
+    asleep("10h1s").sleep_after("10h").announced("1h1s", past("1s")).activity_pending(), "ActivityPending: none"
+)]
+#[case::not_deleted_awake(
+    awake().delete_after("10h").idle("10h1s").announced("1h1s", past("1s")).activity_pending(), "ActivityPending: none"
+)]
+#[case::an_interrupted_sleep_is_completed(
+    awake().in_state(State::Sleeping).sleep_after("2h").idle("3h").activity_pending(), "SleepUnfinished: act sleep @+0s"
+)]
+#[case::nothing_due(awake().sleep_after("2h").idle("1h").activity_pending(), "CountingDown: wait sleep @+1h")]
+#[case::a_wake_does_not_wait(asleep("1h").sleep_after("2h").idle("1m").activity_pending(), "WokenByActivity: act wake @-1m")]
+fn while_activity_is_not_written_nothing_is_taken_away(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
 }
 
 #[test]
 fn every_rule_has_a_case_in_these_tables() {
     let source = concat!(include_str!("judge.rs"), include_str!("judge_limits.rs"));
-    let missing: Vec<&str> = caretaker_namespaces::judge::RULES
-        .0
-        .iter()
-        .map(|rule| rule.name)
-        .filter(|name| !source.contains(&format!("\"{name}: ")))
-        .collect();
+    let missing: Vec<&str> =
+        Rule::ALL.iter().map(|rule| rule.name()).filter(|name| !source.contains(&format!("\"{name}: "))).collect();
 
     assert_eq!(missing, Vec::<&str>::new());
 }

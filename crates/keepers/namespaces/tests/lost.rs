@@ -1,68 +1,68 @@
-//! Watch events that never come, lists that tell old news: the scan finds what was missed, the last
-//! look catches what was wrong, and it ends as if nothing had been lost. On a real API server.
+//! Watch events that never arrive, lists that are stale: the resync finds what was missed, the confirmation finds what
+//! was wrong, and it ends as if nothing had been lost. On a real API server.
 
-mod furnished;
-mod works;
+mod in_process;
+mod sample;
 
 use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
-use caretaker_namespaces::subject::World;
+use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::faults::{Faults, Rates, WatchFault};
 use caretaker_testkit::{Cluster, until};
-use furnished::{clear, furnish, hours, look, start, told, touch};
+use in_process::{InProcessOperator, LIMIT};
 use kube::Client;
-use works::{LIMIT, Working};
+use sample::{clear, create_sample, described, hours, observe, start, touch};
 
 /// How long a lost event stays lost.
-const SCAN: Duration = Duration::from_millis(500);
+const RESYNC: Duration = Duration::from_millis(500);
 
 async fn becomes(client: &Client, name: &str, what: &str, fits: impl Fn(&[String]) -> bool) -> Vec<String> {
     until(&format!("{name} to be {what}"), LIMIT, async || {
-        let seen = told(look(client, name).await);
+        let seen = described(observe(client, name).await);
         Ok(if fits(&seen) { Ok(()) } else { Err(format!("{seen:?}")) })
     })
     .await
     .unwrap();
-    // The lists of one look are not of one moment; what was last written is true of all by now.
-    told(look(client, name).await)
+    // The lists of one observation are not of one moment; by now all of them have the last write.
+    described(observe(client, name).await)
 }
 
 /// Asleep, woken by a use, asleep again, announced and deleted, under a keeper with these faults.
 /// Returns how it was asleep and how it was awake again.
 async fn live(cluster: &Cluster, name: &str, faults: &Faults) -> [Vec<String>; 2] {
     let client = &cluster.client().await.unwrap();
-    furnish(client, name).await;
-    let before = told(look(client, name).await);
-    let (clock, hands) = Clock::by_hand(start() + SignedDuration::from_mins(1));
+    create_sample(client, name).await;
+    let before = described(observe(client, name).await);
+    let (clock, clock_handle) = Clock::manual(start() + SignedDuration::from_mins(1));
     let troubled = faults.client(cluster.admin_config().await.unwrap()).unwrap();
-    let working = Working::start(&troubled, clock, SCAN, World::default());
-    working.ready().await;
+    let operator = InProcessOperator::start(&troubled, clock, RESYNC, Policy::default());
+    operator.ready().await;
 
-    hands.turn(hours(2));
+    clock_handle.set(hours(2));
     let asleep = becomes(client, name, "asleep", |seen| seen[0].starts_with("sleep since")).await;
     touch(client, name, hours(3)).await;
-    hands.turn(hours(3));
+    clock_handle.set(hours(3));
     let awake = becomes(client, name, "awake", |seen| seen[0].starts_with("normal")).await;
     assert_eq!(awake, before, "with everything it had");
-    hands.turn(hours(5));
+    clock_handle.set(hours(5));
     becomes(client, name, "asleep again", |seen| seen[0].starts_with("sleep since")).await;
-    turn_until_gone(client, name, &hands, hours(6)).await;
-    working.stop().await;
-    // What piles up slows every list.
+    advance_until_gone(client, name, &clock_handle, hours(6)).await;
+    operator.stop().await;
+    // More and more objects slow down every list.
     clear(client, name).await;
     [asleep, awake]
 }
 
-/// Its deletion is announced first, and comes when the announcement has stood for its time: the clock
-/// goes on by a minute each time it is looked at.
-async fn turn_until_gone(client: &Client, name: &str, hands: &caretaker_engine::clock::Hands, from: Timestamp) {
+/// The deletion is announced first and happens after the notice: the clock advances by a minute each time the namespace
+/// is observed.
+async fn advance_until_gone(client: &Client, name: &str, clock_handle: &ClockHandle, from: Timestamp) {
     let mut now = from;
     until(&format!("{name} to be gone"), LIMIT, async || {
         now += SignedDuration::from_mins(1);
-        hands.turn(now);
-        let seen = told(look(client, name).await);
+        clock_handle.set(now);
+        let seen = described(observe(client, name).await);
         Ok(if seen == ["gone"] { Ok(()) } else { Err(format!("{seen:?}")) })
     })
     .await
@@ -98,19 +98,19 @@ async fn with_a_third_of_all_events_lost_and_a_third_of_all_lists_stale_it_ends_
         let faults = Faults::seeded(seed, rates);
         let ended = live(&cluster, &format!("stormy-{seed}"), &faults).await;
 
-        assert!(faults.stale_served() > 0, "seed {seed} tells no old news");
+        assert!(faults.stale_served() > 0, "seed {seed} has no stale list");
         assert_eq!(ended, expected, "seed {seed}");
     }
 }
 
 #[tokio::test]
-async fn with_nothing_but_old_news_in_every_list_it_ends_the_same() {
+async fn with_nothing_but_stale_lists_it_ends_the_same() {
     let cluster = Cluster::builder().start().await.unwrap();
     let expected = live(&cluster, "calm", &Faults::none()).await;
 
     // The first lists of all kinds are true.
     let faults = Faults::none().stale_lists_after(14);
-    let ended = live(&cluster, "old-news", &faults).await;
+    let ended = live(&cluster, "stale-lists", &faults).await;
 
     assert!(faults.stale_served() > 14, "{} lists", faults.stale_served());
     assert_eq!(ended, expected);

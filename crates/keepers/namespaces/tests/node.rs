@@ -1,12 +1,12 @@
-//! On a real node: pods vanish when their namespace falls asleep, and are back when it wakes.
+//! On a real node: the pods are gone after their namespace falls asleep, and back after it wakes.
+
+mod context;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::pass::Pass;
-use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_stateful_set};
@@ -22,9 +22,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     run(vec![test(
-        "pods_vanish_at_sleep_and_are_back_after_wake",
+        "pods_are_gone_after_a_sleep_and_back_after_a_wake",
         Need::Node,
-        pods_vanish_at_sleep_and_are_back_after_wake,
+        pods_are_gone_after_a_sleep_and_back_after_a_wake,
     )])
 }
 
@@ -66,15 +66,14 @@ async fn becomes(client: &Client, expected: &[&str]) -> caretaker_testkit::Resul
     .await
 }
 
-async fn pass(client: &Client, now: Timestamp) -> Outcome {
-    let pass = Pass::<Namespaces>::default().make(client, &mut Ledger::default(), now, |s| s.home() == "dorm").await?;
-    for done in pass.done {
-        done.outcome?;
+async fn round(client: &Client, now: Timestamp) -> Outcome {
+    for result in context::round_in(&Arc::default(), client, "dorm", now).await? {
+        result?;
     }
     Ok(())
 }
 
-async fn pods_vanish_at_sleep_and_are_back_after_wake() -> Outcome {
+async fn pods_are_gone_after_a_sleep_and_back_after_a_wake() -> Outcome {
     let cluster = shared_with_node();
     let client = cluster.client().await?;
     cluster.namespace("dorm").await?;
@@ -82,17 +81,17 @@ async fn pods_vanish_at_sleep_and_are_back_after_wake() -> Outcome {
     Api::namespaced(client.clone(), "dorm").create(&post, &mk_deployment("dorm", "web").replicas(2)).await?;
     Api::namespaced(client.clone(), "dorm").create(&post, &mk_stateful_set("dorm", "db")).await?;
     Api::namespaced(client.clone(), "dorm").create(&post, &mk_daemon_set("dorm", "agent")).await?;
-    let kept = mk_deployment("dorm", "kept").label(api::EXCLUDE, "true");
-    Api::namespaced(client.clone(), "dorm").create(&post, &kept).await?;
-    let all = ["agent", "db", "kept", "web", "web"];
+    let excluded = mk_deployment("dorm", "excluded").label(api::EXCLUDE, "true");
+    Api::namespaced(client.clone(), "dorm").create(&post, &excluded).await?;
+    let all = ["agent", "db", "excluded", "web", "web"];
     becomes(&client, &all).await?;
 
     touch(&client, hours(0)).await?;
-    pass(&client, hours(2)).await?;
-    becomes(&client, &["kept"]).await?;
+    round(&client, hours(2)).await?;
+    becomes(&client, &["excluded"]).await?;
 
     touch(&client, hours(3)).await?;
-    pass(&client, hours(3)).await?;
+    round(&client, hours(3)).await?;
     becomes(&client, &all).await?;
     Ok(())
 }

@@ -1,20 +1,21 @@
 //! From API objects to subjects.
 
+mod objects;
+
 use caretaker_core::Parsed;
-use caretaker_engine::keep::Index as _;
+use caretaker_engine::Cache as _;
 use caretaker_namespaces::api::{self, State};
-use caretaker_namespaces::observe::{Manifest, Observation};
 use caretaker_namespaces::subject::{Kind, Subject};
+use objects::Objects;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 fn observe(objects: &[(&str, Value)]) -> Vec<Subject> {
-    let mut seen = Observation::default();
+    let mut observed = Objects::default();
     for (kind, object) in objects {
-        let object: Manifest = serde_json::from_value(object.clone()).unwrap();
-        seen.add(kind, &object);
+        observed.apply(kind, object);
     }
-    seen.subjects()
+    observed.cache().subjects()
 }
 
 fn namespace(name: &str) -> (&'static str, Value) {
@@ -38,7 +39,7 @@ fn merge(into: &mut Value, from: Value) {
 
 #[rstest]
 #[case::deployment("Deployment", json!({"spec": {"replicas": 3}}), "Deployment/w: 3 replicas")]
-#[case::count_not_said("Deployment", json!({}), "Deployment/w: 1 replica")]
+#[case::without_a_count("Deployment", json!({}), "Deployment/w: 1 replica")]
 #[case::recorded("StatefulSet", json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "2"}}, "spec": {"replicas": 0}}), "StatefulSet/w: 0 replicas, recorded 2")]
 #[case::standalone("ReplicaSet", json!({"spec": {"replicas": 2}}), "ReplicaSet/w: 2 replicas")]
 #[case::daemon_set("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}), "DaemonSet/w: on its nodes")]
@@ -58,20 +59,20 @@ fn merge(into: &mut Value, from: Value) {
 )]
 #[case::excluded_by_any_word("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "True"}}}), "Deployment/w: 1 replica, excluded")]
 #[case::excluded_without_quotes("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": true}}}), "Deployment/w: 1 replica, excluded")]
-#[case::clearly_not_excluded("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "false"}}}), "Deployment/w: 1 replica")]
+#[case::not_excluded("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "false"}}}), "Deployment/w: 1 replica")]
 #[case::cron_job("CronJob", json!({"spec": {"suspend": false}}), "CronJob/w: scheduled")]
 #[case::cron_job_suspended_by_us("CronJob", json!({"metadata": {"annotations": {"caretaker.dev/legacy-suspend": "false"}}, "spec": {"suspend": true}}), "CronJob/w: suspended, recorded scheduled")]
 #[case::scaled_object("ScaledObject", json!({}), "ScaledObject/w: scaling")]
 #[case::scaled_object_paused("ScaledObject", json!({"metadata": {"annotations": {"autoscaling.keda.sh/paused-replicas": "0", "caretaker.dev/legacy-paused-replicas": ""}}}), "ScaledObject/w: paused at 0 by Caretaker")]
 #[case::excluded("Deployment", json!({"metadata": {"labels": {"sleepmode.kubefree.com/exclude": "true"}}}), "Deployment/w: 1 replica, excluded")]
-fn each_kind_of_workload_is_a_row(#[case] kind: &'static str, #[case] object: Value, #[case] expected: &str) {
+fn each_kind_of_workload_is_read(#[case] kind: &'static str, #[case] object: Value, #[case] expected: &str) {
     let subjects = observe(&[namespace("shop"), in_shop(kind, "w", object)]);
 
     assert_eq!(subjects[0].workloads.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
 }
 
 #[test]
-fn a_replica_set_that_a_deployment_owns_is_no_row() {
+fn a_replica_set_that_a_deployment_owns_is_not_a_workload() {
     let owned = json!({"metadata": {"ownerReferences": [{"kind": "Deployment", "name": "web", "controller": true}]}});
 
     assert!(observe(&[namespace("shop"), in_shop("ReplicaSet", "web-1", owned)])[0].workloads.is_empty());
@@ -105,7 +106,7 @@ fn both_dialects_of_activity_are_read(#[case] text: &str, #[case] by: &str, #[ca
 }
 
 #[test]
-fn what_is_written_is_the_designs_dialect_and_can_be_read() {
+fn activity_is_written_as_the_specification_says_and_can_be_read() {
     let Parsed::Valid(activity) =
         api::read_activity(Some(r#"{"LastActivityTime":"2021-05-24T12:47:59Z","Action":"list","Resource":"pods"}"#))
     else {
@@ -123,7 +124,7 @@ fn what_is_written_is_the_designs_dialect_and_can_be_read() {
 }
 
 #[test]
-fn single_deployments_and_services_with_labels_are_subjects() {
+fn standalone_deployments_and_services_with_labels_are_subjects() {
     let labelled = json!({"metadata": {"labels": {"sleepmode.kubefree.com/delete-after": "144h"}}});
 
     let subjects = observe(&[
@@ -149,8 +150,8 @@ fn a_deployment_asleep_by_its_own_label_is_not_woken_with_its_namespace() {
 
     let subjects = observe(&[namespace("shop"), in_shop("Deployment", "web", own)]);
 
-    assert_eq!(subjects[0].workloads[0].raised(), None, "as a part of its namespace");
-    assert!(subjects[1].workloads[0].raised().is_some(), "of its own");
+    assert_eq!(subjects[0].workloads[0].restored(), None, "as a part of its namespace");
+    assert!(subjects[1].workloads[0].restored().is_some(), "of its own");
 }
 
 #[rstest]
@@ -158,11 +159,11 @@ fn a_deployment_asleep_by_its_own_label_is_not_woken_with_its_namespace() {
 #[case::mutation("MutatingWebhookConfiguration", json!({"metadata": {"name": "x"}, "webhooks": [{"clientConfig": {"url": "https://a"}}, {"clientConfig": {"service": {"namespace": "shop"}}}]}))]
 #[case::aggregation("APIService", json!({"metadata": {"name": "x"}, "spec": {"service": {"namespace": "shop", "name": "m"}}}))]
 #[case::conversion("CustomResourceDefinition", json!({"metadata": {"name": "x"}, "spec": {"conversion": {"webhook": {"clientConfig": {"service": {"namespace": "shop"}}}}}}))]
-fn what_the_control_plane_calls_is_noticed(#[case] kind: &'static str, #[case] object: Value) {
+fn namespaces_that_the_control_plane_calls_are_recognised(#[case] kind: &'static str, #[case] object: Value) {
     let subjects = observe(&[namespace("shop"), namespace("other"), (kind, object)]);
 
-    let serves: Vec<_> = subjects.iter().map(|s| s.serves.clone()).collect();
-    assert_eq!(serves, [None, Some(format!("{kind}/x"))]);
+    let callers: Vec<_> = subjects.iter().map(|s| s.used_by_control_plane.clone()).collect();
+    assert_eq!(callers, [None, Some(format!("{kind}/x"))]);
 }
 
 #[rstest]
@@ -178,16 +179,16 @@ fn phases(#[case] more: Value, #[case] expected: Option<&str>) {
 }
 
 #[rstest]
-#[case::as_the_fallback_wrote_it("168h", true)]
+#[case::as_the_defaults_wrote_it("168h", true)]
 #[case::changed_by_its_owner("24h", false)]
-fn the_fallbacks_label_is_known_until_it_is_changed(#[case] label: &str, #[case] expected: bool) {
+fn the_label_of_the_defaults_is_recognised_until_it_is_changed(#[case] label: &str, #[case] expected: bool) {
     let object = json!({"metadata": {
         "name": "shop",
         "labels": {"sleepmode.kubefree.com/sleep-after": label},
-        "annotations": {"caretaker.dev/fallback": "168h"},
+        "annotations": {"caretaker.dev/default-policy": "168h"},
     }});
 
-    assert_eq!(observe(&[("Namespace", object)])[0].by_fallback, expected);
+    assert_eq!(observe(&[("Namespace", object)])[0].default_policy, expected);
 }
 
 #[test]
@@ -200,14 +201,14 @@ fn labels_without_quotes_are_understood() {
 }
 
 #[test]
-fn claims_are_counted_once() {
-    let claim = |name| in_shop("PersistentVolumeClaim", name, json!({}));
+fn pvcs_are_counted_once() {
+    let pvc = |name| in_shop("PersistentVolumeClaim", name, json!({}));
 
-    assert_eq!(observe(&[namespace("shop"), claim("a"), claim("b"), claim("a")])[0].claims, 2);
+    assert_eq!(observe(&[namespace("shop"), pvc("a"), pvc("b"), pvc("a")])[0].pvc_count, 2);
 }
 
 #[test]
-fn kinds_of_other_groups_are_not_ours() {
+fn kinds_of_other_groups_are_ignored() {
     let labelled = json!({
         "apiVersion": "serving.knative.dev/v1",
         "metadata": {"labels": {"sleepmode.kubefree.com/delete-after": "1h"}},
@@ -221,7 +222,7 @@ fn where_a_file_names_no_namespace_it_is_default() {
     let labelled =
         json!({"apiVersion": "v1", "metadata": {"name": "s", "labels": {"sleepmode.kubefree.com/delete-after": "1h"}}});
 
-    assert_eq!(observe(&[("Service", labelled)])[0].home(), "default");
+    assert_eq!(observe(&[("Service", labelled)])[0].namespace_name(), "default");
 }
 
 #[test]
@@ -235,7 +236,7 @@ fn names_in_an_activity_cannot_move_a_cursor() {
 }
 
 #[test]
-fn it_is_known_since_when_an_object_exists() {
+fn the_creation_time_is_read() {
     let object = json!({"metadata": {"name": "shop", "creationTimestamp": "2026-01-01T00:00:00Z"}});
 
     assert_eq!(

@@ -1,19 +1,24 @@
-//! What holds for every namespace, however strange, over any stretch of time.
+//! What holds for every namespace, however unusual, over any time.
 
+mod objects;
 mod table;
 
-use caretaker_core::limits::{Limits, Breaker, PopulationGroups, Ledger, Pace, enforce};
-use caretaker_core::keeper::crowd;
-use caretaker_core::simulate::{SimulatedEvent, Simulation, Use};
-use caretaker_core::{Action as _, Next, Parsed, SignedDuration, Timestamp, time};
-use caretaker_engine::keep::Index as _;
+use std::sync::Arc;
+
+use caretaker_core::keeper::population;
+use caretaker_core::limits::{Breaker, Ledger, Limits, Pace, PopulationGroups, enforce};
+use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
+use caretaker_core::{Next, Parsed, RuleSet as _, SignedDuration, Timestamp, time};
+use caretaker_engine::Cache as _;
 use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::act::{Action, Note, Sleep, after, after_all, steps};
-use caretaker_namespaces::api::{self, Place, State};
-use caretaker_namespaces::judge::RULES;
-use caretaker_namespaces::observe::{Manifest, Observation};
-use caretaker_namespaces::subject::{Fallback, Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
+use caretaker_namespaces::act::{Action, Bookkeeping, SleepReason, after_action, after_step, steps};
+use caretaker_namespaces::api::{self, Field, State};
+use caretaker_namespaces::attribution::ActivityAt;
+use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::lint::lint;
+use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
+use caretaker_namespaces::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
+use objects::Objects;
 use proptest::option;
 use proptest::prelude::*;
 use table::*;
@@ -29,32 +34,34 @@ fn moment(range: std::ops::Range<i64>) -> impl Strategy<Value = Timestamp> {
     hours(range).prop_map(|ago| now() - ago)
 }
 
-fn any_form() -> impl Strategy<Value = (WorkloadKind, Form)> {
-    let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>()).prop_map(|(replicas, record, ours)| {
-        (WorkloadKind::StatefulSet, Form::Scaled { replicas, record: record.into(), ours })
+fn any_state() -> impl Strategy<Value = (WorkloadKind, WorkloadState)> {
+    let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>()).prop_map(|(replicas, recorded, by_caretaker)| {
+        (WorkloadKind::StatefulSet, WorkloadState::Scaled { replicas, recorded: recorded.into(), by_caretaker })
     });
-    let term = prop_oneof![3 => Just(Term::Absent), 1 => Just(Term::Beside), 1 => Just(Term::Alone)];
+    let term = prop_oneof![3 => Just(KubefreeTerm::Absent), 1 => Just(KubefreeTerm::WithOthers), 1 => Just(KubefreeTerm::Alone)];
     let placed = (any::<bool>(), term)
-        .prop_map(|(parked, kubefree)| (WorkloadKind::DaemonSet, Form::Placed { parked, kubefree }));
-    let switched = (any::<bool>(), option::of(any::<bool>()))
-        .prop_map(|(suspended, record)| (WorkloadKind::CronJob, Form::Switched { suspended, record: record.into() }));
-    let paused = (option::of("[0-3]"), any::<bool>())
-        .prop_map(|(paused, record)| (WorkloadKind::ScaledObject, Form::Paused { paused, record }));
+        .prop_map(|(parked, kubefree)| (WorkloadKind::DaemonSet, WorkloadState::Placed { parked, kubefree }));
+    let switched = (any::<bool>(), option::of(any::<bool>())).prop_map(|(suspended, recorded)| {
+        (WorkloadKind::CronJob, WorkloadState::Scheduled { suspended, recorded: recorded.into() })
+    });
+    let paused = (option::of("[0-3]"), any::<bool>()).prop_map(|(paused_at, by_caretaker)| {
+        (WorkloadKind::ScaledObject, WorkloadState::Paused { paused_at, by_caretaker })
+    });
     prop_oneof![scaled, placed, switched, paused]
 }
 
 fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
-    let rows = prop::collection::vec((any_form(), prop::bool::weighted(0.1), prop::bool::weighted(0.1)), 0..4);
+    let rows = prop::collection::vec((any_state(), prop::bool::weighted(0.1), prop::bool::weighted(0.1)), 0..4);
     rows.prop_map(|rows| {
-        let row = |(i, ((kind, form), excluded, own_sleep))| {
-            let row = workload(kind, form);
+        let row = |(i, ((kind, state), excluded, own_sleep))| {
+            let row = workload(kind, state);
             Workload { name: format!("w{i}"), excluded, own_sleep, ..row }
         };
         rows.into_iter().enumerate().map(row).collect()
     })
 }
 
-/// Sometimes somebody is in it, or was.
+/// Sometimes with an open session, or with one that was open.
 fn any_subject() -> impl Strategy<Value = Subject> {
     (any_empty_subject(), option::weighted(0.2, moment(-1..100))).prop_map(|(mut subject, session)| {
         subject.sessions = session.map(|since| [("x1".to_owned(), since)].into()).into();
@@ -92,7 +99,7 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
             state,
             (sleep, delete),
             (used, since, announced, delete_at, hand, kept_awake),
-            (workloads, (fallback, gone, home, serves, excluded, by_hand), claims, created),
+            (workloads, (defaults, gone, home, called, excluded, manual), pvcs, created),
         )| {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
             subject.sleep_after = sleep.into();
@@ -104,16 +111,16 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
             subject.asleep_since = since.into();
             subject.announced_at = announced.into();
             subject.delete_at = delete_at.into();
-            subject.hand_sleep_until = hand.into();
-            subject.hand_wake_until = kept_awake.into();
+            subject.sleep_until = hand.into();
+            subject.awake_until = kept_awake.into();
             subject.workloads = workloads;
-            subject.by_fallback = fallback;
+            subject.default_policy = defaults;
             subject.inactive = gone.then(|| "Terminating".to_owned());
-            subject.claims = claims;
-            subject.home_asleep = home && kind != Kind::Namespace;
-            subject.serves = serves.then(|| "APIService/v1".to_owned());
+            subject.pvc_count = pvcs;
+            subject.namespace_asleep = home && kind != Kind::Namespace;
+            subject.used_by_control_plane = called.then(|| "APIService/v1".to_owned());
             subject.excluded = excluded;
-            subject.slept_by_hand = by_hand;
+            subject.manual_sleep = manual;
             subject.created = created;
             subject.labelled = sleep.is_some() || delete.is_some();
             subject
@@ -122,23 +129,23 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
 }
 
 fn any_world() -> impl Strategy<Value = World> {
-    let fallback = option::weighted(0.3, any::<bool>());
-    let announce = prop_oneof![1 => Just(0.0), 4 => Just(0.1), 1 => Just(0.5)];
-    (fallback, announce, option::weighted(0.2, moment(0..100))).prop_map(|(fallback, announce, last_gap)| {
-        let fallback = fallback.map(|delete_claims| Fallback { sleep_after: Fallback::SLEEP_AFTER, delete_claims });
+    let defaults = option::weighted(0.3, any::<bool>());
+    let notice = prop_oneof![1 => Just(0.0), 4 => Just(0.1), 1 => Just(0.5)];
+    (defaults, notice, option::weighted(0.2, moment(0..100))).prop_map(|(defaults, deletion_notice, last_gap)| {
+        let sleep_after = Defaults::SLEEP_AFTER;
         let policy = Policy {
             protected: vec![wildmatch::WildMatch::new("prod-*")],
-            fallback,
-            announce,
-            session: Policy::SESSION,
+            defaults: defaults.map(|delete_with_pvcs| Defaults { sleep_after, delete_with_pvcs }),
+            deletion_notice,
+            max_session: Policy::MAX_SESSION,
         };
-        World { policy, last_gap }
+        World { policy: Arc::new(policy), last_gap }
     })
 }
 
-fn any_uses() -> impl Strategy<Value = Vec<Use>> {
+fn any_uses() -> impl Strategy<Value = Vec<ActivityAt>> {
     let at = (0..HORIZON * 60).prop_map(|m| now() + SignedDuration::from_mins(m));
-    prop::collection::vec(at.prop_map(|at| Use { at, subject: 0 }), 0..6)
+    prop::collection::vec(at.prop_map(|at| ActivityAt { at, subject: 0, who: None }), 0..6)
 }
 
 /// Two deletions an hour, and a breaker that four at once open.
@@ -148,19 +155,33 @@ fn limits() -> Limits {
     Limits { pace: [("delete".to_owned(), pace)].into(), breaker: Some(breaker) }
 }
 
-fn run(subject: &Subject, world: &World, uses: &[Use], stops: &[i64]) -> Vec<SimulatedEvent<Action>> {
-    let mut simulation = Simulation::<Namespaces>::new(
-        world.clone(),
-        vec![subject.clone()],
-        Limits::default(),
-        Ledger::default(),
-        now(),
-    );
-    let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
-    ends.flat_map(|end| simulation.run(end, uses)).collect()
+fn changes(uses: &[ActivityAt]) -> Vec<ExternalChange<Subject>> {
+    uses.iter().map(ActivityAt::change).collect()
 }
 
-/// Kept beside the judge and without it: what anybody could have noted down from outside.
+/// What the breaker guards: a sleep or a deletion that was concluded from idleness.
+fn is_guarded(action: &Action) -> bool {
+    matches!(action, Action::Sleep(SleepReason::Idle) | Action::Delete)
+}
+
+fn simulate(
+    subjects: Vec<Subject>,
+    world: &World,
+    limits: Limits,
+    uses: &[ActivityAt],
+    stops: &[i64],
+) -> Vec<SimulatedEventOf<Namespaces>> {
+    let keeper = Namespaces::default();
+    let mut simulation = Simulation::new(&keeper, world.clone(), subjects, limits, Ledger::default(), now());
+    let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
+    ends.flat_map(|end| simulation.run(end, &changes(uses))).collect()
+}
+
+fn run(subject: &Subject, world: &World, uses: &[ActivityAt], stops: &[i64]) -> Vec<SimulatedEventOf<Namespaces>> {
+    simulate(vec![subject.clone()], world, Limits::default(), uses, stops)
+}
+
+/// Kept independently of the judge: what anybody could have recorded from outside.
 struct Witness {
     used: Option<Timestamp>,
     asleep: Option<Timestamp>,
@@ -178,36 +199,38 @@ impl Witness {
         }
     }
 
-    fn sees(&mut self, event: &SimulatedEvent<Action>) {
+    fn sees(&mut self, event: &SimulatedEventOf<Namespaces>) {
         match event.action {
-            Some(Action::Label(Note::FirstSeen)) => self.used = Some(event.at),
-            Some(Action::Label(Note::Fallback(after))) => {
+            Some(Action::Record(Bookkeeping::FirstSeen)) => self.used = Some(event.at),
+            Some(Action::Record(Bookkeeping::Defaults(after))) => {
                 (self.sleep_after, self.used) = (Some(after), Some(event.at));
             }
-            Some(Action::Label(Note::Restart)) => {
+            Some(Action::Record(Bookkeeping::Restart)) => {
                 (self.used, self.asleep, self.announced) = (Some(event.at), Some(event.at), None);
             }
-            Some(Action::Label(Note::Withdraw)) => self.announced = None,
+            Some(Action::Record(Bookkeeping::Withdraw)) => self.announced = None,
             // A date that moves is announced again, and the notice counts from the first time; what was
             // announced before the last use was about another silence.
             Some(Action::Announce) => {
                 let first = self.announced.filter(|at| self.used.is_none_or(|used| *at >= used));
                 self.announced = Some(first.unwrap_or(event.at));
             }
-            Some(Action::Sleep(Sleep::Idle | Sleep::Unfinished) | Action::Label(Note::AsleepSince)) => {
+            Some(
+                Action::Sleep(SleepReason::Idle | SleepReason::Unfinished) | Action::Record(Bookkeeping::AsleepSince),
+            ) => {
                 self.asleep = Some(event.at);
             }
-            // A sleep by hand leads nowhere.
-            Some(Action::Sleep(Sleep::ByHand) | Action::Label(Note::ByHand)) => {
+            // A manual sleep leads nowhere.
+            Some(Action::Sleep(SleepReason::Manual) | Action::Record(Bookkeeping::ManualSleep)) => {
                 (self.asleep, self.announced) = (None, None);
             }
-            Some(Action::Wake { restart }) => {
+            Some(Action::Wake(restart)) => {
                 (self.asleep, self.announced) = (None, None);
                 if restart.is_some() {
                     self.used = Some(event.at);
                 }
             }
-            Some(Action::Delete | Action::Label(Note::HandOver)) | None => {}
+            Some(Action::Delete | Action::Record(Bookkeeping::ManualSleepOver)) | None => {}
         }
     }
 }
@@ -235,7 +258,7 @@ proptest! {
             let sleep = witness.sleep_after.filter(|_| subject.kind != Kind::Service);
             // Without any record of use, silence is vouched for only by the record of the sleep.
             let session = subject.sessions.get().and_then(|all| all.values().max().copied());
-            let session = session.map(|since| time::saturating_add(since, world.policy.session).min(event.at));
+            let session = session.map(|since| time::saturating_add(since, world.policy.max_session).min(event.at));
             let limits = [world.last_gap, subject.created, session];
             let since = |t: Timestamp| limits.into_iter().flatten().fold(t, Timestamp::max);
             let lasts = |t: Timestamp| time::duration_between(since(t), event.at);
@@ -261,11 +284,11 @@ proptest! {
             let known = uses.iter().map(|u| u.at).filter(|at| *at <= event.at).max();
             witness.used = witness.used.max(known);
             witness.sees(&event);
-            if event.action == Some(Action::Delete) && world.policy.announce > 0.0 {
+            if event.action == Some(Action::Delete) && world.policy.deletion_notice > 0.0 {
                 let period = subject.delete_after.value().or(witness.sleep_after).expect("a label leads here");
                 let of_this_silence = witness.announced.filter(|at| witness.used.is_none_or(|used| *at >= used));
                 let notice = of_this_silence.map(|at| time::duration_between(at, event.at));
-                prop_assert!(notice >= Some(period.mul_f64(world.policy.announce)), "{notice:?} of {period:?}");
+                prop_assert!(notice >= Some(period.mul_f64(world.policy.deletion_notice)), "{notice:?} of {period:?}");
             }
         }
     }
@@ -274,16 +297,16 @@ proptest! {
     fn never_touches_what_is_protected(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let home = subject.namespace.clone().unwrap_or(subject.name.clone());
         let named = home.starts_with("kube-") || home.starts_with("prod-");
-        let protected = named || subject.serves.is_some() || subject.inactive.is_some();
+        let protected = named || subject.used_by_control_plane.is_some() || subject.inactive.is_some();
         let happened = run(&subject, &world, &uses, &[]);
         prop_assert!(!protected || happened.is_empty(), "{happened:?}");
-        let harmed = happened.iter().filter_map(|h| h.action).any(|a| a.guarded() || a == Action::Announce);
+        let harmed = happened.iter().filter_map(|h| h.action).any(|a| is_guarded(&a) || a == Action::Announce);
         prop_assert!(!subject.excluded || !harmed, "{happened:?}");
     }
 
     #[test]
     fn never_deletes_what_runs_again(subject in any_subject(), world in any_world()) {
-        let verdict = RULES.judge(&subject, &world, now());
+        let verdict = Rule::judge(&subject, &world, now());
         let held = subject.is_asleep() && subject.workloads.iter().any(|w| w.runs() || w.excluded);
         prop_assert!(!held || !matches!(verdict.next, Next::Act { action: Action::Delete, .. }), "{verdict:?}");
     }
@@ -292,35 +315,35 @@ proptest! {
     fn sleep_then_wake_is_the_identity(workloads in any_workloads()) {
         // Awake, there is no record yet.
         let clean = |w: Workload| {
-            let form = match w.form {
-                Form::Scaled { replicas, .. } => Form::Scaled { replicas, record: Parsed::Missing, ours: false },
-                Form::Placed { .. } => Form::Placed { parked: false, kubefree: Term::Absent },
-                Form::Switched { suspended, .. } => Form::Switched { suspended, record: Parsed::Missing },
-                Form::Paused { paused, .. } => Form::Paused { paused, record: false },
+            let state = match w.state {
+                WorkloadState::Scaled { replicas, .. } => WorkloadState::Scaled { replicas, recorded: Parsed::Missing, by_caretaker: false },
+                WorkloadState::Placed { .. } => WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent },
+                WorkloadState::Scheduled { suspended, .. } => WorkloadState::Scheduled { suspended, recorded: Parsed::Missing },
+                WorkloadState::Paused { paused_at, .. } => WorkloadState::Paused { paused_at, by_caretaker: false },
             };
-            Workload { form, own_sleep: false, ..w }
+            Workload { state, own_sleep: false, ..w }
         };
         let mut subject = awake().sleep_after("1h");
         subject.workloads = workloads.into_iter().map(clean).collect();
         let before = subject.workloads.clone();
 
-        let asleep = after_all(subject, &Action::Sleep(Sleep::Idle), &World::default(), now()).unwrap();
+        let asleep = after_action(subject, &Action::Sleep(SleepReason::Idle), &World::default(), now()).unwrap();
         prop_assert!(asleep.workloads.iter().all(|w| w.excluded || !w.runs()));
-        let woken = after_all(asleep, &Action::Wake { restart: None }, &World::default(), now()).unwrap();
+        let woken = after_action(asleep, &Action::Wake(None), &World::default(), now()).unwrap();
 
         prop_assert_eq!(woken.workloads, before);
     }
 
     #[test]
-    fn cut_short_anywhere_a_sleep_loses_no_count(workloads in any_workloads(), cut in 0_usize..8) {
+    fn interrupted_anywhere_a_sleep_loses_no_count(workloads in any_workloads(), cut in 0_usize..8) {
         let mut subject = awake().sleep_after("1h").idle("2h");
         subject.workloads = workloads;
-        let whole = after_all(subject.clone(), &Action::Sleep(Sleep::Idle), &World::default(), now()).unwrap();
+        let whole = after_action(subject.clone(), &Action::Sleep(SleepReason::Idle), &World::default(), now()).unwrap();
 
-        let begun = steps(&Action::Sleep(Sleep::Idle), &subject, &World::default(), now());
-        let half = begun.iter().take(cut).try_fold(subject, after).unwrap();
-        let finished = match RULES.judge(&half, &World::default(), now()).next {
-            Next::Act { action, .. } => after_all(half, &action, &World::default(), now()).unwrap(),
+        let begun = steps(&Action::Sleep(SleepReason::Idle), &subject, &World::default(), now());
+        let half = begun.iter().take(cut).try_fold(subject, after_step).unwrap();
+        let finished = match Rule::judge(&half, &World::default(), now()).next {
+            Next::Act { action, .. } => after_action(half, &action, &World::default(), now()).unwrap(),
             _ => half,
         };
 
@@ -329,12 +352,12 @@ proptest! {
 
     #[test]
     fn judging_twice_is_judging_once(subject in any_subject(), world in any_world()) {
-        let verdict = RULES.judge(&subject, &world, now());
-        prop_assert_eq!(&verdict, &RULES.judge(&subject, &world, now()));
+        let verdict = Rule::judge(&subject, &world, now());
+        prop_assert_eq!(&verdict, &Rule::judge(&subject, &world, now()));
         let Some(action) = verdict.next.action().filter(|_| !matches!(verdict.next, Next::Wait { .. })) else { return Ok(()) };
 
-        let Some(once) = after_all(subject, action, &world, now()) else { return Ok(()) };
-        let again = RULES.judge(&once, &world, now());
+        let Some(once) = after_action(subject, action, &world, now()) else { return Ok(()) };
+        let again = Rule::judge(&once, &world, now());
 
         let same = again.rule == verdict.rule && again.next.action() == Some(action) && !matches!(again.next, Next::Wait { .. });
         prop_assert!(!same, "done once, and asked for again: {again:?}");
@@ -344,12 +367,12 @@ proptest! {
     fn every_subject_comes_to_rest(subject in any_subject(), world in any_world()) {
         let mut subject = subject;
         for _ in 0..6 {
-            let verdict = RULES.judge(&subject, &world, now());
+            let verdict = Rule::judge(&subject, &world, now());
             let (Next::Act { action, .. } | Next::Refuse { bookkeeping: Some(action) }) = verdict.next else { return Ok(()) };
-            let Some(next) = after_all(subject, &action, &world, now()) else { return Ok(()) };
+            let Some(next) = after_action(subject, &action, &world, now()) else { return Ok(()) };
             subject = next;
         }
-        prop_assert!(false, "still acting: {:?}", RULES.judge(&subject, &world, now()));
+        prop_assert!(false, "still acting: {:?}", Rule::judge(&subject, &world, now()));
     }
 
     #[test]
@@ -362,15 +385,11 @@ proptest! {
     }
 
     #[test]
-    fn many_subjects_under_bounds_in_one_leap_equal_many(
+    fn many_subjects_under_limits_in_one_leap_equal_many(
         subjects in prop::collection::vec(any_subject(), 1..8), world in any_world(), uses in any_uses(),
         stops in prop::collection::btree_set(1..HORIZON * 60, 0..5),
     ) {
-        let run = |stops: &[i64]| {
-            let mut simulation = Simulation::<Namespaces>::new(world.clone(), subjects.clone(), limits(), Ledger::default(), now());
-            let ends = stops.iter().chain([&(HORIZON * 60)]).map(|m| now() + SignedDuration::from_mins(*m));
-            ends.flat_map(|end| simulation.run(end, &uses)).collect::<Vec<_>>()
-        };
+        let run = |stops: &[i64]| simulate(subjects.clone(), &world, limits(), &uses, stops);
         let stops: Vec<i64> = stops.into_iter().collect();
         let happened = run(&[]);
         prop_assert_eq!(&happened, &run(&stops));
@@ -381,28 +400,29 @@ proptest! {
         }
         let opened = happened.iter().position(|h| h.subject.is_none());
         let after = happened.iter().skip(opened.unwrap_or(happened.len()));
-        prop_assert!(after.filter_map(|h| h.action).all(|a| !a.guarded()), "an open breaker let something pass");
+        prop_assert!(after.filter_map(|h| h.action).all(|a| !is_guarded(&a)), "an open breaker let something pass");
     }
 
     #[test]
     fn what_is_planned_is_what_is_simulated(subjects in prop::collection::vec(any_subject(), 1..8), world in any_world()) {
+        let keeper = Namespaces::default();
         let just_after = now() + SignedDuration::from_nanos(1);
-        let mut verdicts: Vec<_> = subjects.iter().map(|s| RULES.judge(s, &world, just_after)).collect();
-        enforce(&mut verdicts, &PopulationGroups::default(), crowd::<Namespaces>(&subjects), &limits(), &Ledger::default(), now());
+        let mut verdicts: Vec<_> = subjects.iter().map(|s| Rule::judge(s, &world, just_after)).collect();
+        enforce(&mut verdicts, &PopulationGroups::default(), population(&keeper, &subjects), &limits(), &Ledger::default(), now());
         let planned: Vec<(usize, &str)> = verdicts
             .iter()
             .enumerate()
             .filter(|(_, v)| matches!(v.next, Next::Act { .. } | Next::Refuse { bookkeeping: Some(_) }))
-            .map(|(i, v)| (i, v.rule))
+            .map(|(i, v)| (i, v.rule.name()))
             .collect();
 
-        let mut simulation = Simulation::<Namespaces>::new(world, subjects.clone(), limits(), Ledger::default(), now());
+        let mut simulation = Simulation::new(&keeper, world, subjects.clone(), limits(), Ledger::default(), now());
         let happened = simulation.run(now() + SignedDuration::from_nanos(1), &[]);
 
         // The first thing that happens to each; what goes with its namespace does not act itself.
-        let first = |i: usize| happened.iter().find(|h| h.subject == Some(i)).map(|h| h.rule);
+        let first = |i: usize| happened.iter().find(|h| h.subject == Some(i)).map(|h| h.rule.name());
         let gone_with = |i: usize| subjects.iter().enumerate().any(|(j, s)| {
-            j != i && s.kind == Kind::Namespace && s.name == subjects[i].home()
+            j != i && s.kind == Kind::Namespace && s.name == subjects[i].namespace_name()
                 && happened.iter().any(|h| h.subject == Some(j) && h.action == Some(Action::Delete))
         });
         for (i, rule) in planned {
@@ -412,23 +432,22 @@ proptest! {
 
     #[test]
     fn no_text_makes_a_parser_panic(text in any::<String>()) {
-        let place = Place::Label(api::SLEEP_AFTER);
-        let _ = api::read_duration(place, Some(&text));
-        let _ = api::read_time(place, Some(&text));
-        let _ = api::read_count(place, Some(&text));
-        let _ = api::read_bool(place, Some(&text));
+        let field = Field::Label(api::SLEEP_AFTER);
+        let _ = api::read_duration(field, Some(&text));
+        let _ = api::read_time(field, Some(&text));
+        let _ = api::read_count(field, Some(&text));
+        let _ = api::read_bool(field, Some(&text));
         let _ = api::read_state(Some(&text));
         let _ = api::read_activity(Some(&text));
         let object = serde_json::json!({
             "metadata": { "name": text, "labels": { api::SLEEP_AFTER: text, api::STATE: text }, "annotations": { api::ACTIVITY: text } },
         });
-        let object: Manifest = serde_json::from_value(object).unwrap();
-        let mut seen = Observation::default();
-        seen.add("Namespace", &object);
-        for subject in seen.subjects() {
-            let _ = RULES.judge(&subject, &World::default(), now());
+        let mut seen = Objects::default();
+        seen.apply("Namespace", &object);
+        for subject in seen.cache().subjects() {
+            let _ = Rule::judge(&subject, &World::default(), now());
             let _ = subject.facts(now());
         }
-        let _ = caretaker_namespaces::lint::lint("Namespace", &object, now());
+        let _ = lint("Namespace", &object, now());
     }
 }

@@ -1,13 +1,10 @@
-//! One test per defect of kubefree, named after it, on a real API server with its controllers.
+//! One test for each defect of kubefree, named after it, on a real API server with its controllers.
 
-mod real;
+mod live;
 
-use caretaker_engine::keep::observe;
-use caretaker_engine::pass::Pass;
-use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::act::carry_out::Undone;
-use caretaker_namespaces::api;
-use caretaker_namespaces::subject::{Fallback, Policy, World};
+use caretaker_engine::ApplyError;
+use caretaker_namespaces::subject::{Defaults, Policy};
+use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::faults::Faults;
 use caretaker_testkit::make::{Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
 use caretaker_testkit::shared;
@@ -15,67 +12,68 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use real::{Forbidden, Home, becomes_true, hours, is_written_by_us, minutes, used};
+use live::context::list_subjects;
+use live::{Forbidden, TestNamespace, becomes_true, hours, is_written_by_us, minutes, used};
 use serde_json::json;
 use wildmatch::WildMatch;
 
 #[tokio::test]
 async fn sleep_after_1h_with_delete_after_24h_does_not_delete_at_2h() {
     let both = used("both-labels", &[(api::SLEEP_AFTER, "1h"), (api::DELETE_AFTER, "24h")]);
-    let home = Home::of(shared(), both).await;
+    let home = TestNamespace::of(shared(), both).await;
 
-    // Asleep an hour late, in the second: the 23 hours of sleep that lie between the labels count from there.
+    // Asleep an hour late, in the second hour: the 23 hours of sleep between the two labels count from there.
     home.sleep_at(hours(2)).await;
     for hour in 3..=22 {
-        assert_eq!(home.pass(hours(hour)).await.len(), 0, "in hour {hour}");
+        assert_eq!(home.round(hours(hour)).await.len(), 0, "in hour {hour}");
     }
-    assert!(matches!(home.pass(hours(23)).await[..], [Ok(())]));
+    assert!(matches!(home.round(hours(23)).await[..], [Ok(())]));
     let announced = home.annotation(api::DELETE_AT).await;
-    assert_eq!(home.pass(hours(25)).await.len(), 0);
+    assert_eq!(home.round(hours(25)).await.len(), 0);
 
     assert_eq!(announced.as_deref(), Some("2036-01-11T01:24:00Z"), "a tenth of the period ahead");
     assert_eq!(home.state().await, "sleep");
-    assert!(matches!(home.pass(hours(26)).await[..], [Ok(())]));
+    assert!(matches!(home.round(hours(26)).await[..], [Ok(())]));
     assert!(home.namespace().await.is_none());
 }
 
 #[tokio::test]
 async fn a_retried_sleep_does_not_overwrite_the_recorded_count() {
-    let home = Home::new(shared(), "retried").await;
+    let home = TestNamespace::new(shared(), "retried").await;
     home.add(mk_deployment("retried", "web").replicas(3)).await;
     let not_asleep = "object.metadata.?labels[?'sleepmode.kubefree.com/state'].orValue('') != 'sleep'";
     home.forbid(&Forbidden { group: "", resource: "namespaces", operation: "UPDATE", expression: not_asleep }).await;
-    becomes_true("the last mark to be refused", async || !can_mark(&home, "sleep").await).await;
+    becomes_true("the last patch to be rejected", async || !can_set_state(&home, "sleep").await).await;
 
     for _ in 0..3 {
-        let outcomes = home.pass(hours(2)).await;
+        let outcomes = home.round(hours(2)).await;
 
-        assert!(matches!(outcomes[..], [Err(Undone::Api { .. })]), "{outcomes:?}");
+        assert!(matches!(outcomes[..], [Err(ApplyError::Failed { .. })]), "{outcomes:?}");
         assert_eq!(home.state().await, "sleeping");
         assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
     }
 
     home.allow().await;
-    becomes_true("the last mark to be possible", async || can_mark(&home, "sleep").await).await;
+    becomes_true("the last patch to be accepted", async || can_set_state(&home, "sleep").await).await;
     home.sleep().await;
     home.wake().await;
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
 }
 
-async fn can_mark(home: &Home, state: &str) -> bool {
+async fn can_set_state(home: &TestNamespace, state: &str) -> bool {
     let namespaces: Api<Namespace> = Api::all(home.client.clone());
     let patch = json!({ "metadata": { "labels": { api::STATE: state } } });
     namespaces.patch(&home.name, &PatchParams::default().dry_run(), &Patch::Merge(patch)).await.is_ok()
 }
 
 /// A namespace in which the sleep of one Deployment of two has failed, and would not fail again.
-async fn half_asleep(name: &str) -> Home {
-    let home = Home::new(shared(), name).await;
+async fn half_asleep(name: &str) -> TestNamespace {
+    let home = TestNamespace::new(shared(), name).await;
     home.add(mk_deployment(name, "api").replicas(2)).await;
     home.add(mk_deployment(name, "web").replicas(3)).await;
     home.obstruct("web").await;
-    let outcomes = home.pass(hours(2)).await;
-    assert!(matches!(outcomes[..], [Err(Undone::Partly(_))]), "{outcomes:?}");
+    let outcomes = home.round(hours(2)).await;
+    assert!(matches!(outcomes[..], [Err(ApplyError::Partial(_))]), "{outcomes:?}");
     assert_eq!(home.state().await, "sleeping");
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
     home.clear("web").await;
@@ -91,7 +89,7 @@ async fn a_failure_does_not_leave_sleeping_for_ever_and_then_delete() {
     assert_eq!(home.count::<Deployment>("api").await, (0, Some("2".to_owned())));
     assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-14T03:00:00Z"));
-    assert_eq!(home.pass(hours(99)).await.len(), 0, "its period asleep is still to come");
+    assert_eq!(home.round(hours(99)).await.len(), 0, "its period asleep is still to come");
 }
 
 #[tokio::test]
@@ -106,7 +104,7 @@ async fn a_failed_sleep_is_undone_by_activity() {
 
 #[tokio::test]
 async fn one_workload_without_the_annotation_does_not_block_the_wake() {
-    let home = Home::new(shared(), "newcomer").await;
+    let home = TestNamespace::new(shared(), "newcomer").await;
     home.add(mk_deployment("newcomer", "web").replicas(3)).await;
     home.add(mk_stateful_set("newcomer", "db").replicas(2)).await;
     home.sleep().await;
@@ -120,7 +118,7 @@ async fn one_workload_without_the_annotation_does_not_block_the_wake() {
 }
 
 /// A DaemonSet of which the controllers say that it wants to be on so many nodes.
-async fn wants_nodes(home: &Home, name: &str, nodes: i32) {
+async fn wants_nodes(home: &TestNamespace, name: &str, nodes: i32) {
     becomes_true("the DaemonSet to want its nodes", async || {
         let found: DaemonSet = home.get(name).await;
         let seen = found.status.as_ref().and_then(|s| s.observed_generation);
@@ -131,7 +129,7 @@ async fn wants_nodes(home: &Home, name: &str, nodes: i32) {
 
 #[tokio::test]
 async fn node_selector_terms_are_ored_and_a_daemon_set_with_its_own_affinity_still_parks() {
-    let home = Home::new(shared(), "own-affinity").await;
+    let home = TestNamespace::new(shared(), "own-affinity").await;
     // The controllers need no more of a node than this to plan a DaemonSet's pods.
     let node: Node = serde_json::from_value(json!({
         "metadata": { "name": "own-affinity", "labels": { "own-affinity": "yes" } },
@@ -154,11 +152,11 @@ async fn node_selector_terms_are_ored_and_a_daemon_set_with_its_own_affinity_sti
 }
 
 /// A namespace whose deletion is announced, and is due in the fifth hour.
-async fn announced(name: &str) -> Home {
-    let home = Home::new(shared(), name).await;
+async fn announced(name: &str) -> TestNamespace {
+    let home = TestNamespace::new(shared(), name).await;
     home.add(mk_deployment(name, "web").replicas(3)).await;
     home.sleep().await;
-    assert!(matches!(home.pass(hours(4)).await[..], [Ok(())]));
+    assert!(matches!(home.round(hours(4)).await[..], [Ok(())]));
     assert_eq!(home.annotation(api::DELETE_AT).await.as_deref(), Some("2036-01-10T04:06:00Z"));
     home
 }
@@ -168,12 +166,12 @@ async fn a_delete_reads_again_and_spares_a_namespace_that_was_used_since() {
     let home = announced("used-since").await;
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe::<Namespaces>(&client).await.unwrap();
+    list_subjects(&client).await;
     home.touch(hours(4)).await;
 
-    let outcomes = home.pass_by(&client, hours(5)).await;
+    let outcomes = home.round_by(&client, hours(5)).await;
 
-    assert!(matches!(&outcomes[..], [Err(Undone::Changed(_))]), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [Err(ApplyError::Stale(_))]), "{outcomes:?}");
     assert!(faults.stale_served() > 0);
     assert_eq!(home.state().await, "sleep");
 }
@@ -183,17 +181,17 @@ async fn a_delete_reads_again_and_spares_a_namespace_in_which_something_runs_aga
     let home = announced("runs-again").await;
     let faults = Faults::none().stale_lists_after(0);
     let client = faults.client(shared().admin_config().await.unwrap()).unwrap();
-    observe::<Namespaces>(&client).await.unwrap();
+    list_subjects(&client).await;
     home.scale::<Deployment>("web", 1).await;
 
-    let outcomes = home.pass_by(&client, hours(5)).await;
+    let outcomes = home.round_by(&client, hours(5)).await;
 
-    assert!(matches!(&outcomes[..], [Err(Undone::Changed(_))]), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [Err(ApplyError::Stale(_))]), "{outcomes:?}");
     assert!(faults.stale_served() > 0);
     assert_eq!(home.state().await, "sleep");
 }
 
-async fn can_delete(home: &Home) -> bool {
+async fn can_delete(home: &TestNamespace) -> bool {
     let namespaces: Api<Namespace> = Api::all(home.client.clone());
     namespaces.delete(&home.name, &DeleteParams::default().dry_run()).await.is_ok()
 }
@@ -206,7 +204,7 @@ async fn a_delete_has_the_preconditions_uid_and_resource_version() {
     home.forbid(&Forbidden { group: "", resource: "namespaces", operation: "DELETE", expression: conditional }).await;
     becomes_true("deletions without conditions to be refused", async || !can_delete(&home).await).await;
 
-    let outcomes = home.pass(hours(5)).await;
+    let outcomes = home.round(hours(5)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert!(home.namespace().await.is_none());
@@ -218,68 +216,67 @@ async fn a_delete_that_fails_is_reported_and_retried() {
     home.forbid(&Forbidden { group: "", resource: "namespaces", operation: "DELETE", expression: "false" }).await;
     becomes_true("deletions to be refused", async || !can_delete(&home).await).await;
 
-    let refused = home.pass(hours(5)).await;
+    let refused = home.round(hours(5)).await;
 
-    let [Err(undone @ Undone::Api { .. })] = &refused[..] else { panic!("{refused:?}") };
-    assert!(undone.to_string().contains("there is an obstacle"), "{undone}");
+    let [Err(error @ ApplyError::Failed { .. })] = &refused[..] else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("there is an obstacle"), "{error}");
     assert_eq!(home.state().await, "deleting");
     home.allow().await;
     becomes_true("deletions to be possible", async || can_delete(&home).await).await;
-    assert!(matches!(home.pass(hours(5)).await[..], [Ok(())]));
+    assert!(matches!(home.round(hours(5)).await[..], [Ok(())]));
     assert!(home.namespace().await.is_none());
 }
 
 #[tokio::test]
 async fn removing_sleep_after_while_asleep_does_not_strand_it_asleep() {
-    let home = Home::new(shared(), "unlabelled").await;
+    let home = TestNamespace::new(shared(), "unlabelled").await;
     home.add(mk_deployment("unlabelled", "web").replicas(3)).await;
     home.sleep().await;
     home.edit_namespace(json!({ "metadata": { "labels": { api::SLEEP_AFTER: null } } })).await;
 
-    let outcomes = home.pass(hours(3)).await;
+    let outcomes = home.round(hours(3)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert_eq!(home.state().await, "normal");
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
-    assert_eq!(home.pass(hours(999)).await.len(), 0, "it is nobody's business any more");
+    assert_eq!(home.round(hours(999)).await.len(), 0, "it is not managed any more");
 }
 
 #[tokio::test]
-async fn down_for_three_periods_it_sleeps_and_does_not_delete_in_the_next_pass() {
-    let home = Home::new(shared(), "long-down").await;
+async fn down_for_three_periods_it_sleeps_and_does_not_delete_in_the_next_round() {
+    let home = TestNamespace::new(shared(), "long-down").await;
     home.add(mk_deployment("long-down", "web").replicas(3)).await;
 
     home.sleep_at(hours(3)).await;
 
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-10T03:00:00Z"));
     for minute in [180, 181, 234] {
-        assert_eq!(home.pass(minutes(minute)).await.len(), 0, "in minute {minute}");
+        assert_eq!(home.round(minutes(minute)).await.len(), 0, "in minute {minute}");
     }
-    assert!(matches!(home.pass(minutes(235)).await[..], [Ok(())]));
+    assert!(matches!(home.round(minutes(235)).await[..], [Ok(())]));
     assert_eq!(home.annotation(api::DELETE_AT).await.as_deref(), Some("2036-01-10T04:01:00Z"));
-    assert_eq!(home.pass(minutes(241)).await.len(), 0, "exactly then is not yet");
-    assert!(matches!(home.pass(minutes(242)).await[..], [Ok(())]));
+    assert_eq!(home.round(minutes(241)).await.len(), 0, "exactly then is not yet");
+    assert!(matches!(home.round(minutes(242)).await[..], [Ok(())]));
     assert!(home.namespace().await.is_none());
 }
 
-fn with_fallback() -> Pass<Namespaces> {
-    let fallback = Fallback { sleep_after: Fallback::SLEEP_AFTER, delete_claims: false };
-    let policy = Policy { fallback: Some(fallback), protected: vec![WildMatch::new("prod-*")], ..Policy::default() };
-    Pass { world: World { policy, ..World::default() }, ..Pass::default() }
+fn with_defaults() -> Namespaces {
+    let defaults = Some(Defaults { sleep_after: Defaults::SLEEP_AFTER, delete_with_pvcs: false });
+    Namespaces::new(Policy { defaults, protected: vec![WildMatch::new("prod-*")], ..Policy::default() }, None)
 }
 
 #[tokio::test]
-async fn a_namespace_without_labels_gets_the_fallback_where_it_is_configured() {
-    let home = Home::of(shared(), mk_namespace("forgotten")).await;
-    assert_eq!(home.pass(hours(0)).await.len(), 0, "not configured");
-    let home = home.kept(with_fallback());
+async fn a_namespace_without_labels_gets_the_configured_defaults() {
+    let home = TestNamespace::of(shared(), mk_namespace("forgotten")).await;
+    assert_eq!(home.round(hours(0)).await.len(), 0, "not configured");
+    let home = home.with_keeper(with_defaults());
 
-    let outcomes = home.pass(hours(0)).await;
+    let outcomes = home.round(hours(0)).await;
 
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     let namespace = home.namespace().await.unwrap();
     assert_eq!(namespace.labels()[api::SLEEP_AFTER], "168h");
-    assert_eq!(home.pass(hours(168)).await.len(), 0, "its clock started at first sight");
+    assert_eq!(home.round(hours(168)).await.len(), 0, "its idle time counts from the first round");
     home.sleep_at(hours(169)).await;
 }
 
@@ -290,10 +287,10 @@ async fn a_protected_namespace_is_never_touched() {
         ("prod-labelled", &[(api::SLEEP_AFTER, "1h"), (api::DELETE_AFTER, "2h")]),
         ("prod-without-labels", &[]),
     ] {
-        let home = Home::of(shared(), used(name, labels)).await.kept(with_fallback());
+        let home = TestNamespace::of(shared(), used(name, labels)).await.with_keeper(with_defaults());
         home.add(mk_deployment(name, "web").replicas(3)).await;
 
-        let outcomes = home.pass(hours(99)).await;
+        let outcomes = home.round(hours(99)).await;
 
         assert_eq!(outcomes.len(), 0, "{name}: {outcomes:?}");
         assert!(!is_written_by_us(&home.namespace().await.unwrap()), "{name}");

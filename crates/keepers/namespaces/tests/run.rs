@@ -1,33 +1,33 @@
-//! The keeper at work: killed after any call of its whole life, without a disk, and against somebody
-//! who undoes what it does. On a real API server.
+//! The running keeper: killed after any call, with a full disk, and against a policy that undoes what it writes. On a
+//! real API server.
 
-mod furnished;
-mod works;
+mod in_process;
+mod sample;
 
 use std::time::Duration;
 
-use caretaker_core::limits::{Limits, Breaker, Pace};
+use caretaker_core::limits::{Breaker, Limits, Pace};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_namespaces::api;
-use caretaker_namespaces::subject::World;
+use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::faults::{Fault, Faults, mortal};
 use caretaker_testkit::make::{Said, mk_namespace};
 use caretaker_testkit::{Cluster, until};
-use furnished::{clear, furnish, hours, look, runtime, told, touch};
+use in_process::{InProcessOperator, LIMIT};
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use rstest::rstest;
+use sample::{clear, create_sample, described, hours, observe, runtime, touch};
 use serde_json::json;
-use works::{LIMIT, Working};
 
-const SCAN: Duration = Duration::from_mins(10);
-/// A whole life: lists of all kinds, the state, the last look, the writes.
+const RESYNC: Duration = Duration::from_mins(10);
+/// A whole life: lists of all kinds, the state, the last observe, the writes.
 const MOST: usize = 60;
 
-/// What it asks about its rights changes nothing; to die at a watch is to die after its list.
+/// Questions about rights change nothing; a crash at a watch is a crash after its list.
 fn matters(path: &str) -> bool {
     !path.contains("selfsubjectaccessreviews") && !path.contains("watch=true")
 }
@@ -39,7 +39,7 @@ async fn cluster() -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Limits that are never reached, and counted all the same.
+/// Limits that are never reached, but counted.
 fn limits() -> Limits {
     let pace =
         |action: &str| (action.to_owned(), Pace { limit: 1_000, fraction: 1.0, window: SignedDuration::from_hours(1) });
@@ -74,7 +74,7 @@ impl Story {
     }
 
     async fn prepare(self, client: &Client, name: &str) {
-        furnish(client, name).await;
+        create_sample(client, name).await;
         if self != Self::Sleep {
             live(client, client, name, hours(2), |seen| Self::Sleep.is_over(seen)).await;
         }
@@ -84,7 +84,7 @@ impl Story {
         if self == Self::Delete {
             // Announced; the notice is a tenth of an hour.
             let namespaces: Api<Namespace> = Api::all(client.clone());
-            let working = start(client, hours(4));
+            let operator = start(client, hours(4));
             until("its deletion to be announced", LIMIT, async || {
                 let namespace = namespaces.get(name).await.unwrap();
                 let announced = namespace.annotations().contains_key(api::ANNOUNCED_AT);
@@ -92,42 +92,42 @@ impl Story {
             })
             .await
             .unwrap();
-            working.stop().await;
+            operator.stop().await;
         }
     }
 }
 
-fn start(client: &Client, now: Timestamp) -> Working {
-    let (clock, hands) = Clock::by_hand(now);
-    hands.turn(now);
-    Working::bounded(client, clock, SCAN, World::default(), limits())
+fn start(client: &Client, now: Timestamp) -> InProcessOperator {
+    let (clock, clock_handle) = Clock::manual(now);
+    clock_handle.set(now);
+    InProcessOperator::with_limits(client, clock, RESYNC, Policy::default(), limits())
 }
 
-/// A keeper's life until the namespace is as expected.
-async fn live(client: &Client, eye: &Client, name: &str, now: Timestamp, is_over: impl Fn(&[String]) -> bool) {
-    let working = start(client, now);
+/// Runs the keeper until the namespace is as expected.
+async fn live(client: &Client, observer: &Client, name: &str, now: Timestamp, is_over: impl Fn(&[String]) -> bool) {
+    let operator = start(client, now);
     until(&format!("{name} to be done with"), LIMIT, async || {
-        let seen = told(look(eye, name).await);
-        Ok(if is_over(&seen) { Ok(()) } else { Err(format!("{seen:?} {:?}", working.waits())) })
+        let seen = described(observe(observer, name).await);
+        Ok(if is_over(&seen) { Ok(()) } else { Err(format!("{seen:?} {:?}", operator.blockers())) })
     })
     .await
     .unwrap();
-    working.stop().await;
+    operator.stop().await;
 }
 
 #[rstest]
 #[case::sleep(Story::Sleep)]
 #[case::wake(Story::Wake)]
 #[case::delete(Story::Delete)]
-fn killed_after_any_call_of_its_life_another_one_completes_it(#[case] story: Story) {
+fn killed_after_any_call_another_process_completes_it(#[case] story: Story) {
     let runtime = runtime();
     let (cluster, client) = runtime.block_on(cluster());
     let config = runtime.block_on(cluster.admin_config()).unwrap();
     let name = format!("{story:?}").to_lowercase();
     let end = |name: &str| {
         runtime.block_on(live(&client, &client, name, story.now(), |seen| story.is_over(seen)));
-        // The lists of one look are not of one moment; what was last written is true of all by now.
-        let ended = runtime.block_on(async { told(look(&client, name).await) });
+        // The lists of one observation are not of one moment; by now all of them have the last write.
+        let ended = runtime.block_on(async { described(observe(&client, name).await) });
         runtime.block_on(clear(&client, name));
         ended
     };
@@ -140,8 +140,8 @@ fn killed_after_any_call_of_its_life_another_one_completes_it(#[case] story: Sto
         runtime.block_on(story.prepare(&client, &name));
         let faults = Faults::none().at(n, Fault::DieAfter).among(matters);
         mortal(&faults, config.clone(), async |client| {
-            let eye = cluster.client().await.unwrap();
-            live(&client, &eye, &name, story.now(), |seen| story.is_over(seen)).await;
+            let observer = cluster.client().await.unwrap();
+            live(&client, &observer, &name, story.now(), |seen| story.is_over(seen)).await;
         });
 
         assert_eq!(end(&name), expected, "killed after call {n}");
@@ -154,32 +154,32 @@ fn killed_after_any_call_of_its_life_another_one_completes_it(#[case] story: Sto
 }
 
 #[tokio::test]
-async fn without_a_journal_nothing_is_begun_and_nothing_is_left_out_of_it() {
+async fn without_a_journal_nothing_starts_and_nothing_is_left_out_of_it() {
     let (_cluster, client) = cluster().await;
-    furnish(&client, "shop").await;
-    let (clock, hands) = Clock::by_hand(hours(0));
-    let working = Working::start(&client, clock, SCAN, World::default());
-    working.ready().await;
-    working.disk_is_full(true);
-    hands.turn(hours(2));
-    until("the journal to be missed", LIMIT, async || {
-        let waits = working.waits();
-        Ok(if waits.iter().any(|w| w.contains("the disk is full")) { Ok(()) } else { Err(format!("{waits:?}")) })
+    create_sample(&client, "shop").await;
+    let (clock, clock_handle) = Clock::manual(hours(0));
+    let operator = InProcessOperator::start(&client, clock, RESYNC, Policy::default());
+    operator.ready().await;
+    operator.set_disk_full(true);
+    clock_handle.set(hours(2));
+    until("the journal to block it", LIMIT, async || {
+        let blockers = operator.blockers();
+        Ok(if blockers.iter().any(|w| w.contains("the disk is full")) { Ok(()) } else { Err(format!("{blockers:?}")) })
     })
     .await
     .unwrap();
     touch(&client, "shop", hours(3)).await;
-    hands.turn(hours(3));
+    clock_handle.set(hours(3));
 
-    working.disk_is_full(false);
+    operator.set_disk_full(false);
 
     until("it to wake", LIMIT, async || {
-        let story: Vec<String> = working.done().into_iter().map(|(_, _, rule, _)| rule).collect();
+        let story: Vec<String> = operator.done().into_iter().map(|(_, _, rule, _)| rule).collect();
         Ok(if story == ["SleepAfterElapsed", "WokenByActivity"] { Ok(()) } else { Err(format!("{story:?}")) })
     })
     .await
     .unwrap();
-    working.stop().await;
+    operator.stop().await;
 }
 
 #[tokio::test]
@@ -215,52 +215,53 @@ async fn against_a_policy_that_undoes_what_it_writes_it_does_not_write_without_a
     .await
     .unwrap();
     // The clock stands still: a pause never ends.
-    let (clock, _hands) = Clock::by_hand(hours(0));
+    let (clock, _hands) = Clock::manual(hours(0));
 
-    let working = Working::start(&client, clock, Duration::from_millis(300), World::default());
+    let operator = InProcessOperator::start(&client, clock, Duration::from_millis(300), Policy::default());
     until("it to be tried", LIMIT, async || {
-        let tries = working.told("shop");
+        let tries = operator.entries_of("shop");
         Ok(if tries.is_empty() { Err("not yet".to_owned()) } else { Ok(()) })
     })
     .await
     .unwrap();
-    // Several scans later, which each judge it again, it was not tried again.
-    furnish(&client, "other").await;
+    // Several resyncs later, which each judge it again, it was not tried again.
+    create_sample(&client, "other").await;
     touch(&client, "other", hours(0)).await;
-    let told = working.told("shop");
-    working.stop().await;
+    let entries = operator.entries_of("shop");
+    operator.stop().await;
 
-    assert_eq!(told, ["FirstSeen failed"]);
+    assert_eq!(entries, ["FirstSeen failed"]);
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_stops_it_until_it_is_mended() {
+async fn an_invalid_state_blocks_it_until_it_is_repaired() {
     let (_cluster, client) = cluster().await;
-    furnish(&client, "shop").await;
+    create_sample(&client, "shop").await;
     let states: Api<ConfigMap> = Api::namespaced(client.clone(), "caretaker-system");
-    let mut broken: ConfigMap = serde_json::from_value(json!({
+    let mut invalid: ConfigMap = serde_json::from_value(json!({
         "metadata": { "name": "caretaker-state" }, "data": { "namespaces": "{no json" },
     }))
     .unwrap();
-    broken = states.create(&PostParams::default(), &broken).await.unwrap();
-    let working = start(&client, hours(2));
-    until("the state to be missed", LIMIT, async || {
-        let waits = working.waits();
-        let told = waits.iter().any(|w| w.contains("caretaker-state, key namespaces") && w.contains("remove the key"));
-        Ok(if told { Ok(()) } else { Err(format!("{waits:?}")) })
+    invalid = states.create(&PostParams::default(), &invalid).await.unwrap();
+    let operator = start(&client, hours(2));
+    until("the state to block it", LIMIT, async || {
+        let blockers = operator.blockers();
+        let reported =
+            blockers.iter().any(|w| w.contains("caretaker-state, key namespaces") && w.contains("remove the key"));
+        Ok(if reported { Ok(()) } else { Err(format!("{blockers:?}")) })
     })
     .await
     .unwrap();
-    assert!(told(look(&client, "shop").await)[0].starts_with("normal"));
+    assert!(described(observe(&client, "shop").await)[0].starts_with("normal"));
 
-    broken.data = None;
-    states.replace("caretaker-state", &PostParams::default(), &broken).await.unwrap();
+    invalid.data = None;
+    states.replace("caretaker-state", &PostParams::default(), &invalid).await.unwrap();
 
     until("it to sleep", LIMIT, async || {
-        let seen = told(look(&client, "shop").await);
+        let seen = described(observe(&client, "shop").await);
         Ok(if Story::Sleep.is_over(&seen) { Ok(()) } else { Err(format!("{seen:?}")) })
     })
     .await
     .unwrap();
-    working.stop().await;
+    operator.stop().await;
 }

@@ -1,24 +1,27 @@
-//! How each workload lies down and gets up.
+//! How each workload is scaled down and restored.
 
 mod table;
 
 use caretaker_core::Parsed;
-use caretaker_namespaces::api::{self, Place};
-use caretaker_namespaces::workload::{Form, Workload, WorkloadKind};
+use caretaker_namespaces::api::{self, Field};
+use caretaker_namespaces::workload::{Workload, WorkloadKind, WorkloadState};
 use rstest::rstest;
 use table::*;
 
-fn cron(suspended: bool, record: Option<bool>) -> Workload {
-    workload(WorkloadKind::CronJob, Form::Switched { suspended, record: record.into() })
+fn cron(suspended: bool, recorded: Option<bool>) -> Workload {
+    workload(WorkloadKind::CronJob, WorkloadState::Scheduled { suspended, recorded: recorded.into() })
 }
 
-fn keda(paused: Option<&str>, record: bool) -> Workload {
-    workload(WorkloadKind::ScaledObject, Form::Paused { paused: paused.map(str::to_owned), record })
+fn keda(paused_at: Option<&str>, by_caretaker: bool) -> Workload {
+    workload(
+        WorkloadKind::ScaledObject,
+        WorkloadState::Paused { paused_at: paused_at.map(str::to_owned), by_caretaker },
+    )
 }
 
 fn unreadable() -> Workload {
-    let record = api::read_count(Place::Annotation(api::LEGACY_REPLICAS), Some("three"));
-    workload(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record, ours: true })
+    let recorded = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), Some("three"));
+    workload(WorkloadKind::Deployment, WorkloadState::Scaled { replicas: 0, recorded, by_caretaker: true })
 }
 
 #[rstest]
@@ -31,8 +34,8 @@ fn unreadable() -> Workload {
 #[case::cron_job_suspended_before(cron(true, None), None)]
 #[case::scaled_object(keda(None, false), Some(keda(Some("0"), true)))]
 #[case::scaled_object_paused_before(keda(Some("2"), false), None)]
-fn lies_down(#[case] before: Workload, #[case] expected: Option<Workload>) {
-    assert_eq!(before.laid_down(), expected.map(|w| w.form));
+fn is_scaled_down_with_a_record(#[case] before: Workload, #[case] expected: Option<Workload>) {
+    assert_eq!(before.scaled_down(), expected.map(|w| w.state));
 }
 
 #[rstest]
@@ -47,16 +50,16 @@ fn lies_down(#[case] before: Workload, #[case] expected: Option<Workload>) {
 #[case::scaled_object(keda(Some("0"), true), Some(keda(None, false)))]
 #[case::scaled_object_paused_by_its_owner_meanwhile(keda(Some("2"), true), Some(keda(Some("2"), false)))]
 #[case::scaled_object_paused_before(keda(Some("2"), false), None)]
-fn gets_up(#[case] before: Workload, #[case] expected: Option<Workload>) {
-    assert_eq!(before.raised(), expected.map(|w| w.form));
+fn is_restored_from_its_record(#[case] before: Workload, #[case] expected: Option<Workload>) {
+    assert_eq!(before.restored(), expected.map(|w| w.state));
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_named() {
+fn an_invalid_record_is_named() {
     let row = unreadable();
 
-    let broken = row.invalid().expect("it is broken").to_string();
+    let invalid = row.invalid_record().expect("it is invalid").to_string();
 
-    assert!(broken.contains(api::LEGACY_REPLICAS) && broken.contains("\"three\""), "{broken}");
-    assert_ne!(row.form, Form::Scaled { replicas: 0, record: Parsed::Missing, ours: true });
+    assert!(invalid.contains(api::LEGACY_REPLICAS) && invalid.contains("\"three\""), "{invalid}");
+    assert_ne!(row.state, WorkloadState::Scaled { replicas: 0, recorded: Parsed::Missing, by_caretaker: true });
 }

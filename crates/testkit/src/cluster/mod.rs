@@ -1,4 +1,4 @@
-//! A whole control plane, and if asked for a node, that lasts as long as the value that holds it.
+//! A control plane, optionally with a node, that runs until its value is dropped.
 
 mod processes;
 mod users;
@@ -22,7 +22,7 @@ use crate::pki::Authority;
 use crate::supervise::Supervisor;
 use crate::{Error, Result};
 
-/// What a cluster should have; see [`Cluster::builder`].
+/// Selects the parts of a cluster; see [`Cluster::builder`].
 #[derive(Debug, Clone, Default)]
 pub struct ClusterBuilder {
     controllers: bool,
@@ -32,56 +32,58 @@ pub struct ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// Also the controller-manager: namespaces are emptied, Deployments get their pods, and service
-    /// accounts their place.
+    /// Adds the controller-manager: deleted namespaces are emptied, Deployments get pods, and namespaces
+    /// get their default ServiceAccount.
     #[must_use]
     pub fn controllers(mut self) -> Self {
         self.controllers = true;
         self
     }
 
-    /// Also the scheduler.
+    /// Adds the scheduler.
     #[must_use]
     pub fn scheduler(mut self) -> Self {
         self.scheduler = true;
         self
     }
 
-    /// Also a real node, with all that it takes for a pod to run on it: containerd, kubelet, a pod
-    /// network, controllers and the scheduler. Needs what [`Node::possible`] says.
+    /// Adds a real node that runs pods: containerd, kubelet and a pod network. Also adds the
+    /// controller-manager and the scheduler. Requires a machine that passes [`Node::possible`].
     #[must_use]
     pub fn node(mut self) -> Self {
         self.node = true;
         self.controllers().scheduler()
     }
 
-    /// A further flag for kube-apiserver, as `--name=value`.
+    /// Adds a flag for kube-apiserver, as `--name=value`.
     #[must_use]
     pub fn api_server_flag(mut self, flag: impl Into<String>) -> Self {
         self.flags.push(flag.into());
         self
     }
 
-    /// Starts it, and returns when the API server says it is ready (and the node too).
+    /// Starts the cluster, and returns when the API server and the node are ready.
     ///
     /// # Panics
-    /// If the search for the binaries does, which would be a defect of this crate.
+    /// If the search for the binaries panics, which is a bug of this crate.
     pub async fn start(self) -> Result<Cluster> {
-        let assets = tokio::task::spawn_blocking(Assets::get).await.expect("finding binaries does not panic")?;
+        let assets = tokio::task::spawn_blocking(Assets::get)
+            .await
+            .expect("the search for the Kubernetes binaries does not panic")?;
         if self.node {
             Node::possible().map_err(Error::NoNode)?;
         }
         let folder = tempfile::Builder::new()
             .prefix("caretaker-")
-            // Keys are in it.
+            // It holds private keys.
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .map_err(Error::file(std::env::temp_dir()))?;
         let supervisor = Supervisor::start(folder.path())?;
-        // It has answered: from here on the supervisor removes it, whatever becomes of this process.
+        // From here on the supervisor removes the folder, however this process ends.
         let folder = folder.keep();
         let authority = Authority::new()?;
-        let port = HeldPort::new()?;
+        let port = ReservedPort::new()?;
         let admin = Credentials::Certificate(authority.user("admin", Some("system:masters"))?);
         let mut cluster = Cluster {
             url: format!("https://127.0.0.1:{}", port.number),
@@ -99,7 +101,7 @@ impl ClusterBuilder {
         cluster.start_etcd()?;
         cluster.start_api_server(&self)?;
         cluster.await_ready().await?;
-        // Not before: without an API server they give up, or wait longer with every attempt.
+        // Started last: without an API server they exit, or back off longer with every attempt.
         cluster.start_controllers(&self)?;
         if self.node {
             cluster.node = Some(node::start(&cluster).await?);
@@ -108,7 +110,7 @@ impl ClusterBuilder {
     }
 }
 
-/// A running cluster. Dropping it ends it; so does the end of this process, whatever its cause.
+/// A running cluster. It ends when this value is dropped, or when this process ends for any reason.
 pub struct Cluster {
     url: String,
     folder: PathBuf,
@@ -118,8 +120,8 @@ pub struct Cluster {
     admin: Credentials,
     controllers: bool,
     node: Option<Node>,
-    port: HeldPort,
-    /// How each process was started, to start it again.
+    port: ReservedPort,
+    /// The command line of each process, for [`Cluster::start_again`].
     commands: Mutex<BTreeMap<String, (PathBuf, Vec<String>)>>,
     /// The number of the next kubeconfig file.
     files: AtomicUsize,
@@ -132,32 +134,31 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Says what the cluster should have. Without a word: etcd and kube-apiserver, RBAC on, its
-    /// audit log kept.
+    /// Returns a builder. Its default is etcd and kube-apiserver, with RBAC and the audit log enabled.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
     }
 
-    /// The folder of all its files; logs are in `*.log`.
+    /// Returns the folder with all files of the cluster; `NAME.log` is the log of a process.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The address of the API server.
+    /// Returns the URL of the API server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The node, if one was asked for.
+    /// Returns the node, or `None` if the cluster was built without one.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// The path of one of its programs.
+    /// Returns the path of a Kubernetes binary; an error if the assets lack it.
     pub fn program(&self, program: Program) -> Result<PathBuf> {
         self.assets.need(program)
     }
@@ -166,12 +167,12 @@ impl Cluster {
         &self.supervisor
     }
 
-    /// Kills one of its processes, by the name of its program; the rest goes on, as in an outage.
+    /// Kills one process, by the name of its program. The other processes go on, as in an outage.
     pub fn stop(&self, name: &str) -> Result<()> {
         self.supervisor.stop(name)
     }
 
-    /// Starts a process again as it was, and waits until the API server is ready.
+    /// Starts a stopped process with its former arguments, and waits until the API server is ready.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         let command = self.commands.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         let (program, args) = command.ok_or_else(|| Error::NeverStarted(name.to_owned()))?;
@@ -179,12 +180,12 @@ impl Cluster {
         self.await_ready().await
     }
 
-    /// The audit log so far.
+    /// Reads the audit log so far.
     pub fn audit(&self) -> Result<AuditLog> {
         AuditLog::read(&self.folder.join("audit.log"))
     }
 
-    /// Runs kubectl as the administrator and returns what it printed.
+    /// Runs kubectl as the administrator and returns its standard output. A failure carries standard error.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let failed = |why: String| Error::Command { command: format!("kubectl {}", args.join(" ")), why };
         let output = Command::new(self.program(Program::Kubectl)?)
@@ -200,11 +201,12 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Ends it now and waits until nothing of it is left; an error names what is.
+    /// Ends the cluster and waits until everything is removed; the error lists what could not be.
     pub fn end(self) -> Result<()> {
         self.supervisor.close()
     }
 
+    /// Starts a process and stores its command line for [`Cluster::start_again`].
     pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
         self.supervisor.spawn(name, &self.log(name), program, args)?;
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,31 +218,31 @@ impl Cluster {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// Fails if any process has ended, with the end of its log: waiting would be in vain.
-    pub(crate) fn alive(&self) -> Result<()> {
+    /// Returns an error with the end of the log if a process has exited, so that waits end early.
+    pub(crate) fn check_processes(&self) -> Result<()> {
         let Some((name, code)) = self.supervisor.exited()? else { return Ok(()) };
         let log = std::fs::read_to_string(self.log(&name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let tail = lines[lines.len().saturating_sub(12)..].join("\n");
-        Err(Error::Ended { name, code, log: tail })
+        Err(Error::ProcessExited { name, code, log: tail })
     }
 }
 
-/// A port that nobody else is given while we live: it stays bound here, and the API server binds it
-/// beside us with `SO_REUSEPORT`. A socket that does not listen takes no connection.
-struct HeldPort {
+/// A port that no other process gets while this value exists: it stays bound here, and the API server
+/// binds it too, with `SO_REUSEPORT`. This socket does not listen, so it takes no connections.
+struct ReservedPort {
     number: u16,
     _socket: TcpSocket,
 }
 
-impl HeldPort {
+impl ReservedPort {
     fn new() -> Result<Self> {
-        let hold = || -> std::io::Result<Self> {
+        let bind = || -> std::io::Result<Self> {
             let socket = TcpSocket::new_v4()?;
             socket.set_reuseport(true)?;
             socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
             Ok(Self { number: socket.local_addr()?.port(), _socket: socket })
         };
-        hold().map_err(Error::Port)
+        bind().map_err(Error::Port)
     }
 }

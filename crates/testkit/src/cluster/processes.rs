@@ -8,8 +8,9 @@ use crate::assets::Program;
 use crate::wait::until;
 use crate::{Result, pki};
 
-/// An API server is ready after 3 to 4 s here; ten times that is a fault and not a slow machine.
-const READY: Duration = Duration::from_secs(40);
+/// Limit for the start of the API server, which takes 3 to 4 s: ten times that is a failure, not a slow
+/// machine.
+const READY_LIMIT: Duration = Duration::from_secs(40);
 
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
@@ -24,8 +25,8 @@ impl Cluster {
     }
 
     pub(super) fn start_etcd(&self) -> Result<()> {
-        // Sockets in our folder need no port. To itself a member must go by host and port; nobody
-        // ever connects to that.
+        // Sockets in the cluster's folder need no port. etcd requires a host and port as its own peer
+        // URL; no process connects to it.
         let peer = "http://localhost:2380";
         let args = [
             "--name=default".to_owned(),
@@ -41,7 +42,7 @@ impl Cluster {
         self.spawn("etcd", &self.program(Program::Etcd)?, &args)
     }
 
-    pub(super) fn start_api_server(&self, wanted: &ClusterBuilder) -> Result<()> {
+    pub(super) fn start_api_server(&self, builder: &ClusterBuilder) -> Result<()> {
         let folder = &self.folder;
         let ca = pki::write(folder, "ca.crt", &self.authority.pem())?;
         let (server_crt, server_key) = self
@@ -85,20 +86,21 @@ impl Cluster {
             format!("--service-account-key-file={}", sa_pub.display()),
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", folder.join("audit.log").display()),
-            // A call is in the log before it is answered, so that a count needs no waiting.
+            // A call is in the log before it is answered, so that a test can count without waiting.
             "--audit-log-mode=blocking".to_owned(),
-            // Never rotated: a count covers the whole life of the cluster.
+            // Never rotated, so that a count covers all calls since the start.
             "--audit-log-maxsize=0".to_owned(),
         ];
-        if !wanted.controllers {
-            // Without the controllers no namespace gets its default account, and every pod would be refused.
+        if !builder.controllers {
+            // Without controllers no namespace gets its default ServiceAccount, and this plugin would refuse
+            // every pod.
             args.push("--disable-admission-plugins=ServiceAccount".to_owned());
         }
-        args.extend(wanted.flags.iter().cloned());
+        args.extend(builder.flags.iter().cloned());
         self.spawn("kube-apiserver", &self.program(Program::ApiServer)?, &args)
     }
 
-    pub(super) fn start_controllers(&self, wanted: &ClusterBuilder) -> Result<()> {
+    pub(super) fn start_controllers(&self, builder: &ClusterBuilder) -> Result<()> {
         let common = |kubeconfig: &Path| {
             let kubeconfig = kubeconfig.display();
             vec![
@@ -110,8 +112,8 @@ impl Cluster {
             ]
         };
         for (on, program, user) in [
-            (wanted.controllers, Program::ControllerManager, "system:kube-controller-manager"),
-            (wanted.scheduler, Program::Scheduler, "system:kube-scheduler"),
+            (builder.controllers, Program::ControllerManager, "system:kube-controller-manager"),
+            (builder.scheduler, Program::Scheduler, "system:kube-scheduler"),
         ] {
             if !on {
                 continue;
@@ -130,8 +132,8 @@ impl Cluster {
 
     pub(super) async fn await_ready(&self) -> Result<()> {
         let client = self.client().await?;
-        until("the API server to be ready", READY, async || {
-            self.alive()?;
+        until("the API server to be ready", READY_LIMIT, async || {
+            self.check_processes()?;
             let request = http::Request::get("/readyz").body(Vec::new()).expect("a valid request");
             match client.request_text(request).await {
                 Ok(_) => Ok(Ok(())),

@@ -1,4 +1,4 @@
-//! The tower layer: where a call meets its fate.
+//! The tower layer that applies the fault of each call.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +17,7 @@ use super::{Fault, Faults};
 
 pub(super) type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A list's answer, to be given again.
+/// A recorded list response.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
     head: Vec<(http::HeaderName, http::HeaderValue)>,
@@ -64,7 +64,7 @@ where
         let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
         let has = |word: &str| request.uri().query().is_some_and(|q| q.split('&').any(|p| p == word));
         let watches = has("watch=true") || has("watch=1");
-        // What streams without end, or becomes a stream, cannot be a list.
+        // Followed logs and upgraded connections are streams, not lists.
         let reads = request.method() == http::Method::GET
             && !has("follow=true")
             && !request.headers().contains_key(http::header::UPGRADE);
@@ -74,36 +74,40 @@ where
                 faults.die();
                 Box::pin(std::future::pending())
             }
-            Some(Fault::CutBefore) => Box::pin(std::future::ready(Err(cut()))),
-            Some(Fault::Answer(status)) => Box::pin(std::future::ready(Ok(answer(status)))),
+            Some(Fault::CutBefore) => Box::pin(std::future::ready(Err(connection_reset()))),
+            Some(Fault::Answer(status)) => Box::pin(std::future::ready(Ok(error_response(status)))),
             Some(Fault::DieAfter | Fault::Timeout | Fault::CutAfter) => {
-                Box::pin(lose_the_answer(self.inner.call(request), faults, fault))
+                Box::pin(send_and_drop_response(self.inner.call(request), faults, fault))
             }
             None if watches => {
                 let response = self.inner.call(request);
                 Box::pin(async move {
                     let response = response.await?;
-                    // A refusal is not a stream of events.
+                    // An error response is not a stream of events.
                     if response.status() != StatusCode::OK {
-                        return Ok(response.map(erase));
+                        return Ok(response.map(box_body));
                     }
-                    Ok(response.map(|body| FaultyWatch::new(erase(body), faults).boxed_unsync()))
+                    Ok(response.map(|body| FaultyWatch::new(box_body(body), faults).boxed_unsync()))
                 })
             }
-            None if reads && faults.tampers_with_lists() => {
-                Box::pin(remember_lists(self.inner.call(request), faults, n, path))
+            None if reads && faults.may_serve_stale_lists() => {
+                Box::pin(serve_or_record_list(self.inner.call(request), faults, n, path))
             }
             None => {
                 let response = self.inner.call(request);
-                Box::pin(async move { Ok(response.await?.map(erase)) })
+                Box::pin(async move { Ok(response.await?.map(box_body)) })
             }
         }
     }
 }
 
-/// The head of the answer is awaited, so that "after" means after: a server that answers has done
-/// as told.
-async fn lose_the_answer<F, B>(response: F, faults: Faults, fault: Option<Fault>) -> Result<Response<AnyBody>, BoxError>
+/// Waits for the response, so that the server has executed the call; then drops the response and applies
+/// the fault.
+async fn send_and_drop_response<F, B>(
+    response: F,
+    faults: Faults,
+    fault: Option<Fault>,
+) -> Result<Response<AnyBody>, BoxError>
 where
     F: Future<Output = Result<Response<B>, BoxError>>,
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -115,18 +119,20 @@ where
             faults.die();
             std::future::pending().await
         }
-        Some(Fault::Timeout) => {
-            Err(Box::new(io::Error::new(io::ErrorKind::TimedOut, "the answer did not come in time (fault)")))
-        }
-        _ => Err(cut()),
+        Some(Fault::Timeout) => Err(Box::new(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "timed out waiting for the response (injected fault)",
+        ))),
+        _ => Err(connection_reset()),
     }
 }
 
-/// Serves a list that was seen before again, where it is to be stale; else notes it.
-async fn remember_lists<F, B>(
+/// Returns the recorded response if this list is to be stale; else records the first response to each path
+/// and returns the current one.
+async fn serve_or_record_list<F, B>(
     response: F,
     faults: Faults,
-    n: usize,
+    call: usize,
     path: String,
 ) -> Result<Response<AnyBody>, BoxError>
 where
@@ -137,21 +143,21 @@ where
     let (head, body) = response.await?.into_parts();
     let body = body.collect().await.map_err(Into::into)?.to_bytes();
     if head.status != StatusCode::OK || !is_list(&body) {
-        return Ok(Response::from_parts(head, whole(body)));
+        return Ok(Response::from_parts(head, full_body(body)));
     }
     let mut state = faults.state();
     let earlier = state.lists.get(&path).cloned();
     match earlier {
-        Some(recorded) if faults.list_is_stale(n) => {
+        Some(recorded) if faults.list_is_stale(call) => {
             state.stale_served += 1;
-            let mut response = Response::new(whole(recorded.body));
+            let mut response = Response::new(full_body(recorded.body));
             response.headers_mut().extend(recorded.head);
             Ok(response)
         }
         _ => {
             let headers = head.headers.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
             state.lists.entry(path).or_insert(Recorded { head: headers, body: body.clone() });
-            Ok(Response::from_parts(head, whole(body)))
+            Ok(Response::from_parts(head, full_body(body)))
         }
     }
 }
@@ -164,11 +170,12 @@ fn is_list(body: &[u8]) -> bool {
     serde_json::from_slice::<Kind>(body).is_ok_and(|k| k.kind.ends_with("List"))
 }
 
-fn cut() -> BoxError {
-    Box::new(io::Error::new(io::ErrorKind::ConnectionReset, "the connection was cut (fault)"))
+fn connection_reset() -> BoxError {
+    Box::new(io::Error::new(io::ErrorKind::ConnectionReset, "the connection was reset (injected fault)"))
 }
 
-fn answer(status: StatusCode) -> Response<AnyBody> {
+/// Returns an error response as the API server sends it.
+fn error_response(status: StatusCode) -> Response<AnyBody> {
     let reason = match status {
         StatusCode::CONFLICT => "Conflict",
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
@@ -179,19 +186,19 @@ fn answer(status: StatusCode) -> Response<AnyBody> {
     };
     let body = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": format!("{reason} (fault)"), "reason": reason, "code": status.as_u16(),
+        "message": format!("{reason} (injected fault)"), "reason": reason, "code": status.as_u16(),
     });
-    let mut response = Response::new(whole(Bytes::from(body.to_string())));
+    let mut response = Response::new(full_body(Bytes::from(body.to_string())));
     *response.status_mut() = status;
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }
 
-fn whole(body: Bytes) -> AnyBody {
+fn full_body(body: Bytes) -> AnyBody {
     http_body_util::Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn erase<B>(body: B) -> AnyBody
+fn box_body<B>(body: B) -> AnyBody
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,

@@ -1,4 +1,4 @@
-//! A life that ends where a fault says so.
+//! Runs code as a process that dies at a chosen call.
 
 use std::future::Future;
 
@@ -6,23 +6,23 @@ use kube::{Client, Config};
 
 use super::{Fault, Faults};
 
-/// How a life ended.
+/// How a run ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Life<T> {
-    /// It did all it wanted.
+    /// It returned this value.
     Lived(T),
-    /// It was killed in the middle of it.
+    /// A fault killed it.
     Died,
 }
 
-/// Runs `life` as if in a process of its own, which dies where `faults` say so.
+/// Runs `life` like a separate process that dies at a fault [`Fault::DieBefore`] or [`Fault::DieAfter`].
 ///
-/// It has a thread and a runtime to itself. From the moment of death on no call of it gets through,
-/// and the runtime is dropped; until that is done, other tasks may run a few more lines, but none
-/// that the server sees. What it knew is gone, what the server knows remains.
+/// `life` runs on its own thread and runtime. At its death the layer holds back all its calls, and the
+/// runtime is dropped. Other tasks may run until then, but no call of theirs reaches the server. The state
+/// in memory is lost; the state on the server remains.
 ///
 /// # Panics
-/// If `life` panics, so that an assertion in it fails the test; if no client can be made.
+/// If `life` panics, so that an assertion in it fails the test; or if the client cannot be created.
 pub fn mortal<T, F, Fut>(faults: &Faults, config: Config, life: F) -> Life<T>
 where
     T: Send,
@@ -31,16 +31,17 @@ where
 {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the Tokio runtime starts");
             let outcome = runtime.block_on(async {
-                let client = faults.client(config).expect("a client");
+                let client = faults.client(config).expect("the client settings are valid");
                 tokio::select! {
                     biased;
                     () = faults.death() => Life::Died,
                     value = life(client) => Life::Lived(value),
                 }
             });
-            // Blocking work that is under way cannot be stopped; nobody waits for it.
+            // Does not wait for blocking tasks, which cannot be stopped.
             runtime.shutdown_background();
             outcome
         });
@@ -48,11 +49,11 @@ where
     })
 }
 
-/// Runs `scenario` once for each call that it makes, with that call at fault, until a run makes no
-/// call left to strike. Returns how many calls were struck.
+/// Runs `scenario` with the fault at its first call, then at its second, and so on, until a run makes fewer
+/// calls than that. Returns the number of runs in which the fault occurred.
 ///
 /// # Panics
-/// If more than `most` runs are struck: a scenario whose calls never end proves nothing.
+/// If the fault occurs in more than `most` runs, because the scenario may then make calls without end.
 pub fn for_every_call(fault: Fault, most: usize, mut scenario: impl FnMut(usize, &Faults)) -> usize {
     for n in 1..=most + 1 {
         let faults = Faults::none().at(n, fault);
@@ -61,5 +62,7 @@ pub fn for_every_call(fault: Fault, most: usize, mut scenario: impl FnMut(usize,
             return n - 1;
         }
     }
-    panic!("{fault:?} struck in all of the first {most} calls: does the scenario ever end?");
+    panic!(
+        "the scenario makes more than {most} calls: {fault:?} occurred at each; raise the limit or end the scenario"
+    );
 }

@@ -1,20 +1,19 @@
-//! A client that fails as it is told: at the n-th call, on the n-th watch event, or by a seed.
+//! A client with injected faults: at the n-th call, at the n-th watch event, or at random from a seed.
 //!
-//! [`Faults`] is a layer over the kube client. Every call passes it and is counted; a call that is
-//! marked dies, is answered by the layer in the server's place, or is lost on its way. What is on
-//! the wire and what the caller sees differ exactly as they do in production.
+//! [`Faults`] is a layer over the kube client that counts every call. A call with a fault ends the process
+//! under test, is answered by the layer instead of the server, or loses its request or response. So the
+//! server and the caller see the same difference as in production.
 //!
-//! A run is reproduced by its settings alone: the n-th call always meets the same fate. Faults are
-//! combined by saying one after the other:
-//! `Faults::none().at(3, Fault::DieAfter).on_event(1, WatchFault::Drop).stale_lists_after(2)`.
+//! The settings alone determine a run: the n-th call always gets the same fault. Faults are combined by
+//! chaining: `Faults::none().at(3, Fault::DieAfter).on_event(1, WatchFault::Drop).stale_lists_after(2)`.
 //!
 //! ```no_run
 //! # use caretaker_testkit::{faults::{Fault, Faults, Life, mortal}};
 //! # fn example(config: kube::Config) {
 //! for n in 1.. {
 //!     let faults = Faults::none().at(n, Fault::DieAfter);
-//!     let life = mortal(&faults, config.clone(), async |client| { /* what is tested */ });
-//!     if let Life::Lived(_) = life { break } // it makes fewer than n calls
+//!     let life = mortal(&faults, config.clone(), async |client| { /* the code under test */ });
+//!     if let Life::Lived(_) = life { break } // the code makes fewer than n calls
 //! }
 //! # }
 //! ```
@@ -34,72 +33,72 @@ use tokio::sync::Notify;
 
 pub use life::{Life, for_every_call, mortal};
 
-/// What becomes of one call.
+/// What happens to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process dies; the server never hears of the call.
+    /// The process dies before the call; the server does not receive it.
     DieBefore,
-    /// The server does as told; the process dies before it learns so.
+    /// The server executes the call; the process dies before it receives the response.
     DieAfter,
-    /// The server never hears of the call; this status comes back in its name.
+    /// The server does not receive the call; the caller receives this status.
     Answer(StatusCode),
-    /// The server does as told, and the answer does not come in time.
+    /// The server executes the call; the caller receives a timeout error.
     Timeout,
-    /// The connection is cut before the call is out.
+    /// The connection is reset before the call; the server does not receive it.
     CutBefore,
-    /// The server does as told, and the connection is cut before its answer.
+    /// The server executes the call; the connection is reset before the response.
     CutAfter,
 }
 
 impl Fault {
-    /// 409, as of a write that came second.
+    /// 409 Conflict, as for a write with a stale resourceVersion.
     pub const CONFLICT: Self = Self::Answer(StatusCode::CONFLICT);
-    /// 429, as of a server under load.
+    /// 429 Too Many Requests, as from an overloaded server.
     pub const TOO_MANY: Self = Self::Answer(StatusCode::TOO_MANY_REQUESTS);
-    /// 500, as of a server in trouble.
+    /// 500 Internal Server Error.
     pub const SERVER_ERROR: Self = Self::Answer(StatusCode::INTERNAL_SERVER_ERROR);
-    /// Every fault that the process survives.
+    /// Every fault after which the process goes on.
     pub const SURVIVABLE: [Self; 6] =
         [Self::CONFLICT, Self::TOO_MANY, Self::SERVER_ERROR, Self::Timeout, Self::CutBefore, Self::CutAfter];
 }
 
-/// What becomes of one watch event.
+/// What happens to one watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchFault {
-    /// It is never seen.
+    /// The client does not receive it.
     Drop,
-    /// It, and what comes after it in the same stream, waits until [`Faults::let_go`].
+    /// It and all later events of the same watch are held back until [`Faults::let_go`].
     Delay,
 }
 
-/// How often a random fault comes, out of a thousand calls or events.
+/// Rates of random faults, per thousand.
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
-    /// Of calls.
+    /// Calls that get a fault.
     pub calls: u64,
-    /// Which faults these are.
+    /// The faults to choose from.
     pub faults: Vec<Fault>,
-    /// Of watch events: dropped.
+    /// Watch events that are dropped.
     pub dropped_events: u64,
-    /// Of lists: answered as the first time.
+    /// Lists that are answered with the first response to the same request.
     pub stale_lists: u64,
 }
 
-/// One call, as it went.
+/// One recorded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The HTTP method.
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// Whether the server got it.
+    /// True if the call was sent to the server.
     pub reached: bool,
-    /// What was done to it, if anything.
+    /// The fault of this call, if any.
     pub fault: Option<Fault>,
 }
 
-/// The faults of one client's life, and the record of its calls. Clones are the same faults, so all
-/// of them are said before the first client is made; later is a panic.
+/// The faults of one run, and the record of its calls. Clones share both. Builder methods panic once there
+/// is a clone or a client, so configure all faults first.
 #[derive(Debug, Clone)]
 pub struct Faults {
     shared: Arc<Shared>,
@@ -109,9 +108,9 @@ pub struct Faults {
 struct Shared {
     plan: Plan,
     state: Mutex<State>,
-    /// Rings when the process has died.
+    /// Notified when the process has died.
     death: Notify,
-    /// Rings when delayed events may pass.
+    /// Notified when delayed events are released.
     released: Notify,
 }
 
@@ -121,7 +120,7 @@ struct Plan {
     events: BTreeMap<usize, WatchFault>,
     stale_after: Option<usize>,
     random: Option<(u64, Rates)>,
-    /// Which calls are numbered, by their path and query; all, if nothing is said.
+    /// Selects the calls that are numbered, by path and query; `None` selects all.
     among: Option<fn(&str) -> bool>,
 }
 
@@ -137,19 +136,19 @@ struct State {
 }
 
 impl Faults {
-    /// Nothing fails; calls are counted.
+    /// Injects no faults; only counts calls.
     #[must_use]
     pub fn none() -> Self {
         Self { shared: Arc::default() }
     }
 
-    /// Faults at random, the same ones for the same seed.
+    /// Injects random faults; the same seed gives the same faults.
     #[must_use]
     pub fn seeded(seed: u64, rates: Rates) -> Self {
         Self::none().with(|plan| plan.random = Some((seed, rates)))
     }
 
-    /// The n-th call fails as well; the first is number 1.
+    /// Adds a fault at the n-th call; the first call is number 1.
     #[must_use]
     pub fn at(self, n: usize, fault: Fault) -> Self {
         self.with(|plan| {
@@ -157,14 +156,14 @@ impl Faults {
         })
     }
 
-    /// Only calls whose path and query are such are numbered, and can fail; the others pass.
+    /// Numbers only the calls whose path and query satisfy `matches`. Other calls get no fault.
     #[must_use]
-    pub fn among(self, such: fn(&str) -> bool) -> Self {
-        self.with(|plan| plan.among = Some(such))
+    pub fn among(self, matches: fn(&str) -> bool) -> Self {
+        self.with(|plan| plan.among = Some(matches))
     }
 
-    /// The n-th watch event, over all watches, is dropped or delayed as well. Bookmarks are no
-    /// events: they pass and are not counted.
+    /// Adds a fault at the n-th watch event, counted over all watches. Bookmarks always pass and are not
+    /// counted.
     #[must_use]
     pub fn on_event(self, n: usize, fault: WatchFault) -> Self {
         self.with(|plan| {
@@ -172,51 +171,51 @@ impl Faults {
         })
     }
 
-    /// And after the n-th call every list that was seen before is answered as it was then.
+    /// After the n-th call, answers every repeated list request with the first response to it.
     #[must_use]
     pub fn stale_lists_after(self, n: usize) -> Self {
         self.with(|plan| plan.stale_after = Some(n))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Plan)) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("faults are all said before they are used");
+        let shared = Arc::get_mut(&mut self.shared).expect("add all faults before the first clone or client");
         change(&mut shared.plan);
         self
     }
 
-    /// A client with these faults. The client's own retries are off: they would be made below this
-    /// layer, unseen and uncounted.
+    /// Creates a client with these faults. Turns off the client's own retries, because they would happen
+    /// below this layer and would not be counted.
     pub fn client(&self, mut config: Config) -> Result<Client, kube::Error> {
         config.default_retry = false;
         Ok(ClientBuilder::try_from(config)?.with_layer(&layer::FaultLayer(self.clone())).build())
     }
 
-    /// Every call so far, in order.
+    /// Returns every call so far, in order.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.state().calls.clone()
     }
 
-    /// Whether any call or list has been tampered with.
+    /// True if a call has had a fault or a list was answered stale.
     #[must_use]
     pub fn struck(&self) -> bool {
         let state = self.state();
         state.stale_served > 0 || state.calls.iter().any(|c| c.fault.is_some())
     }
 
-    /// How many watch events have come by.
+    /// Returns the number of watch events so far, including dropped and delayed ones.
     #[must_use]
     pub fn events(&self) -> usize {
         self.state().events
     }
 
-    /// How many lists were answered with old news.
+    /// Returns the number of lists that were answered stale.
     #[must_use]
     pub fn stale_served(&self) -> usize {
         self.state().stale_served
     }
 
-    /// Lets delayed watch events pass, now and from now on.
+    /// Releases delayed watch events, and delays none from now on.
     pub fn let_go(&self) {
         self.state().let_go = true;
         self.shared.released.notify_waiters();
@@ -226,11 +225,11 @@ impl Faults {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a call and says what becomes of it.
+    /// Records a call, and returns its number and its fault.
     fn next_call(&self, method: &str, path: &str) -> (usize, Option<Fault>) {
         let mut state = self.state();
         let plan = &self.shared.plan;
-        let counts = plan.among.is_none_or(|such| such(path));
+        let counts = plan.among.is_none_or(|matches| matches(path));
         state.numbered += usize::from(counts);
         let n = state.numbered;
         let fault = plan.calls.get(&n).copied().or_else(|| self.random_fault(n)).filter(|_| counts);
@@ -239,6 +238,7 @@ impl Faults {
         (n, fault)
     }
 
+    /// Counts a watch event, and returns its fault.
     fn next_event(&self) -> Option<WatchFault> {
         let mut state = self.state();
         state.events += 1;
@@ -250,8 +250,8 @@ impl Faults {
         fault.filter(|f| *f != WatchFault::Delay || !state.let_go)
     }
 
-    /// Only then are lists held in memory, and remembered.
-    fn tampers_with_lists(&self) -> bool {
+    /// True if lists may be answered stale; only then are list responses recorded.
+    fn may_serve_stale_lists(&self) -> bool {
         let plan = &self.shared.plan;
         plan.stale_after.is_some() || plan.random.as_ref().is_some_and(|(_, rates)| rates.stale_lists > 0)
     }
@@ -282,7 +282,7 @@ impl Faults {
         self.state().dead
     }
 
-    /// Returns when the process has died.
+    /// Waits until the process has died.
     async fn death(&self) {
         wait_for(&self.shared.death, || self.is_dead()).await;
     }
@@ -292,18 +292,20 @@ impl Faults {
     }
 }
 
-async fn wait_for(bell: &Notify, rung: impl Fn() -> bool) {
+/// Waits until `condition` is true; checks it at every notification.
+async fn wait_for(notify: &Notify, condition: impl Fn() -> bool) {
     loop {
-        let mut listening = std::pin::pin!(bell.notified());
-        // Listening before looking: a ring between the two is not missed.
-        listening.as_mut().enable();
-        if rung() {
+        let mut notified = std::pin::pin!(notify.notified());
+        // Enabled before the check, so that a notification between the two is not missed.
+        notified.as_mut().enable();
+        if condition() {
             return;
         }
-        listening.await;
+        notified.await;
     }
 }
 
+/// The random decisions; each draws from its own generator.
 #[derive(Clone, Copy)]
 enum Draw {
     Call = 1,
@@ -312,8 +314,8 @@ enum Draw {
     List = 4,
 }
 
-/// Its own generator for every question: how the answers are ordered among tasks changes nothing.
-/// All three are hashed together, so that the answers to neighbouring seeds have nothing in common.
+/// Returns a separate generator for every decision, so that the order of tasks does not change the result.
+/// Hashes all three arguments together, so that neighbouring seeds give unrelated results.
 fn draw(seed: u64, what: Draw, n: usize) -> fastrand::Rng {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
@@ -333,20 +335,20 @@ mod tests {
     #[test]
     fn seeds_are_independent_and_keep_to_the_rate() {
         let rates = Rates { calls: 20, faults: vec![Fault::CONFLICT], ..Rates::default() };
-        let struck = |seed| {
+        let faulty_calls = |seed| {
             let faults = Faults::seeded(seed, rates.clone());
             (1..=256).filter(|n| faults.random_fault(*n).is_some()).collect::<Vec<_>>()
         };
 
-        let runs: Vec<Vec<usize>> = (0..400).map(struck).collect();
+        let runs: Vec<Vec<usize>> = (0..400).map(faulty_calls).collect();
 
-        // 256 calls at 20 of 1,000 are 5.12 strikes, with a deviation of 2.24; over 400 seeds the
-        // mean is within 0.45 of that but for once in 10,000.
+        // 256 calls at 20 of 1,000 get 5.12 faults, with a standard deviation of 2.24. Over 400 seeds
+        // the mean differs by more than 0.45 only once in 10,000.
         let counts: BTreeSet<usize> = runs.iter().map(Vec::len).collect();
         let total: u32 = runs.iter().map(|r| u32::try_from(r.len()).unwrap()).sum();
         let mean = f64::from(total) / 400.0;
         assert!((4.67..=5.57).contains(&mean), "{mean}");
-        assert!(counts.len() > 5, "some seeds strike seldom, some often: {counts:?}");
+        assert!(counts.len() > 5, "seeds should differ in their number of faults: {counts:?}");
         let distinct: BTreeSet<&Vec<usize>> = runs.iter().collect();
         assert!(distinct.len() > 380, "only {} of 400 seeds differ", distinct.len());
     }

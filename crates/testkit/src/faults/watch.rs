@@ -1,4 +1,4 @@
-//! Watch events that get lost, or come late.
+//! The response body of a watch that drops or delays events.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,15 +14,15 @@ use super::{Faults, WatchFault};
 
 type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A watch's body, cut into its lines; each line is an event and passes, waits or is dropped. A
-/// bookmark always passes: it tells of no object, and when it comes is the server's own affair.
+/// The body of a watch, split into lines. Each line is an event and passes, is held back or is dropped.
+/// Bookmarks always pass, because they carry no object and the server decides when to send them.
 pub(super) struct FaultyWatch {
     inner: AnyBody,
     faults: Faults,
-    /// Bytes of a line that has not ended yet.
+    /// The start of a line whose end has not arrived yet.
     partial: Vec<u8>,
     lines: VecDeque<Bytes>,
-    /// Set while an event waits to be let go.
+    /// A delayed event, and the future that completes when it is released.
     held: Option<(Bytes, Release)>,
     ended: bool,
 }
@@ -32,7 +32,8 @@ impl FaultyWatch {
         Self { inner, faults, partial: Vec::new(), lines: VecDeque::new(), held: None, ended: false }
     }
 
-    fn take_in(&mut self, data: &[u8]) {
+    /// Splits data into lines, and keeps an incomplete last line.
+    fn push(&mut self, data: &[u8]) {
         for part in data.split_inclusive(|b| *b == b'\n') {
             self.partial.extend_from_slice(part);
             if part.ends_with(b"\n") {
@@ -84,7 +85,7 @@ impl Body for FaultyWatch {
             match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        this.take_in(&data);
+                        this.push(&data);
                     }
                 }
                 Some(Err(e)) => return Poll::Ready(Some(Err(e))),

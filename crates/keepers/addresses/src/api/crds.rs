@@ -1,7 +1,7 @@
 //! The schemas of Spiderpool's resources, as far as Caretaker works on them, and the
 //! CustomResourceDefinitions made from them: for tests, and for clusters that have none.
 //!
-//! Of SpiderReservedIP and SpiderSubnet nothing is needed: neither says whose an address is.
+//! SpiderReservedIP and SpiderSubnet are not read: neither says which pod has an address.
 
 use kube::core::schema::StructuralSchemaRewriter;
 use schemars::generate::SchemaSettings;
@@ -9,13 +9,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{GROUP, VERSION};
+use super::{GROUP, Kind, VERSION};
 
 /// `spec` of a SpiderIPPool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PoolSpec {
-    /// The subnet its addresses are of.
+    /// The subnet of its addresses.
     #[schemars(required)]
     pub subnet: String,
     /// 4 or 6.
@@ -24,7 +24,7 @@ pub struct PoolSpec {
     /// Its addresses: single ones, and ranges such as `10.0.0.5-10.0.0.9`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<String>,
-    /// Those of them that are not given out.
+    /// Addresses among them that are not allocated.
     #[serde(rename = "excludeIPs", skip_serializing_if = "Vec::is_empty")]
     pub exclude_ips: Vec<String>,
     /// The gateway of that subnet.
@@ -36,25 +36,25 @@ pub struct PoolSpec {
     /// Which pods may use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_affinity: Option<Selector>,
-    /// Pods of which namespaces may use it.
+    /// The namespaces whose pods may use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_affinity: Option<Selector>,
-    /// The same by their names.
+    /// Their names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespace_name: Vec<String>,
-    /// Pods on which nodes may use it.
+    /// The nodes whose pods may use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<Selector>,
-    /// The same by their names.
+    /// Their names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_name: Vec<String>,
     /// Which network attachments may use it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub multus_name: Vec<String>,
-    /// Whether pods use it that name none.
+    /// True if pods that name no pool use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<bool>,
-    /// Whether it gives out no more addresses.
+    /// True if no more addresses of it are allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable: Option<bool>,
 }
@@ -62,13 +62,13 @@ pub struct PoolSpec {
 /// A route.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub dst: String,
-    /// Which way.
+    /// The gateway.
     pub gw: String,
 }
 
-/// A selector, which Caretaker only passes on.
+/// A selector. Caretaker does not read it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Map<String, Value>);
@@ -86,14 +86,14 @@ impl JsonSchema for Selector {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PoolStatus {
-    /// Which address is whose: a string that holds JSON, or in the older form a map.
+    /// Which pod has which address: a string that holds JSON, or in the older form a map.
     #[serde(rename = "allocatedIPs", skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "anything")]
     pub allocated_ips: Value,
-    /// How many those are.
+    /// The number of records in `allocatedIPs`.
     #[serde(rename = "allocatedIPCount", skip_serializing_if = "Option::is_none")]
     pub allocated_ip_count: Option<i64>,
-    /// How many addresses it has.
+    /// The number of its addresses.
     #[serde(rename = "totalIPCount", skip_serializing_if = "Option::is_none")]
     pub total_ip_count: Option<i64>,
 }
@@ -102,19 +102,19 @@ fn anything(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// `status` of a SpiderEndpoint, which has no `spec` and no subresource.
+/// `status` of a SpiderEndpoint, which has no `spec` and no status subresource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointStatus {
-    /// What the pod has now.
+    /// The current addresses of the pod.
     pub current: Current,
-    /// The kind of what owns the pod.
+    /// The kind of the pod's owner.
     pub owner_controller_type: String,
-    /// Its name.
+    /// The name of the owner.
     pub owner_controller_name: String,
 }
 
-/// What a pod has.
+/// The addresses of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Current {
@@ -124,37 +124,37 @@ pub struct Current {
     /// In the older form: the ID of its sandbox.
     #[serde(rename = "containerID", skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    /// The node it is on.
+    /// Its node.
     pub node: String,
     /// Its addresses, by interface.
-    pub ips: Vec<Allocation>,
+    pub ips: Vec<InterfaceIps>,
 }
 
 /// The addresses of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Allocation {
+pub struct InterfaceIps {
     /// The interface.
     pub interface: String,
-    /// With the length of its prefix.
+    /// The IPv4 address, with its prefix length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<String>,
-    /// With the length of its prefix.
+    /// The IPv6 address, with its prefix length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<String>,
-    /// Where the one is from.
+    /// The pool of the IPv4 address.
     #[serde(rename = "ipv4Pool", skip_serializing_if = "Option::is_none")]
     pub ipv4_pool: Option<String>,
-    /// Where the other is from.
+    /// The pool of the IPv6 address.
     #[serde(rename = "ipv6Pool", skip_serializing_if = "Option::is_none")]
     pub ipv6_pool: Option<String>,
-    /// The gateway of the one.
+    /// The gateway of the IPv4 address.
     #[serde(rename = "ipv4Gateway", skip_serializing_if = "Option::is_none")]
     pub ipv4_gateway: Option<String>,
-    /// The gateway of the other.
+    /// The gateway of the IPv6 address.
     #[serde(rename = "ipv6Gateway", skip_serializing_if = "Option::is_none")]
     pub ipv6_gateway: Option<String>,
-    /// Whether no default route is set.
+    /// True if no default route is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clean_gateway: Option<bool>,
     /// Its routes.
@@ -184,8 +184,8 @@ pub fn crds() -> [Value; 2] {
         { "name": "IPV6", "type": "string", "jsonPath": ".status.current.ips[0].ipv6" },
     ]);
     [
-        crd(&super::SOURCES[0], ["spiderippool", "sp"], &pool, &columns, true),
-        crd(&super::SOURCES[1], ["spiderendpoint", "se"], &endpoint, &owners, false),
+        crd(Kind::Pool, ["spiderippool", "sp"], &pool, &columns),
+        crd(Kind::Endpoint, ["spiderendpoint", "se"], &endpoint, &owners),
     ]
 }
 
@@ -197,13 +197,8 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.with_transform(StructuralSchemaRewriter).into_generator().into_root_schema_for::<T>()
 }
 
-fn crd(
-    resource: &caretaker_engine::api::Resource,
-    [singular, short]: [&str; 2],
-    properties: &Value,
-    columns: &Value,
-    status: bool,
-) -> Value {
+fn crd(kind: Kind, [singular, short]: [&str; 2], properties: &Value, columns: &Value) -> Value {
+    let (resource, is_pool) = (kind.resource(), kind == Kind::Pool);
     let mut version = json!({
         "name": VERSION,
         "served": true,
@@ -211,7 +206,8 @@ fn crd(
         "additionalPrinterColumns": columns,
         "schema": { "openAPIV3Schema": { "type": "object", "properties": properties } },
     });
-    if status {
+    // A pool is cluster-scoped and has a status subresource; an endpoint has neither.
+    if is_pool {
         version["subresources"] = json!({ "status": {} });
     }
     json!({
@@ -220,7 +216,7 @@ fn crd(
         "metadata": { "name": format!("{}.{GROUP}", resource.plural) },
         "spec": {
             "group": GROUP,
-            "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+            "scope": if is_pool { "Cluster" } else { "Namespaced" },
             "names": {
                 "kind": resource.kind,
                 "listKind": format!("{}List", resource.kind),

@@ -1,51 +1,51 @@
-//! Which addresses a pool has.
+//! The addresses of a pool.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The addresses of a pool: what `spec.ips` says, or the whole subnet where it says nothing.
+/// The addresses of a pool: `spec.ips`, or the whole subnet where that is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges {
     ips: Vec<(IpAddr, IpAddr)>,
     excluded: Vec<(IpAddr, IpAddr)>,
     subnet: Option<IpNet>,
-    /// What cannot be read of it: then nothing is known to be outside.
-    pub broken: Option<String>,
+    /// What cannot be read: then no address is known to be outside.
+    pub invalid: Option<String>,
 }
 
 impl Ranges {
-    /// Reads them: single addresses, and ranges such as `10.0.0.5-10.0.0.9`.
+    /// Reads single addresses, and ranges such as `10.0.0.5-10.0.0.9`.
     #[must_use]
-    pub fn read(subnet: &str, ips: &[String], excluded: &[String]) -> Self {
+    pub fn parse(subnet: &str, ips: &[String], excluded: &[String]) -> Self {
         let mut ranges = Self { subnet: subnet.parse().ok(), ..Self::default() };
         if ranges.subnet.is_none() {
-            ranges.broken = Some(format!("spec.subnet is {subnet:?}, which is no subnet such as 10.0.0.0/24"));
+            ranges.invalid = Some(format!("spec.subnet is {subnet:?}, which is not a subnet such as 10.0.0.0/24"));
         }
         for (texts, all, field) in [(ips, &mut ranges.ips, "ips"), (excluded, &mut ranges.excluded, "excludeIPs")] {
             for text in texts {
-                if let Some(range) = range(text) {
+                if let Some(range) = parse_range(text) {
                     all.push(range);
                 } else {
-                    let why = "which is no address and no range such as 10.0.0.5-10.0.0.9";
-                    ranges.broken = Some(format!("spec.{field} has {text:?}, {why}"));
+                    let why = "which is neither an address nor a range such as 10.0.0.5-10.0.0.9";
+                    ranges.invalid = Some(format!("spec.{field} has {text:?}, {why}"));
                 }
             }
         }
         ranges
     }
 
-    /// Whether an address is one of the pool's. What was excluded later may still be held.
+    /// True if the pool has this address. One that was excluded later may still be allocated.
     #[must_use]
-    pub fn has(&self, ip: IpAddr) -> bool {
-        if self.broken.is_some() {
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        if self.invalid.is_some() {
             return true;
         }
         let inside = self.subnet.is_some_and(|subnet| subnet.contains(&ip));
         inside && (self.ips.is_empty() || self.ips.iter().any(|(from, to)| *from <= ip && ip <= *to))
     }
 
-    /// How many addresses it can give.
+    /// The number of addresses that can be allocated.
     #[must_use]
     pub fn size(&self) -> u128 {
         let whole = self.subnet.map(|subnet| (subnet.network(), subnet.broadcast()));
@@ -54,7 +54,7 @@ impl Ranges {
     }
 }
 
-fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
+fn parse_range(text: &str) -> Option<(IpAddr, IpAddr)> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     let (from, to): (IpAddr, IpAddr) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
     (from <= to && from.is_ipv4() == to.is_ipv4()).then_some((from, to))
@@ -96,33 +96,33 @@ mod tests {
 
     fn ranges(ips: &[&str], excluded: &[&str]) -> Ranges {
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
-        Ranges::read("10.0.0.0/24", &texts(ips), &texts(excluded))
+        Ranges::parse("10.0.0.0/24", &texts(ips), &texts(excluded))
     }
 
     #[rstest]
     #[case::in_a_range(&["10.0.0.5-10.0.0.9"], "10.0.0.9", true)]
     #[case::a_single_one(&["10.0.0.5"], "10.0.0.5", true)]
-    #[case::beside_it(&["10.0.0.5-10.0.0.9"], "10.0.0.10", false)]
+    #[case::next_to_it(&["10.0.0.5-10.0.0.9"], "10.0.0.10", false)]
     #[case::of_another_subnet(&["10.0.1.5"], "10.0.1.5", false)]
     #[case::of_the_other_family(&["10.0.0.5"], "fd00::5", false)]
     #[case::no_ranges_are_the_subnet(&[], "10.0.0.77", true)]
-    #[case::nonsense_excludes_nobody(&["ten"], "10.9.9.9", true)]
+    #[case::unreadable_ranges_exclude_nothing(&["ten"], "10.9.9.9", true)]
     fn an_address_is_in_its_pool(#[case] ips: &[&str], #[case] ip: &str, #[case] inside: bool) {
-        assert_eq!(ranges(ips, &[]).has(ip.parse().unwrap()), inside);
+        assert_eq!(ranges(ips, &[]).contains(ip.parse().unwrap()), inside);
     }
 
     #[test]
-    fn its_size_is_what_it_can_give() {
+    fn its_size_is_the_number_of_addresses_that_can_be_allocated() {
         assert_eq!(ranges(&["10.0.0.5-10.0.0.9", "10.0.0.8-10.0.0.10"], &["10.0.0.6", "10.0.0.200"]).size(), 5);
         assert_eq!(ranges(&[], &[]).size(), 256);
-        assert_eq!(Ranges::read("fd00::/64", &[], &[]).size(), 1 << 64);
+        assert_eq!(Ranges::parse("fd00::/64", &[], &[]).size(), 1 << 64);
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_unreadable_range_is_named() {
         assert_eq!(
-            ranges(&["10.0.0.9-10.0.0.5"], &[]).broken.unwrap(),
-            "spec.ips has \"10.0.0.9-10.0.0.5\", which is no address and no range such as 10.0.0.5-10.0.0.9"
+            ranges(&["10.0.0.9-10.0.0.5"], &[]).invalid.unwrap(),
+            "spec.ips has \"10.0.0.9-10.0.0.5\", which is neither an address nor a range such as 10.0.0.5-10.0.0.9"
         );
     }
 }

@@ -1,27 +1,27 @@
-//! What tells one pod from another of the same name.
+//! What distinguishes a pod from another one of the same name.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-/// The uid of an object. Nearly all are UUIDs, and there are hundreds of thousands of them: those are
-/// kept as sixteen bytes.
+/// The uid of an object. Nearly all are UUIDs, and there are hundreds of thousands of them: a UUID is kept
+/// as sixteen bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Uid {
     /// The bytes of a UUID in its usual form.
     Uuid([u8; 16]),
     /// Anything else.
-    Odd(Box<str>),
+    Other(Box<str>),
 }
 
-/// Where the dashes of a UUID stand.
+/// The positions of the dashes in a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 impl Uid {
-    /// Reads it; whatever it is, [`fmt::Display`] writes the same.
+    /// Parses any text; [`fmt::Display`] writes the same text.
     #[must_use]
-    pub fn read(text: &str) -> Self {
-        Self::uuid(text).map_or_else(|| Self::Odd(text.into()), Self::Uuid)
+    pub fn parse(text: &str) -> Self {
+        Self::uuid(text).map_or_else(|| Self::Other(text.into()), Self::Uuid)
     }
 
     fn uuid(text: &str) -> Option<[u8; 16]> {
@@ -47,13 +47,13 @@ impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const HEX: [u8; 16] = *b"0123456789abcdef";
         let bytes = match self {
-            Self::Odd(text) => return f.write_str(text),
+            Self::Other(text) => return f.write_str(text),
             Self::Uuid(bytes) => bytes,
         };
         let mut text = [b'-'; 36];
         let mut at = 0;
         for byte in bytes {
-            // A dash stands only where the digits of a byte would begin.
+            // A dash is only where the digits of a byte would begin.
             at += usize::from(DASHES.contains(&at));
             text[at] = HEX[usize::from(byte >> 4)];
             text[at + 1] = HEX[usize::from(byte & 15)];
@@ -78,7 +78,7 @@ impl<'de> Deserialize<'de> for Uid {
                 f.write_str("a uid")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Uid, E> {
-                Ok(Uid::read(text))
+                Ok(Uid::parse(text))
             }
         }
         deserializer.deserialize_str(Text)
@@ -87,19 +87,19 @@ impl<'de> Deserialize<'de> for Uid {
 
 impl Default for Uid {
     fn default() -> Self {
-        Self::Odd(Box::default())
+        Self::Other(Box::default())
     }
 }
 
-/// Which pod of that name a record is of.
+/// Which pod of that name a record belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// The one with this uid.
+    /// The pod with this uid.
     Pod(Uid),
-    /// The one whose sandbox has this ID: the older form, which knows no uid.
+    /// The pod whose sandbox has this ID: the older form, which has no uid.
     Container(Box<str>),
     /// The record does not say.
-    Unsaid,
+    Unknown,
 }
 
 impl fmt::Display for Identity {
@@ -107,7 +107,7 @@ impl fmt::Display for Identity {
         match self {
             Self::Pod(uid) => uid.fmt(f),
             Self::Container(id) => f.write_str(id),
-            Self::Unsaid => Ok(()),
+            Self::Unknown => Ok(()),
         }
     }
 }
@@ -119,15 +119,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_read_is_written(text in any::<String>(), bytes in any::<[u8; 16]>()) {
-            prop_assert_eq!(Uid::read(&text).to_string(), text);
+        fn what_is_parsed_is_written_back(text in any::<String>(), bytes in any::<[u8; 16]>()) {
+            prop_assert_eq!(Uid::parse(&text).to_string(), text);
             let uuid = Uid::Uuid(bytes).to_string();
-            prop_assert_eq!(Uid::read(&uuid), Uid::Uuid(bytes));
+            prop_assert_eq!(Uid::parse(&uuid), Uid::Uuid(bytes));
         }
 
         #[test]
-        fn nor_do_two_that_look_alike_become_one(text in "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-fA-F]{12}") {
-            prop_assert_eq!(Uid::read(&text).to_string(), text);
+        fn two_uids_that_differ_in_case_stay_different(text in "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-fA-F]{12}") {
+            prop_assert_eq!(Uid::parse(&text).to_string(), text);
         }
     }
 }

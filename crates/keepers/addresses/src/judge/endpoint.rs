@@ -1,126 +1,128 @@
-//! When an endpoint goes: after the records of its pod. That of a StatefulSet's pod or of a virtual
-//! machine goes before them, because Spiderpool gives the next pod of that name what its endpoint says,
-//! whether there is a record or not.
+//! Endpoints: an endpoint is deleted after the records of its pod. One that reserves addresses is deleted
+//! before them, because Spiderpool gives its addresses to the next pod of that name, with or without a
+//! record.
 
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
 
-use super::{Found, SETTLE};
+use super::{Found, POD_WATCH_LAG, Rule};
 use crate::act::Action;
-use crate::subject::{Endpoint, Keeps, Owner, Pod, Subject, World};
+use crate::subject::{Endpoint, PodState, RetainedBy, Subject, World};
+
+/// How long an endpoint may be ahead of its record, because each kind has its own watch.
+const RECORD_WATCH_LAG: SignedDuration = SignedDuration::from_secs(30);
 
 fn endpoint(subject: &Subject) -> Option<&Endpoint> {
     if let Subject::Endpoint(endpoint) = subject { Some(endpoint) } else { None }
 }
 
-/// Whether the pod of that name is another one than the endpoint speaks of.
+/// True if the pod of that name is not the endpoint's pod.
 fn is_stale(endpoint: &Endpoint) -> bool {
     endpoint.holder.pod.as_ref().is_some_and(|pod| !endpoint.holder.endpoint_is_of(pod))
 }
 
-/// Whether it gives the next pod of its name what it says, so that it goes before the records.
-fn promises(endpoint: &Endpoint) -> bool {
-    endpoint.holder.endpoint.as_ref().is_some_and(|row| row.owner != Owner::Other)
+/// True if it reserves its addresses for the next pod of its name, and so is deleted before the records.
+fn reserves_ips(endpoint: &Endpoint) -> bool {
+    endpoint.holder.endpoint.as_ref().is_some_and(|state| state.reserves_ips())
 }
 
 fn runs_without_record(endpoint: &Endpoint) -> bool {
-    let runs = |pod: &Pod| !pod.ips.is_empty() && pod.deletion.is_none() && !pod.phase.is_over();
+    let runs = |pod: &PodState| !pod.ips.is_empty() && !pod.is_ending();
     endpoint.records == 0 && !is_stale(endpoint) && endpoint.holder.pod.as_deref().is_some_and(runs)
+}
+
+/// Since when this rule has matched; now, if it matches for the first time.
+fn since(endpoint: &Endpoint, rule: Rule, now: Timestamp) -> Timestamp {
+    endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
 }
 
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let holder = &endpoint.holder;
-    // Somebody uses addresses of which no pool knows: that is told, whoever wants the pod.
+    // A pod uses addresses that no pool knows: that is reported, whatever wants the pod.
     if runs_without_record(endpoint) {
         return None;
     }
-    match &holder.kept_by {
-        Some(Keeps::Machine) => return Some(RuleMatch::nothing("its virtual machine lives")),
-        Some(Keeps::Set { name, .. }) => return Some(RuleMatch::nothing(format!("StatefulSet {name} wants its pod"))),
+    match &holder.retained_by {
+        Some(RetainedBy::Vm) => return Some(RuleMatch::nothing("its virtual machine exists")),
+        Some(RetainedBy::StatefulSet { name, .. }) => {
+            return Some(RuleMatch::nothing(format!("StatefulSet {name} wants its pod")));
+        }
         None => {}
     }
     let pod = holder.pod.as_ref()?;
-    // A new pod of a StatefulSet takes its endpoint over.
-    if is_stale(endpoint) && !pod.of_a_set {
+    // A recreated pod of a StatefulSet takes over the endpoint.
+    if is_stale(endpoint) && !pod.in_stateful_set {
         return None;
     }
-    let over = pod.deletion.is_some() || pod.phase.is_over();
-    let told = pod.ips.is_empty() || endpoint.records > 0;
-    (!over && told).then(|| RuleMatch::nothing(format!("pod {} is {}", holder.key, pod.phase.name())))
+    let reported = pod.ips.is_empty() || endpoint.records > 0;
+    (!pod.is_ending() && reported).then(|| RuleMatch::nothing(format!("pod {} is {}", holder.key, pod.phase.name())))
 }
 
-pub(super) fn records_not_known(subject: &Subject, _: &World, _: Timestamp) -> Found {
+pub(super) fn records_unreadable(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    (endpoint.unreadable && !promises(endpoint))
-        .then(|| RuleMatch::nothing("the records of a pool cannot be read; there may be some of its pod"))
+    (endpoint.unreadable_pools && !reserves_ips(endpoint))
+        .then(|| RuleMatch::nothing("the records of a pool cannot be read; its pod may have some there"))
 }
 
-pub(super) fn records_go_first(subject: &Subject, _: &World, _: Timestamp) -> Found {
+pub(super) fn waiting_for_records(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    (endpoint.records > 0 && !promises(endpoint))
-        .then(|| RuleMatch::nothing(format!("there are {} records of its pod", endpoint.records)))
+    (endpoint.records > 0 && !reserves_ips(endpoint))
+        .then(|| RuleMatch::nothing(format!("its pod has {} records", endpoint.records)))
 }
 
-pub(super) fn not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
+pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    let settled = endpoint.sighted.is_some_and(|sighting| sighting.rule == "EndpointAbandoned");
+    let settled = endpoint.sighting.is_some_and(|sighting| sighting.rule == Rule::EndpointAbandoned);
     if endpoint.holder.pod.is_some() || endpoint.holder.absent || settled || !world.leads {
         return None;
     }
-    let until = time::saturating_add(since(endpoint, "EndpointNotSeenYet", now), SETTLE);
-    (now <= until).then(|| RuleMatch::wait(until, Action::Remove, "no pod of its name was seen"))
+    let until = time::saturating_add(since(endpoint, Rule::EndpointNotSeenYet, now), POD_WATCH_LAG);
+    (now <= until).then(|| RuleMatch::wait(until, Action::DeleteEndpoint, "no pod of its name was seen yet"))
 }
 
 pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
+    let key = &endpoint.holder.key;
     let because = match &endpoint.holder.pod {
-        None if endpoint.records > 0 => format!("there is no pod {}; its records follow", endpoint.holder.key),
-        None => format!("there is no pod {}, and no record of it", endpoint.holder.key),
-        Some(_) if is_stale(endpoint) => format!("pod {} is another one now", endpoint.holder.key),
+        None if endpoint.records > 0 => format!("there is no pod {key}; its records are released next"),
+        None => format!("there is no pod {key}, and no record of it"),
+        Some(_) if is_stale(endpoint) => format!("pod {key} is another one now"),
         Some(_) => return None,
     };
-    Some(RuleMatch::act(Action::Remove, since(endpoint, "EndpointAbandoned", now), because))
+    Some(RuleMatch::act(Action::DeleteEndpoint, since(endpoint, Rule::EndpointAbandoned, now), because))
 }
 
-pub(super) fn over(subject: &Subject, world: &World, now: Timestamp) -> Found {
+pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let pod = endpoint.holder.pod.as_ref()?;
-    let going = pod.deletion.filter(|_| world.policy.terminating).map(|at| time::saturating_add(at, world.policy.delay));
-    let Some(until) = pod.over_at(&world.policy).into_iter().chain(going).min() else {
-        let terminating = pod.deletion.is_some();
-        return terminating.then(|| RuleMatch::nothing("its pod is Terminating; the settings leave such pods alone"));
+    let deletion = pod.deletion.filter(|_| world.policy.release_terminating);
+    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
+    let Some(until) = pod.release_at(&world.policy).into_iter().chain(deleted).min() else {
+        let because = "its pod is Terminating; the settings leave such pods alone";
+        return pod.deletion.is_some().then(|| RuleMatch::nothing(because));
     };
+    let key = &endpoint.holder.key;
     let because = if endpoint.records > 0 {
-        format!("pod {} is over; its records follow", endpoint.holder.key)
+        format!("pod {key} is finished or terminating; its records are released next")
     } else {
-        format!("pod {} is {} and has no record any more", endpoint.holder.key, pod.phase.name())
+        format!("pod {key} is {} and has no record any more", pod.phase.name())
     };
     if !world.leads {
-        return Some(RuleMatch::nothing(format!("{because}; the leader sees to it")));
+        return Some(RuleMatch::nothing(format!("{because}; the leader deletes it")));
     }
-    Some(if now > until {
-        RuleMatch::act(Action::Remove, until, because)
-    } else {
-        RuleMatch::wait(until, Action::Remove, because)
-    })
+    Some(RuleMatch::act_after(until, Action::DeleteEndpoint, now, because))
 }
-
-/// How long an endpoint may be ahead of the record, as the two come by different watches.
-const APART: SignedDuration = SignedDuration::from_secs(30);
 
 pub(super) fn without_record(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let because = format!("pod {} runs, but no pool has a record of it", endpoint.holder.key);
-    let until = time::saturating_add(since(endpoint, "EndpointWithoutRecord", now), APART);
     if !world.leads {
         return Some(RuleMatch::nothing(because));
     }
+    let until = time::saturating_add(since(endpoint, Rule::EndpointWithoutRecord, now), RECORD_WATCH_LAG);
     if now <= until {
-        return Some(RuleMatch::wait(until, Action::Tell, because));
+        return Some(RuleMatch::wait(until, Action::Warn, because));
     }
-    Some(RuleMatch::refuse(None, format!("{because}: its addresses can be given to somebody else; restart the pod")))
-}
-
-fn since(endpoint: &Endpoint, rule: &'static str, now: Timestamp) -> Timestamp {
-    endpoint.sighted.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+    let because = format!("{because}: its addresses can be allocated to another pod; restart the pod");
+    Some(RuleMatch::refuse(None, because))
 }

@@ -1,54 +1,85 @@
-//! The collector of the model: it judges, reads, looks and writes, and may be interrupted in between.
+//! The collector of the model: it judges, reads the pool, reads what surrounds it, and writes. It may be
+//! interrupted in between. It confirms as the engine does: live reads are put on an extract of the cache,
+//! and the same rule must ask for the same action again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caretaker_addresses::Addresses;
-use caretaker_addresses::act::confirm;
-use caretaker_addresses::judge::SUSPECTED;
-use caretaker_addresses::observe::{Home, Observation};
+use caretaker_addresses::api::{Kind, ordinal};
+use caretaker_addresses::judge::Rule;
+use caretaker_addresses::observe::{AddressCache, Key};
 use caretaker_addresses::subject::World;
-use caretaker_core::{Keeper as _, time};
-use caretaker_engine::keep::{Due, Index as _};
-use serde_json::Value;
+use caretaker_core::{Keeper as _, RuleId, RuleSet as _, Timestamp, time};
+use caretaker_engine::PlannedAction;
+use caretaker_engine::cache::Cache as _;
 
 use super::Model;
 use crate::objects;
 
-/// What the collector is about: what was judged, and what was read of the pool since.
+type Planned = PlannedAction<Addresses>;
+
+/// What the collector is working on: what was judged, and what was read since.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    due: Vec<Due<Addresses>>,
-    read: Option<(u64, Value)>,
-    looked: Option<Observation>,
-    /// Addresses that somebody who comes back under the same name must find again, when it was looked.
+    planned: Vec<Planned>,
+    extract: AddressCache,
+    /// The version of the pool that was read.
+    read: Option<u64>,
+    looked: bool,
+    /// Addresses that a recreated pod must find again, when it was looked at.
     expected: BTreeSet<IpAddr>,
 }
 
+/// True if the same rule asks for the same action again.
+fn is_confirmed(extract: &AddressCache, planned: &Planned, now: Timestamp) -> bool {
+    let keeper = Addresses::default();
+    let Some(live) = extract.subjects_for(&planned.key).pop() else { return false };
+    let again = Rule::judge(&live, &World::default(), now);
+    keeper.subject_ref(&live).uid == keeper.subject_ref(&planned.subject).uid
+        && again.rule == planned.verdict.rule
+        && again.next.pending_action() == Some(&planned.action)
+}
+
+/// True if nothing but the record can change the verdict.
+fn is_lasting(planned: &Planned) -> bool {
+    let holder = Addresses::default().relation_key(&planned.subject).unwrap_or_default().to_owned();
+    let is_suspicion = matches!(planned.verdict.rule, RuleId::Keeper(rule) if rule.is_suspicion());
+    !holder.contains("db-") && !is_suspicion
+}
+
 impl Model {
-    /// Judges everything, as far as it is known.
+    /// Judges every subject of the cache.
     pub fn judge(&mut self) {
-        self.batch = Batch::default();
-        for home in self.index.homes() {
-            let subject = objects::subject(&self.index, &home);
-            let now = time::saturating_add(self.now, self.ahead);
-            let verdict = Addresses::judge(&subject, &World::default(), now);
-            self.index.judged(&subject, &verdict, now);
+        let now = time::saturating_add(self.now, self.ahead);
+        let mut planned = Vec::new();
+        for key in self.cache.keys() {
+            let subject = objects::subject(&self.cache, &key);
+            let verdict = objects::judge_and_record(&mut self.cache, &key, now);
             if let Some(action) = verdict.next.pending_action().copied() {
-                self.batch.due.push(Due { subject, verdict, action });
+                planned.push(Planned { key, subject, verdict, action });
             }
         }
+        let extract = self.cache.extract(&planned.iter().map(|planned| planned.key.clone()).collect());
+        self.batch = Batch { planned, extract, ..Batch::default() };
     }
 
+    /// Reads the pool.
     pub fn read(&mut self) {
-        self.batch.read = Some((self.pool_version, self.pool()));
+        let pool = self.pool();
+        objects::apply(&mut self.batch.extract, &[pool]);
+        self.batch.read = Some(self.pool_version);
     }
 
+    /// Reads pods, endpoints and sets.
     pub fn look(&mut self) {
         if self.batch.read.is_some() {
-            self.batch.looked = Some(objects::seen(&self.objects()));
+            let mut extract = std::mem::take(&mut self.batch.extract);
+            self.look_at(self.batch.planned.iter(), &mut extract);
+            self.batch.extract = extract;
+            self.batch.looked = true;
             let comes_back = |ip: &IpAddr, key: &str| match self.pods.get(key) {
-                Some(pod) => pod.of_a_set && pod.told.is_empty() && self.promises(key, ip),
+                Some(pod) => pod.in_set && pod.reported.is_empty() && self.reserves(key, ip),
                 None => true,
             };
             let expected = self.records.iter().filter(|(ip, (key, _))| self.wants(key) && comes_back(ip, key));
@@ -56,44 +87,57 @@ impl Model {
         }
     }
 
+    /// Live reads by name: an object that does not exist is deleted from the extract.
+    fn look_at<'a>(&self, planned: impl Iterator<Item = &'a Planned>, extract: &mut AddressCache) {
+        let holders: BTreeSet<&str> = planned.filter_map(|planned| Some(&*planned.subject.holder()?.key)).collect();
+        let live = self.objects();
+        let is = |object: &serde_json::Value, kind: Kind, key: &str| {
+            let meta = &object["metadata"];
+            let name = format!("{}/{}", meta["namespace"].as_str().unwrap(), meta["name"].as_str().unwrap());
+            object["kind"] == kind.name() && name == key
+        };
+        for holder in holders {
+            let set = ordinal(holder).map(|(set, _)| (Kind::StatefulSet, set));
+            let names = [(Kind::Endpoint, holder)].into_iter().chain(set).chain([(Kind::Pod, holder)]);
+            for (kind, key) in names {
+                match live.iter().find(|object| is(object, kind, key)) {
+                    Some(object) => objects::apply(extract, std::slice::from_ref(object)),
+                    None => objects::delete_named(extract, kind, key),
+                }
+            }
+        }
+    }
+
     /// Writes what is confirmed, on condition that the pool is what was read; reads it again otherwise.
     pub fn write(&mut self) {
-        let Batch { due, read, looked, expected } = std::mem::take(&mut self.batch);
-        let (Some((version, pool)), Some(mut index)) = (read, looked) else { return };
-        objects::add(&mut index, &[pool]);
-        let (addresses, endpoints): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|due| !matches!(caretaker_addresses::home(&due.subject), Home::Endpoint(_)));
-        // By the earlier of the two clocks, as the API server tells its own.
+        let Batch { planned, mut extract, read, looked, expected } = std::mem::take(&mut self.batch);
+        let (Some(version), true) = (read, looked) else { return };
+        let (endpoints, mut addresses): (Vec<_>, Vec<_>) =
+            planned.into_iter().partition(|planned| matches!(planned.key, Key::Endpoint(_)));
+        // By the earlier of the two clocks, because the API server sends its own.
         let now = self.now.min(time::saturating_add(self.now, self.ahead));
-        let sure = |index: &Observation, due: &Due<Addresses>| confirm(index, due, &World::default(), now).is_ok();
-        let mut addresses: Vec<_> = addresses.into_iter().filter(|due| sure(&index, due)).collect();
+        addresses.retain(|planned| is_confirmed(&extract, planned, now));
         if version != self.pool_version {
-            objects::add(&mut index, &[self.pool()]);
-            let mut again = objects::seen(&self.objects());
-            objects::add(&mut again, &[self.pool()]);
-            // Whoever may come back, or is only suspected, is looked at again.
-            let key = |due: &Due<Addresses>| Addresses::bond(&due.subject).unwrap_or_default().to_owned();
-            let lasts = |due: &Due<Addresses>| !key(due).contains("db-") && !SUSPECTED.contains(&due.verdict.rule);
-            addresses.retain(|due| sure(if lasts(due) { &index } else { &again }, due));
+            objects::apply(&mut extract, &[self.pool()]);
+            self.look_at(addresses.iter().filter(|planned| !is_lasting(planned)), &mut extract);
+            addresses.retain(|planned| is_confirmed(&extract, planned, now));
         }
-        let gone: BTreeSet<IpAddr> = addresses
+        let released: BTreeSet<IpAddr> = addresses
             .iter()
-            .filter_map(|due| match caretaker_addresses::home(&due.subject) {
-                Home::Address(_, ip) => Some(ip),
-                _ => None,
-            })
+            .filter_map(|planned| if let Key::Address(_, ip) = planned.key { Some(ip) } else { None })
             .collect();
-        if !gone.is_empty() {
-            self.released += gone.len();
-            self.lost = gone.intersection(&expected).next().map(|ip| format!("{ip} of {:?}", self.records[ip]));
-            self.records.retain(|ip, _| !gone.contains(ip));
+        if !released.is_empty() {
+            self.released += released.len();
+            self.lost = released.intersection(&expected).next().map(|ip| format!("{ip} of {:?}", self.records[ip]));
+            self.records.retain(|ip, _| !released.contains(ip));
             self.write_pool();
         }
-        for due in endpoints {
-            let live = objects::seen(&self.objects());
-            if confirm(&live, &due, &World::default(), time::saturating_add(self.now, self.ahead)).is_ok() {
-                let Home::Endpoint(key) = caretaker_addresses::home(&due.subject) else { continue };
-                self.remove_endpoint(&key);
+        for planned in endpoints {
+            let mut extract = self.cache.extract(&[planned.key.clone()].into());
+            self.look_at([&planned].into_iter(), &mut extract);
+            if is_confirmed(&extract, &planned, time::saturating_add(self.now, self.ahead)) {
+                let Key::Endpoint(key) = &planned.key else { continue };
+                self.delete_endpoint(key);
             }
         }
     }

@@ -1,31 +1,31 @@
-//! A small cluster of the mind: pods that come and go, an allocator in the manner of Spiderpool's, and
-//! watches that tell of everything late and each kind by itself.
+//! A model of a small cluster: pods that are created and deleted, an allocator that works as Spiderpool's,
+//! and a watch for each kind that delivers late.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 mod collector;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use caretaker_addresses::observe::Observation;
+use caretaker_addresses::api::Kind;
+use caretaker_addresses::observe::AddressCache;
 use caretaker_core::{SignedDuration, Timestamp, time};
-use caretaker_engine::keep::Index as _;
 use serde_json::{Value, json};
 
-use crate::objects::{self, PodExt as _, manifest};
+use crate::objects::{self, PodExt as _};
 use collector::Batch;
 
-pub const KINDS: [&str; 4] = ["SpiderIPPool", "SpiderEndpoint", "Pod", "StatefulSet"];
+pub const KINDS: [Kind; 4] = [Kind::Pool, Kind::Endpoint, Kind::Pod, Kind::StatefulSet];
 
 /// A pod as the API has it.
 #[derive(Debug, Clone)]
 pub struct Pod {
     pub uid: String,
-    of_a_set: bool,
+    in_set: bool,
     phase: &'static str,
-    /// What its status says.
-    told: Vec<IpAddr>,
+    /// The addresses in its status.
+    reported: Vec<IpAddr>,
     deletion: Option<Timestamp>,
     finished: Option<Timestamp>,
     grace: i64,
@@ -35,7 +35,7 @@ pub struct Pod {
 struct Endpoint {
     uid: String,
     pod: String,
-    of_a_set: bool,
+    in_set: bool,
     ips: Vec<IpAddr>,
 }
 
@@ -53,13 +53,14 @@ pub struct Model {
     pool_version: u64,
     endpoints: BTreeMap<String, Endpoint>,
     pub sets: BTreeMap<String, i64>,
-    /// What really uses which addresses, by the uid of the pod.
+    /// The addresses that are really in use, by the uid of the pod.
     pub live: BTreeMap<String, (String, Vec<IpAddr>)>,
-    wires: BTreeMap<&'static str, VecDeque<(bool, Value)>>,
-    index: Observation,
+    /// What each watch has not delivered yet: true if the object exists.
+    watches: BTreeMap<Kind, VecDeque<(bool, Value)>>,
+    cache: AddressCache,
     batch: Batch,
     pub released: usize,
-    /// A pod of a StatefulSet that comes back does not find its address.
+    /// A recreated pod of a StatefulSet does not find its address.
     lost: Option<String>,
 }
 
@@ -77,8 +78,8 @@ impl Model {
             endpoints: BTreeMap::new(),
             sets: BTreeMap::new(),
             live: BTreeMap::new(),
-            wires: KINDS.map(|kind| (kind, VecDeque::new())).into(),
-            index: Observation::default(),
+            watches: KINDS.map(|kind| (kind, VecDeque::new())).into(),
+            cache: AddressCache::default(),
             batch: Batch::default(),
             released: 0,
             lost: None,
@@ -87,13 +88,13 @@ impl Model {
         model
     }
 
-    fn tell(&mut self, kind: &'static str, is: bool, mut object: Value) {
+    fn publish(&mut self, kind: Kind, exists: bool, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        if kind == "SpiderIPPool" {
+        if kind == Kind::Pool {
             self.pool_version = self.version;
         }
-        self.wires.get_mut(kind).unwrap().push_back((is, object));
+        self.watches.get_mut(&kind).unwrap().push_back((exists, object));
     }
 
     fn pool(&self) -> Value {
@@ -105,37 +106,37 @@ impl Model {
 
     fn write_pool(&mut self) {
         let pool = self.pool();
-        self.tell("SpiderIPPool", true, pool);
+        self.publish(Kind::Pool, true, pool);
     }
 
     fn pod_object(&self, key: &str, pod: &Pod) -> Value {
-        let told: Vec<String> = pod.told.iter().map(ToString::to_string).collect();
-        let told: Vec<&str> = told.iter().map(String::as_str).collect();
-        let mut object = objects::pod(key, &pod.uid, &told)
+        let ips: Vec<String> = pod.reported.iter().map(ToString::to_string).collect();
+        let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+        let mut object = objects::pod(key, &pod.uid, &ips)
             .with("/status/phase", json!(pod.phase))
             .with("/spec/terminationGracePeriodSeconds", json!(pod.grace))
             .with("/metadata/creationTimestamp", json!(objects::now().to_string()));
-        if pod.of_a_set {
-            object = object.of_a_set();
+        if pod.in_set {
+            object = object.in_stateful_set();
         }
         if let Some(at) = pod.deletion {
             object = object.terminating(at);
         }
         if pod.finished.is_some() {
-            object = object.over(pod.phase, pod.finished);
+            object = object.finished(pod.phase, pod.finished);
         }
         object.with("/metadata/resourceVersion", json!(self.version.to_string()))
     }
 
-    fn tell_pod(&mut self, key: &str) {
+    fn publish_pod(&mut self, key: &str) {
         let object = self.pod_object(key, &self.pods[key]);
-        self.tell("Pod", true, object);
+        self.publish(Kind::Pod, true, object);
     }
 
     fn endpoint_object(key: &str, endpoint: &Endpoint) -> Value {
         let ips: Vec<String> = endpoint.ips.iter().map(ToString::to_string).collect();
         let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
-        let make = if endpoint.of_a_set { objects::set_endpoint } else { objects::endpoint };
+        let make = if endpoint.in_set { objects::set_endpoint } else { objects::endpoint };
         make(key, &endpoint.pod, &ips).with("/metadata/uid", json!(endpoint.uid))
     }
 
@@ -144,30 +145,30 @@ impl Model {
         objects::uid(self.uids)
     }
 
-    /// A pod is made; its name is free.
-    pub fn create(&mut self, key: &str, of_a_set: bool, grace: i64) {
+    /// Creates a pod, if its name is free.
+    pub fn create(&mut self, key: &str, in_set: bool, grace: i64) {
         if self.pods.contains_key(key) {
             return;
         }
         let uid = self.uid();
-        let pod = Pod { uid, of_a_set, phase: "Pending", told: Vec::new(), deletion: None, finished: None, grace };
+        let pod = Pod { uid, in_set, phase: "Pending", reported: Vec::new(), deletion: None, finished: None, grace };
         self.pods.insert(key.to_owned(), pod);
-        self.tell_pod(key);
+        self.publish_pod(key);
     }
 
     fn free(&self) -> Option<IpAddr> {
         (1..=self.size).map(|i| IpAddr::V4(Ipv4Addr::new(10, 0, 0, i))).find(|ip| !self.records.contains_key(ip))
     }
 
-    /// The plugin gives a pod its address; one of a StatefulSet gets back what it had.
+    /// The plugin allocates an address to a pod; a pod of a StatefulSet gets the previous one back.
     pub fn allocate(&mut self, key: &str) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
         if pod.deletion.is_some() || pod.phase != "Pending" || self.live.contains_key(&pod.uid) {
             return;
         }
-        // Spiderpool gives it what its endpoint says, and updates the record if there is one.
-        let had = self.endpoints.get(key).filter(|_| pod.of_a_set).and_then(|e| e.ips.first().copied());
-        // Where no address is free, it finds one that was its own.
+        // Spiderpool allocates what the endpoint reserves, and updates the record if there is one.
+        let had = self.endpoints.get(key).filter(|_| pod.in_set).and_then(|e| e.ips.first().copied());
+        // Where no address is free, it finds a record of its own.
         let own = || self.records.iter().find(|(_, (_, uid))| *uid == pod.uid).map(|(ip, _)| *ip);
         let Some(ip) = had.or_else(|| self.free()).or_else(own) else { return };
         if had.is_none() || self.records.contains_key(&ip) {
@@ -177,7 +178,7 @@ impl Model {
         self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
     }
 
-    /// All that it takes until a pod runs.
+    /// Everything until a pod runs.
     pub fn start(&mut self, key: &str) {
         self.allocate(key);
         self.write_endpoint(key);
@@ -185,7 +186,7 @@ impl Model {
     }
 
     /// A second interface gets an address that is never used.
-    pub fn allocate_in_vain(&mut self, key: &str) {
+    pub fn allocate_unused(&mut self, key: &str) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
         if let Some(ip) = self.free().filter(|_| self.live.contains_key(&pod.uid)) {
             self.records.insert(ip, (key.to_owned(), pod.uid));
@@ -193,29 +194,29 @@ impl Model {
         }
     }
 
-    /// The endpoint follows.
+    /// The plugin writes the endpoint.
     pub fn write_endpoint(&mut self, key: &str) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
         let Some((_, ips)) = self.live.get(&pod.uid).cloned() else { return };
-        let known = self.endpoints.get(key).filter(|_| pod.of_a_set).map(|e| e.uid.clone());
-        // One of another pod stands in the way, as it does with Spiderpool.
+        let known = self.endpoints.get(key).filter(|_| pod.in_set).map(|e| e.uid.clone());
+        // An endpoint of another pod blocks it, as it does with Spiderpool.
         if known.is_none() && self.endpoints.get(key).is_some_and(|e| e.pod != pod.uid) {
             return;
         }
         let uid = known.unwrap_or_else(|| self.uid());
-        let endpoint = Endpoint { uid, pod: pod.uid, of_a_set: pod.of_a_set, ips };
+        let endpoint = Endpoint { uid, pod: pod.uid, in_set: pod.in_set, ips };
         let object = Self::endpoint_object(key, &endpoint);
         self.endpoints.insert(key.to_owned(), endpoint);
-        self.tell("SpiderEndpoint", true, object);
+        self.publish(Kind::Endpoint, true, object);
     }
 
-    /// The kubelet tells what runs.
+    /// The kubelet reports the pod as running.
     pub fn report(&mut self, key: &str) {
         let Some(pod) = self.pods.get_mut(key) else { return };
         let Some((_, ips)) = self.live.get(&pod.uid) else { return };
         if pod.phase == "Pending" {
-            (pod.phase, pod.told) = ("Running", ips.clone());
-            self.tell_pod(key);
+            (pod.phase, pod.reported) = ("Running", ips.clone());
+            self.publish_pod(key);
         }
     }
 
@@ -223,32 +224,32 @@ impl Model {
         let now = self.now;
         let Some(pod) = self.pods.get_mut(key).filter(|pod| pod.deletion.is_none()) else { return };
         pod.deletion = Some(time::saturating_add(now, SignedDuration::from_secs(pod.grace)));
-        self.tell_pod(key);
+        self.publish_pod(key);
     }
 
-    /// Its containers have ended and it is gone; `gives_back` if the plugin was asked and could.
-    pub fn end(&mut self, key: &str, gives_back: bool) {
+    /// Its containers have ended and it is gone; `releases` if the plugin was called and succeeded.
+    pub fn end(&mut self, key: &str, releases: bool) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
         self.live.remove(&pod.uid);
-        let kept = pod.of_a_set && self.wants(key);
-        if gives_back && !kept {
+        let retained = pod.in_set && self.wants(key);
+        if releases && !retained {
             let before = self.records.len();
             self.records.retain(|_, (_, uid)| *uid != pod.uid);
             if self.records.len() < before {
                 self.write_pool();
             }
             if self.endpoints.get(key).is_some_and(|e| e.pod == pod.uid) {
-                self.remove_endpoint(key);
+                self.delete_endpoint(key);
             }
         }
         let object = self.pod_object(key, &pod);
         self.pods.remove(key);
-        self.tell("Pod", false, object);
+        self.publish(Kind::Pod, false, object);
     }
 
-    fn remove_endpoint(&mut self, key: &str) {
+    fn delete_endpoint(&mut self, key: &str) {
         let endpoint = self.endpoints.remove(key).unwrap();
-        self.tell("SpiderEndpoint", false, Self::endpoint_object(key, &endpoint));
+        self.publish(Kind::Endpoint, false, Self::endpoint_object(key, &endpoint));
     }
 
     pub fn finish(&mut self, key: &str) {
@@ -257,12 +258,12 @@ impl Model {
         (pod.phase, pod.finished) = ("Succeeded", Some(now));
         let uid = pod.uid.clone();
         self.live.remove(&uid);
-        self.tell_pod(key);
+        self.publish_pod(key);
     }
 
     pub fn scale(&mut self, set: &str, replicas: i64) {
         self.sets.insert(set.to_owned(), replicas);
-        self.tell("StatefulSet", true, objects::set(set, replicas));
+        self.publish(Kind::StatefulSet, true, objects::set(set, replicas));
     }
 
     fn wants(&self, key: &str) -> bool {
@@ -270,13 +271,13 @@ impl Model {
         ordinal.parse::<i64>().is_ok_and(|ordinal| self.sets.get(set).is_some_and(|replicas| ordinal < *replicas))
     }
 
-    /// Whether the endpoint gives this address to the next pod of its name.
-    fn promises(&self, key: &str, ip: &IpAddr) -> bool {
-        self.endpoints.get(key).is_some_and(|endpoint| endpoint.of_a_set && endpoint.ips.contains(ip))
+    /// True if the endpoint reserves this address for the next pod of its name.
+    fn reserves(&self, key: &str, ip: &IpAddr) -> bool {
+        self.endpoints.get(key).is_some_and(|endpoint| endpoint.in_set && endpoint.ips.contains(ip))
     }
 
-    /// The controller of StatefulSets makes who is missing and deletes who is too many.
-    pub fn follow_sets(&mut self) {
+    /// The controller of StatefulSets creates missing pods and deletes surplus ones.
+    pub fn reconcile_sets(&mut self) {
         for (set, replicas) in self.sets.clone() {
             for ordinal in 0..8 {
                 let key = format!("{set}-{ordinal}");
@@ -285,7 +286,7 @@ impl Model {
         }
     }
 
-    /// Time passes; whoever was to be gone by now is not alive any more.
+    /// Time passes; a pod past its deletion timestamp does not run any more.
     pub fn advance(&mut self, seconds: i64) {
         self.now = time::saturating_add(self.now, SignedDuration::from_secs(seconds));
         for pod in self.pods.values().filter(|pod| pod.deletion.is_some_and(|at| at <= self.now)) {
@@ -293,11 +294,14 @@ impl Model {
         }
     }
 
-    pub fn deliver(&mut self, kind: &str, count: usize) {
-        let wire = self.wires.get_mut(kind).unwrap();
-        for (is, object) in wire.drain(..count.min(wire.len())).collect::<Vec<_>>() {
-            let object = manifest(&object);
-            if is { self.index.add(kind, &object) } else { self.index.remove(kind, &object) }
+    pub fn deliver(&mut self, kind: Kind, count: usize) {
+        let watch = self.watches.get_mut(&kind).unwrap();
+        for (exists, object) in watch.drain(..count.min(watch.len())).collect::<Vec<_>>() {
+            if exists {
+                objects::apply(&mut self.cache, &[object]);
+            } else {
+                objects::delete(&mut self.cache, &object);
+            }
         }
     }
 
@@ -309,30 +313,33 @@ impl Model {
 
     fn objects(&self) -> Vec<Value> {
         let mut all: Vec<Value> = self.pods.iter().map(|(key, pod)| self.pod_object(key, pod)).collect();
-        all.extend(self.endpoints.iter().map(|(key, endpoint)| Self::endpoint_object(key, endpoint)));
+        for (key, endpoint) in &self.endpoints {
+            let object = Self::endpoint_object(key, endpoint);
+            all.push(object.with("/metadata/resourceVersion", json!(self.version.to_string())));
+        }
         all.extend(self.sets.iter().map(|(set, replicas)| objects::set(set, *replicas)));
         all
     }
 
-    /// A new process begins with lists.
+    /// A new process starts with lists.
     pub fn restart(&mut self) {
         self.batch = Batch::default();
-        self.wires.values_mut().for_each(VecDeque::clear);
-        self.index = Observation::default();
+        self.watches.values_mut().for_each(VecDeque::clear);
+        self.cache = AddressCache::default();
         for kind in KINDS {
-            self.index.begin(kind);
+            objects::start_list(&mut self.cache, kind);
         }
         let objects = [vec![self.pool()], self.objects()].concat();
-        objects::add(&mut self.index, &objects);
+        objects::apply(&mut self.cache, &objects);
         for kind in KINDS {
-            self.index.complete(kind);
+            objects::finish_list(&mut self.cache, kind);
         }
     }
 
-    /// What must never be: an address in use that the pool does not know as that pod's.
+    /// What must never happen: an address in use without a record of its pod.
     pub fn wrong(&self) -> Option<String> {
         if let Some(lost) = &self.lost {
-            return Some(format!("it was to be found again: {lost}"));
+            return Some(format!("a recreated pod must find it again: {lost}"));
         }
         let mut users: BTreeMap<IpAddr, &str> = BTreeMap::new();
         for (uid, (key, ips)) in &self.live {
@@ -348,22 +355,22 @@ impl Model {
         None
     }
 
-    /// Records that nobody needs.
+    /// Records that no pod needs.
     pub fn leaked(&self) -> Vec<String> {
         let is_needed = |ip: &IpAddr, key: &str, uid: &str| match self.pods.get(key) {
             Some(pod) if pod.uid == uid && pod.deletion.is_none() && pod.finished.is_none() => {
-                // Who has told no addresses proves nothing about this one.
-                pod.told.is_empty() || pod.told.contains(ip)
+                // A pod that has reported no addresses proves nothing.
+                pod.reported.is_empty() || pod.reported.contains(ip)
             }
-            // A pod that was made anew and has no addresses yet may get this one back.
-            Some(pod) if pod.uid != uid => pod.of_a_set && pod.told.is_empty() && self.promises(key, ip),
+            // A recreated pod that has no addresses yet may get this one back.
+            Some(pod) if pod.uid != uid => pod.in_set && pod.reported.is_empty() && self.reserves(key, ip),
             _ => self.wants(key),
         };
         let leaked = self.records.iter().filter(|(ip, (key, uid))| !is_needed(ip, key, uid));
         leaked.map(|(ip, (key, uid))| format!("{ip} of {key} ({uid})")).collect()
     }
 
-    /// Nothing more happens; the collector goes on for a few minutes.
+    /// Nothing else happens; the collector runs for a few minutes.
     pub fn settle(&mut self) {
         self.ahead = SignedDuration::ZERO;
         for _ in 0..30 {

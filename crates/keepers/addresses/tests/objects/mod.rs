@@ -1,15 +1,20 @@
-//! Objects as the API server would hand them out, and what is made of them.
+//! Objects as the API server returns them, and the cache that is made of them.
 
-#![allow(dead_code, reason = "not every test needs all of them")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
 
 use caretaker_addresses::Addresses;
-use caretaker_addresses::act::Action;
-use caretaker_addresses::observe::{Home, Manifest, Observation};
+use caretaker_addresses::api::Kind;
+use caretaker_addresses::judge::Rule;
+use caretaker_addresses::observe::{AddressCache, Key};
 use caretaker_addresses::subject::{Subject, World};
-use caretaker_core::{Keeper as _, SignedDuration, Timestamp, Verdict};
-use caretaker_engine::keep::Index as _;
+use caretaker_core::{Keeper as _, RuleSet as _, SignedDuration, Timestamp, VerdictOf};
+use caretaker_engine::cache::Cache as _;
+use caretaker_engine::decode::Document;
+use caretaker_engine::source::{Change, Delivered, ObjectId, SourceRef};
+use caretaker_engine::sources::Sources;
 use serde_json::{Map, Value, json};
 
 /// The time of most tests.
@@ -21,7 +26,7 @@ pub fn at(seconds: i64) -> Timestamp {
     now() + SignedDuration::from_secs(seconds)
 }
 
-/// A uid that tells which one it is.
+/// A uid with this number.
 pub fn uid(number: u32) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
@@ -57,11 +62,11 @@ pub fn pod(key: &str, uid: &str, ips: &[&str]) -> Value {
     })
 }
 
-/// What a pod becomes.
+/// Changes to a pod.
 pub trait PodExt {
     fn terminating(self, at: Timestamp) -> Value;
-    fn over(self, phase: &str, finished: Option<Timestamp>) -> Value;
-    fn of_a_set(self) -> Value;
+    fn finished(self, phase: &str, at: Option<Timestamp>) -> Value;
+    fn in_stateful_set(self) -> Value;
     fn with(self, pointer: &str, value: Value) -> Value;
 }
 
@@ -71,16 +76,16 @@ impl PodExt for Value {
         self
     }
 
-    fn over(mut self, phase: &str, finished: Option<Timestamp>) -> Value {
+    fn finished(mut self, phase: &str, at: Option<Timestamp>) -> Value {
         self["status"]["phase"] = json!(phase);
-        if let Some(finished) = finished {
-            let terminated = json!({ "exitCode": 0, "finishedAt": finished.to_string() });
+        if let Some(at) = at {
+            let terminated = json!({ "exitCode": 0, "finishedAt": at.to_string() });
             self["status"]["containerStatuses"] = json!([{ "state": { "terminated": terminated } }]);
         }
         self
     }
 
-    fn of_a_set(mut self) -> Value {
+    fn in_stateful_set(mut self) -> Value {
         let name = self["metadata"]["name"].as_str().unwrap().rsplit_once('-').unwrap().0.to_owned();
         self["metadata"]["ownerReferences"] = json!([{ "kind": "StatefulSet", "name": name, "controller": true }]);
         self
@@ -94,7 +99,7 @@ impl PodExt for Value {
     }
 }
 
-/// An endpoint of a pod of no owner.
+/// An endpoint of a pod of a Deployment.
 pub fn endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     let mut metadata = meta(key);
     metadata["uid"] = json!(format!("uid-of-{key}"));
@@ -113,7 +118,7 @@ pub fn endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     })
 }
 
-/// The same for a pod of a StatefulSet.
+/// An endpoint of a pod of a StatefulSet.
 pub fn set_endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     let set = key.rsplit_once('/').unwrap().1.rsplit_once('-').unwrap().0.to_owned();
     endpoint(key, pod_uid, ips)
@@ -125,7 +130,7 @@ pub fn set(key: &str, replicas: i64) -> Value {
     json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta(key), "spec": { "replicas": replicas } })
 }
 
-pub fn machine(key: &str) -> Value {
+pub fn vm_instance(key: &str) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": meta(key),
         "spec": {}, "status": { "phase": "Running" },
@@ -140,40 +145,76 @@ pub fn node(name: &str, ready: bool) -> Value {
     })
 }
 
-pub fn manifest(object: &Value) -> Manifest {
-    serde_json::from_value(object.clone()).unwrap()
+static SOURCES: LazyLock<Arc<Sources<AddressCache>>> = LazyLock::new(|| Sources::of(&Addresses::default()));
+
+/// An object as its source delivers it, from a file or a watch.
+pub fn decode(object: &Value) -> Delivered<AddressCache> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let decoded = SOURCES.decode(text("apiVersion"), text("kind"), Document::Value(object));
+    decoded.unwrap_or_else(|| panic!("nothing reads {object}")).unwrap()
 }
 
-/// Takes objects in as they are.
-pub fn add(index: &mut Observation, objects: &[Value]) {
+pub fn source(kind: Kind) -> SourceRef {
+    SourceRef { id: kind.source(), resource: Some(Arc::new(kind.resource())) }
+}
+
+pub fn start_list(cache: &mut AddressCache, kind: Kind) {
+    cache.update(&source(kind), Change::Init);
+}
+
+pub fn finish_list(cache: &mut AddressCache, kind: Kind) {
+    cache.update(&source(kind), Change::InitDone);
+}
+
+/// Delivers objects as they are.
+pub fn apply(cache: &mut AddressCache, objects: &[Value]) {
     for object in objects {
-        index.add(object["kind"].as_str().unwrap(), &manifest(object));
+        let (source, change) = decode(object);
+        cache.update(&source, change);
     }
 }
 
-/// What was seen at once.
-pub fn seen(objects: &[Value]) -> Observation {
-    let mut index = Observation::default();
-    add(&mut index, objects);
-    index
+/// Delivers the deletion of an object.
+pub fn delete(cache: &mut AddressCache, object: &Value) {
+    let (source, change) = decode(object);
+    let (Change::Apply(caretaker_engine::Observed { id, .. }) | Change::Delete(id)) = change else {
+        panic!("no object: {object}")
+    };
+    cache.update(&source, Change::Delete(id));
 }
 
-pub fn address(pool: &str, ip: &str) -> Home {
-    Home::Address(pool.into(), ip.parse::<IpAddr>().unwrap())
+/// The deletion of whatever has this name.
+pub fn delete_named(cache: &mut AddressCache, kind: Kind, key: &str) {
+    let (namespace, name) = key.split_once('/').unwrap();
+    let id = ObjectId { namespace: Some(namespace.to_owned()), ..ObjectId::named(name) };
+    cache.update(&source(kind), Change::Delete(id));
 }
 
-pub fn subject(index: &Observation, home: &Home) -> Subject {
-    index.at_home(home).pop().unwrap_or_else(|| panic!("there is no {home:?}"))
+/// A cache of these objects, as from files.
+pub fn cache_of(objects: &[Value]) -> AddressCache {
+    let mut cache = AddressCache::default();
+    apply(&mut cache, objects);
+    cache
 }
 
-pub fn judge(index: &Observation, home: &Home, now: Timestamp) -> Verdict<Action> {
-    Addresses::judge(&subject(index, home), &World::default(), now)
+pub fn address(pool: &str, ip: &str) -> Key {
+    Key::Address(pool.into(), ip.parse::<IpAddr>().unwrap())
 }
 
-/// Judges, and takes note of it, as the loop does.
-pub fn look(index: &mut Observation, home: &Home, now: Timestamp) -> Verdict<Action> {
-    let subject = subject(index, home);
-    let verdict = Addresses::judge(&subject, &World::default(), now);
-    index.judged(&subject, &verdict, now);
+pub fn subject(cache: &AddressCache, key: &Key) -> Subject {
+    cache.subjects_for(key).pop().unwrap_or_else(|| panic!("there is no {key:?}"))
+}
+
+pub fn judge(cache: &AddressCache, key: &Key, now: Timestamp) -> VerdictOf<Addresses> {
+    Rule::judge(&subject(cache, key), &World::default(), now)
+}
+
+/// Judges, and records the verdict, as the planner does.
+pub fn judge_and_record(cache: &mut AddressCache, key: &Key, now: Timestamp) -> VerdictOf<Addresses> {
+    let mut subject = subject(cache, key);
+    let verdict = Rule::judge(&subject, &World::default(), now);
+    if Addresses::default().record_verdict(&mut subject, &verdict, now) {
+        cache.remember(key, &subject);
+    }
     verdict
 }

@@ -1,5 +1,5 @@
-//! A small allocator in the manner of Spiderpool's agent: it reads a pool, and writes it back on
-//! condition that nobody else has; it tries again as long as somebody has.
+//! A small allocator that works as Spiderpool's agent: it reads a pool, writes it on condition of its
+//! resourceVersion, and tries again after a conflict.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,32 @@ use serde_json::{Map, Value, json};
 use super::Corner;
 use crate::objects;
 
-/// What really uses which address, by the uid of the pod.
+/// The addresses that are really in use, by the uid of the pod.
 #[derive(Debug, Default)]
 pub struct Cni {
-    /// Holder and address of each pod that lives.
+    /// Name and address of each running pod.
     pub live: BTreeMap<String, (String, String)>,
     pub conflicts: usize,
 }
 
 impl Cni {
-    /// Gives a pod an address of the pool. One of a StatefulSet gets what its endpoint says, and its record
-    /// is brought up to date if there is one: that is how Spiderpool does it. Any other gets one that is
-    /// free; `None`: there is none.
+    /// Allocates an address to a pod; `None` if there is none. As Spiderpool does it, a pod of a StatefulSet
+    /// gets what its endpoint reserves, and its record is updated if there is one. Any other pod gets a free
+    /// address.
     pub async fn add(&mut self, corner: &Corner, key: &str, uid: &str, free: &[String]) -> Option<String> {
-        let of_a_set = api::ordinal(key).is_some();
+        let in_set = api::ordinal(key).is_some();
         loop {
             let endpoint = self.endpoint(corner, key).await;
-            let had = endpoint.as_ref().filter(|_| of_a_set).and_then(|e| {
+            let reserved = endpoint.as_ref().filter(|_| in_set).and_then(|e| {
                 let ip = e.data["status"]["current"]["ips"][0]["ipv4"].as_str()?;
                 Some(ip.split('/').next()?.to_owned())
             });
             let ip = self.write(corner, |records| {
                 let own = || records.iter().find(|(_, record)| record["podUid"] == uid).map(|(ip, _)| ip.clone());
                 let any = || free.iter().find(|ip| !records.contains_key(*ip)).cloned();
-                // Where no address is free, it finds one that was its own.
-                let ip = had.clone().or_else(any).or_else(own)?;
-                if had.is_none() || records.contains_key(&ip) {
+                // Where no address is free, it finds a record of its own.
+                let ip = reserved.clone().or_else(any).or_else(own)?;
+                if reserved.is_none() || records.contains_key(&ip) {
                     records.insert(ip.clone(), json!({ "pod": key, "podUid": uid }));
                 }
                 Some(ip)
@@ -46,7 +46,7 @@ impl Cni {
                 continue;
             }
             let taken = self.live.values().find(|(_, theirs)| *theirs == ip);
-            assert_eq!(taken, None, "{key} gets {ip}, which somebody has who lives");
+            assert_eq!(taken, None, "{key} gets {ip}, which a running pod has");
             self.live.insert(uid.to_owned(), (key.to_owned(), ip.clone()));
             return Some(ip);
         }
@@ -57,8 +57,8 @@ impl Cni {
         corner.endpoints_in(namespace).get_opt(name).await.unwrap()
     }
 
-    /// The endpoint follows the record, if it is still what was read; false if the whole must be done
-    /// again, because a collector is removing the one before.
+    /// Writes the endpoint after the record, if it is still what was read; false if everything must be done
+    /// again, because a collector deletes the previous endpoint.
     async fn write_endpoint(
         &mut self,
         corner: &Corner,
@@ -89,14 +89,14 @@ impl Cni {
         }
     }
 
-    /// The pod is gone, and its node has not said so to anybody.
-    pub fn dies(&mut self, uid: &str) {
+    /// The pod is gone, and its node has released nothing.
+    pub fn lose(&mut self, uid: &str) {
         self.live.remove(uid);
     }
 
-    /// The node of a pod gives back what it has.
+    /// The node of a pod releases its addresses.
     pub async fn del(&mut self, corner: &Corner, key: &str, uid: &str) {
-        self.dies(uid);
+        self.lose(uid);
         self.write(corner, |records| {
             records.retain(|_, record| record["podUid"] != uid);
             Some(())
@@ -105,14 +105,14 @@ impl Cni {
         let (namespace, name) = key.split_once('/').unwrap();
         let endpoints = corner.endpoints_in(namespace);
         if self.endpoint(corner, key).await.is_some_and(|e| e.data["status"]["current"]["uid"] == uid) {
-            // The collector may have been quicker.
+            // The collector may have been faster.
             let _ = endpoints.delete(name, &DeleteParams::default()).await;
             let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
             let _ = endpoints.patch(name, &PatchParams::default(), &patch).await;
         }
     }
 
-    /// Changes the records, on condition that they are what was read; as often as it takes.
+    /// Changes the records on condition of the resourceVersion, until there is no conflict.
     async fn write<T>(
         &mut self,
         corner: &Corner,
@@ -137,7 +137,7 @@ impl Cni {
         }
     }
 
-    /// Every pod that lives is recorded with its address.
+    /// Checks that every running pod has a record of its address.
     pub async fn check(&self, corner: &Corner) {
         let records = corner.records().await;
         for (uid, (key, ip)) in &self.live {

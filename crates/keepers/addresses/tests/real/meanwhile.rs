@@ -1,61 +1,47 @@
 //! A client during whose calls something else happens.
 //!
-//! A race that matters once in a million times is not waited for: it is made to happen every time.
+//! The test does not wait for a race: it makes it happen every time.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::DATE;
-use http::{HeaderValue, Request, Response};
+use http::Request;
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
-use tower::util::MapResponseLayer;
 use tower::{BoxError, Layer, Service};
 
-type SimulatedEvent = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Does = Arc<dyn Fn(&str, &str) -> Option<SimulatedEvent> + Send + Sync>;
+type Event = Pin<Box<dyn Future<Output = ()> + Send>>;
+type OnCall = Arc<dyn Fn(&str, &str) -> Option<Event> + Send + Sync>;
 
-/// After a call was answered, and before the answer is known, whatever `does` says for its method and
-/// path is done.
-pub fn client(config: Config, does: impl Fn(&str, &str) -> Option<SimulatedEvent> + Send + Sync + 'static) -> Client {
-    ClientBuilder::try_from(config).unwrap().with_layer(&Meanwhile(Arc::new(does))).with_layer(&late()).build()
+/// A client that runs what `on_call` returns for method and path of a call, after the API server has
+/// answered and before the caller gets the answer.
+pub fn client(config: Config, on_call: impl Fn(&str, &str) -> Option<Event> + Send + Sync + 'static) -> Client {
+    ClientBuilder::try_from(config).unwrap().with_layer(&Meanwhile(Arc::new(on_call))).build()
 }
 
-/// A client of an API server on which it is later than in any test: the time of a test is the test's.
-pub fn client_later(config: Config) -> Client {
-    ClientBuilder::try_from(config).unwrap().with_layer(&late()).build()
-}
-
-fn late<B>() -> MapResponseLayer<impl FnMut(Response<B>) -> Response<B> + Clone> {
-    MapResponseLayer::new(|mut answer: Response<B>| {
-        answer.headers_mut().insert(DATE, HeaderValue::from_static("Thu, 01 Jan 2099 00:00:00 GMT"));
-        answer
-    })
-}
-
-/// Something that happens.
-pub fn happens(what: impl Future<Output = ()> + Send + 'static) -> Option<SimulatedEvent> {
+/// Something that happens during a call.
+pub fn event(what: impl Future<Output = ()> + Send + 'static) -> Option<Event> {
     Some(Box::pin(what))
 }
 
-struct Meanwhile(Does);
+struct Meanwhile(OnCall);
 
 impl<S> Layer<S> for Meanwhile {
-    type Service = Meant<S>;
+    type Service = Observed<S>;
 
-    fn layer(&self, inner: S) -> Meant<S> {
-        Meant { inner, does: self.0.clone() }
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed { inner, on_call: self.0.clone() }
     }
 }
 
-struct Meant<S> {
+struct Observed<S> {
     inner: S,
-    does: Does,
+    on_call: OnCall,
 }
 
-impl<S> Service<Request<Body>> for Meant<S>
+impl<S> Service<Request<Body>> for Observed<S>
 where
     S: Service<Request<Body>, Error = BoxError>,
     S::Future: Send + 'static,
@@ -70,7 +56,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let event = (self.does)(request.method().as_str(), request.uri().path());
+        let event = (self.on_call)(request.method().as_str(), request.uri().path());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;

@@ -1,23 +1,20 @@
-//! A pool and namespaces of a test's own on a real API server, and what people and others do there.
+//! A pool and namespaces of a test's own on a real API server, and what users and controllers do there.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod cni;
 pub mod follow;
 pub mod meanwhile;
+mod rounds;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_addresses::Addresses;
-use caretaker_addresses::act::Undone;
-use caretaker_addresses::api::{self, ENDPOINT, POOL};
-use caretaker_addresses::subject::{Policy, Subject, World};
-use caretaker_core::limits::Ledger;
+use caretaker_addresses::api::{self, Kind};
+use caretaker_addresses::subject::{Policy, Subject};
+use caretaker_core::limits::Limits;
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::keep::{Due, Ended, Index as _, Keep as _, observe};
-use caretaker_engine::pass::Pass;
-use caretaker_engine::round::Rounds;
 use caretaker_testkit::make::{Scaled, mk_pod, mk_stateful_set};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -32,10 +29,12 @@ use tokio::sync::OnceCell;
 
 use crate::objects;
 
-/// What the API server needs for its part; more is a fault and not a slow machine.
+pub use rounds::*;
+
+/// Longer than the API server takes on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Later than anything that is made here.
+/// Later than anything that is created here.
 pub fn later() -> Timestamp {
     "2036-01-10T00:00:00Z".parse().unwrap()
 }
@@ -44,21 +43,18 @@ pub fn seconds(count: i64) -> SignedDuration {
     SignedDuration::from_secs(count)
 }
 
-/// A namespace and the pool of the same name, and whatever else begins with that name.
+/// A namespace and the pool of the same name, and everything else whose name starts with that name.
 pub struct Corner {
     pub client: Client,
     pub name: String,
-    pub pass: Pass<Addresses>,
+    pub keeper: Arc<Addresses>,
+    pub limits: Limits,
+    /// Judges as the leader.
+    pub leads: bool,
     cluster: &'static Cluster,
 }
 
-/// Spiderpool's resources, as the API server is asked for them.
-pub fn kind(kind: &str) -> ApiResource {
-    let plural = api::resource(kind).plural;
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(api::GROUP, api::VERSION, kind), plural)
-}
-
-/// Spiderpool's resources are served from now on.
+/// Installs Spiderpool's resources.
 async fn install(client: &Client) {
     let crd = ApiResource::from_gvk(&GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));
     let crds: Api<DynamicObject> = Api::all_with(client.clone(), &crd);
@@ -74,8 +70,8 @@ async fn install(client: &Client) {
         .await
         .unwrap();
     }
-    for served in [POOL, ENDPOINT] {
-        let all: Api<DynamicObject> = Api::all_with(client.clone(), &kind(served));
+    for served in [Kind::Pool, Kind::Endpoint] {
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &served.resource());
         until("the resource to be served", LIMIT, async || {
             Ok(all.list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string()))
         })
@@ -95,35 +91,41 @@ fn bare(mut object: Value) -> Value {
 pub type Record<'a> = (&'a str, &'a str, &'a str);
 
 impl Corner {
-    /// Without controllers, as most tests want it.
+    /// On a cluster without controllers, as most tests need it.
     pub async fn new(name: &str) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         Self::on(caretaker_testkit::shared_without_controllers(), &INSTALLED, name).await
     }
 
-    /// With controllers: what is owned goes with its owner.
+    /// On a cluster with controllers: objects are deleted with their owner.
     pub async fn controlled(name: &str) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         Self::on(caretaker_testkit::shared(), &INSTALLED, name).await
     }
 
-    /// The same corner, by a client of somebody else's.
+    /// The same corner with another client.
     pub async fn again(name: &str) -> Self {
         let cluster = caretaker_testkit::shared_without_controllers();
-        let client = meanwhile::client_later(cluster.admin_config().await.unwrap());
-        Self { client, name: name.to_owned(), pass: Pass::default(), cluster }
+        Self::of(cluster, cluster.client().await.unwrap(), name)
+    }
+
+    fn of(cluster: &'static Cluster, client: Client, name: &str) -> Self {
+        let (keeper, limits) = (Arc::new(Addresses::default()), Limits::default());
+        Self { client, name: name.to_owned(), keeper, limits, leads: true, cluster }
     }
 
     async fn on(cluster: &'static Cluster, installed: &OnceCell<()>, name: &str) -> Self {
-        let client = meanwhile::client_later(cluster.admin_config().await.unwrap());
+        let client = cluster.client().await.unwrap();
         installed.get_or_init(|| install(&client)).await;
         cluster.namespace(name).await.unwrap();
-        Self { client, name: name.to_owned(), pass: Pass::default(), cluster }
+        Self::of(cluster, client, name)
     }
 
-    /// Judged by these settings.
-    pub fn by(mut self, change: impl FnOnce(&mut Policy)) -> Self {
-        change(&mut self.pass.world.policy);
+    /// The same with other settings.
+    pub fn with_policy(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = self.keeper.policy;
+        change(&mut policy);
+        self.keeper = Arc::new(Addresses::new(policy));
         self
     }
 
@@ -152,29 +154,29 @@ impl Corner {
     }
 
     pub fn pools(&self) -> Api<DynamicObject> {
-        Api::all_with(self.client.clone(), &kind(POOL))
+        Api::all_with(self.client.clone(), &Kind::Pool.resource())
     }
 
     pub fn endpoints_in(&self, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, &kind(ENDPOINT))
+        Api::namespaced_with(self.client.clone(), namespace, &Kind::Endpoint.resource())
     }
 
     pub fn pods_in(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pool of the test with these records, which are really there.
+    /// Creates the pool of the test with these records, and checks that they are there.
     pub async fn pool(&self, records: &[Record<'_>]) {
         self.pool_named(&self.name, records).await;
         assert_eq!(self.held().await, records.iter().map(|r| r.0.to_owned()).collect::<Vec<_>>());
     }
 
     pub async fn pool_named(&self, name: &str, records: &[Record<'_>]) {
-        self.make_pool(objects::pool(name, records)).await;
+        self.create_pool(objects::pool(name, records)).await;
     }
 
-    /// A pool as it is written here, with its status.
-    pub async fn make_pool(&self, pool: Value) {
+    /// Creates a pool with its status.
+    pub async fn create_pool(&self, pool: Value) {
         let mut pool = bare(pool);
         pool["metadata"]["finalizers"] = json!([api::FINALIZER]);
         let object: DynamicObject = serde_json::from_value(pool.clone()).unwrap();
@@ -182,14 +184,14 @@ impl Corner {
         self.write_status(&object.name_any(), pool["status"].clone()).await;
     }
 
-    /// Somebody writes the status of a pool, whatever it is.
+    /// Writes the status of a pool.
     pub async fn write_status(&self, pool: &str, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         self.pools().patch_status(pool, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Somebody puts records into the pool of the test, and counts them.
-    pub async fn leak(&self, records: &[Record<'_>]) {
+    /// Adds records to the pool of the test, and sets its count.
+    pub async fn add_records(&self, records: &[Record<'_>]) {
         let mut all = self.records().await;
         all.extend(records.iter().map(|(ip, pod, uid)| ((*ip).to_owned(), json!({ "pod": pod, "podUid": uid }))));
         let count = all.len();
@@ -205,7 +207,7 @@ impl Corner {
         self.status_of(&self.name).await
     }
 
-    /// What stands in the pool of the test, by address.
+    /// The records of the pool of the test, by address.
     pub async fn records(&self) -> Map<String, Value> {
         match &self.status().await["allocatedIPs"] {
             Value::String(text) => serde_json::from_str(text).unwrap(),
@@ -214,7 +216,7 @@ impl Corner {
         }
     }
 
-    /// The addresses that are held, in the order of their text; the count says the same.
+    /// The addresses that are allocated, in the order of their text; checks the count.
     pub async fn held(&self) -> Vec<String> {
         let status = self.status().await;
         let held: Vec<String> = self.records().await.keys().cloned().collect();
@@ -222,14 +224,14 @@ impl Corner {
         held
     }
 
-    /// The endpoint of a pod, with the finalizer that Spiderpool gives it.
+    /// Creates an endpoint, with Spiderpool's finalizer.
     pub async fn endpoint(&self, endpoint: Value) {
         let object: DynamicObject = serde_json::from_value(bare(endpoint)).unwrap();
         let namespace = object.namespace().unwrap();
         self.endpoints_in(&namespace).create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// Somebody edits an endpoint in the namespace of the test.
+    /// Changes an endpoint in the namespace of the test.
     pub async fn edit_endpoint(&self, name: &str, patch: Value) {
         let endpoints = self.endpoints_in(&self.name);
         endpoints.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
@@ -245,12 +247,12 @@ impl Corner {
         all.iter().map(ResourceExt::name_any).collect()
     }
 
-    /// A pod that runs on a node with this address, as its kubelet would tell; returns its uid.
+    /// Creates a pod that runs with these addresses, as its kubelet would report it; returns its uid.
     pub async fn run(&self, key: &str, ips: &[&str]) -> String {
         self.run_as(key, ips, |_| {}).await
     }
 
-    /// The same, with changes to the object that is made.
+    /// The same, with changes to the object.
     pub async fn run_as(&self, key: &str, ips: &[&str], change: impl FnOnce(&mut Pod)) -> String {
         let uid = self.create(key, |pod| {
             pod.spec.get_or_insert_default().node_name = Some("node-1".to_owned());
@@ -258,11 +260,11 @@ impl Corner {
         });
         let uid = uid.await;
         let all: Vec<Value> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
-        self.tell(key, json!({ "phase": "Running", "podIP": ips.first(), "podIPs": all })).await;
+        self.report(key, json!({ "phase": "Running", "podIP": ips.first(), "podIPs": all })).await;
         uid
     }
 
-    /// A pod that nobody has begun to run; returns its uid.
+    /// Creates a pod that no kubelet has started; returns its uid.
     pub async fn create(&self, key: &str, change: impl FnOnce(&mut Pod)) -> String {
         let (namespace, name) = key.split_once('/').unwrap();
         let mut pod = mk_pod(namespace, name);
@@ -270,31 +272,31 @@ impl Corner {
         self.pods_in(namespace).create(&PostParams::default(), &pod).await.unwrap().uid().unwrap()
     }
 
-    /// Its status says so from now on.
-    pub async fn tell(&self, key: &str, status: Value) {
+    /// Writes the status of a pod.
+    pub async fn report(&self, key: &str, status: Value) {
         let (namespace, name) = key.split_once('/').unwrap();
         let patch = Patch::Merge(json!({ "status": status }));
         self.pods_in(namespace).patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// It has finished, with one container that says when.
+    /// Finishes a pod: one container ended at this time.
     pub async fn finish(&self, key: &str, phase: &str, at: Timestamp) {
         let terminated = json!({ "exitCode": 0, "finishedAt": at.to_string() });
         let container = json!({
             "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "terminated": terminated },
         });
-        self.tell(key, json!({ "phase": phase, "containerStatuses": [container] })).await;
+        self.report(key, json!({ "phase": phase, "containerStatuses": [container] })).await;
     }
 
-    /// The pod is gone at once, and nobody has given anything back.
+    /// Deletes a pod at once; its addresses are not released.
     pub async fn kill(&self, key: &str) {
         let (namespace, name) = key.split_once('/').unwrap();
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         self.pods_in(namespace).delete(name, &now).await.unwrap();
     }
 
-    /// The pod is asked to go and does not, as on a node that is lost; returns its deletionTimestamp.
+    /// Deletes a pod that stays Terminating, as on a lost node; returns its deletionTimestamp.
     pub async fn terminate(&self, key: &str) -> Timestamp {
         let (namespace, name) = key.split_once('/').unwrap();
         self.pods_in(namespace).delete(name, &DeleteParams::default()).await.unwrap();
@@ -313,7 +315,7 @@ impl Corner {
         sets.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// A node that is ready, or is not.
+    /// Creates a node that is ready, or is not.
     pub async fn node(&self, name: &str, ready: bool) {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node: Node = serde_json::from_value(bare(objects::node(name, ready))).unwrap();
@@ -322,57 +324,9 @@ impl Corner {
         let patch = Patch::Merge(json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
         nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
-
-    /// One pass, and how each act of it went.
-    pub async fn collect(&self, now: Timestamp) -> Vec<Result<(), Undone>> {
-        self.collect_by(&self.client, now).await
-    }
-
-    /// The same by another client.
-    pub async fn collect_by(&self, client: &Client, now: Timestamp) -> Vec<Result<(), Undone>> {
-        let made = self.pass.make(client, &mut Ledger::default(), now, |s| self.is_ours(s)).await.unwrap();
-        made.done.into_iter().map(|ended| ended.outcome).collect()
-    }
-
-    /// Passes until nothing is left to do; all of them go well.
-    pub async fn settle(&self, now: Timestamp) {
-        for _ in 0..8 {
-            let outcomes = self.collect(now).await;
-            assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-            if outcomes.is_empty() {
-                return;
-            }
-        }
-        panic!("{} does not come to rest", self.name);
-    }
-
-    /// What one pass would do, before anything of it is done.
-    pub async fn decide(&self, now: Timestamp) -> Vec<Due<Addresses>> {
-        let mut rounds = Rounds::<Addresses>::of(observe::<Addresses>(&self.client).await.unwrap());
-        let round = rounds.round(&self.pass.world, &self.pass.limits, &mut Ledger::default(), true, now);
-        round.due.into_iter().flat_map(|batch| batch.due).filter(|due| self.is_ours(&due.subject)).collect()
-    }
-
-    /// Does what was decided, by a client that may see something happen meanwhile.
-    pub async fn carry_out(&self, client: &Client, due: Vec<Due<Addresses>>, now: Timestamp) -> Vec<Ended<Addresses>> {
-        Addresses::carry_out(client.clone(), due, self.pass.world, now).await.ended
-    }
-
-    /// The rule for each of our subjects, by what it is called.
-    pub async fn rules(&self, now: Timestamp) -> BTreeMap<String, (&'static str, &'static str)> {
-        use caretaker_core::Keeper as _;
-        let world: World = self.pass.world;
-        let subjects = observe::<Addresses>(&self.client).await.unwrap().subjects();
-        let ours = subjects.into_iter().filter(|subject| self.is_ours(subject));
-        ours.map(|subject| {
-            let verdict = Addresses::judge(&subject, &world, now);
-            (Addresses::name(&subject).name.to_owned(), (verdict.rule, verdict.next.name()))
-        })
-        .collect()
-    }
 }
 
-/// A workload owns the pod.
+/// Makes a workload the owner of a pod.
 pub fn own(pod: &mut Pod, kind: &str, name: &str) {
     pod.owner_references_mut().push(OwnerReference {
         api_version: if kind == "Job" { "batch/v1" } else { "apps/v1" }.to_owned(),
@@ -382,9 +336,4 @@ pub fn own(pod: &mut Pod, kind: &str, name: &str) {
         controller: Some(true),
         ..OwnerReference::default()
     });
-}
-
-/// Whether a pass did so many things, all of them well.
-pub fn went_well(outcomes: &[Result<(), Undone>], count: usize) -> bool {
-    outcomes.len() == count && outcomes.iter().all(Result::is_ok)
 }

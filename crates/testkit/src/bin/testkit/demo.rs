@@ -1,4 +1,4 @@
-//! `make demo`: scenes on a cluster that is gone afterwards.
+//! `make demo`: what the keepers do, on a cluster that is gone afterwards.
 
 mod addresses;
 
@@ -53,11 +53,11 @@ pub(crate) async fn run() -> Result<()> {
     Ok(())
 }
 
-/// The demo itself looks around as the administrator, which is nobody's use.
+/// The demo itself reads as the administrator, which must not count as use.
 const SETTINGS: &str = "keepers: {namespaces: {activity: {ignore: {users: [admin]}}}}\n";
 
-/// Silent for eight seconds, it sleeps; as soon as somebody looks, it wakes with what it had. Where
-/// there is no node, the counts tell it alone.
+/// A namespace that is idle for eight seconds sleeps; as soon as a user reads it, it wakes with what it
+/// had. Without a node only the replica counts show it.
 async fn a_namespace_sleeps_and_wakes(
     audited: &Audited,
     program: &Path,
@@ -73,7 +73,7 @@ async fn a_namespace_sleeps_and_wakes(
     say("namespace demo has a Deployment with two replicas");
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    let ann = somebody(cluster, "ann").await?;
+    let ann = reader(cluster, "ann").await?;
     let settings = cluster.folder().join("demo.yaml");
     std::fs::write(&settings, SETTINGS)?;
     let mut args = audited.args();
@@ -84,23 +84,23 @@ async fn a_namespace_sleeps_and_wakes(
     say("caretaker run is started; the owner labels the namespace sleep-after=8s and delete-after=24h");
     let labels = ["sleepmode.kubefree.com/sleep-after=8s", "sleepmode.kubefree.com/delete-after=24h"];
     cluster.kubectl(&[["label", "namespace", "demo"].as_slice(), &labels].concat())?;
-    tells(&operator, "sleep", say).await?;
+    journaled(&operator, "sleep", say).await?;
     running(cluster, 0).await?;
     show(cluster, &["get", "namespace", "demo", "-L", "sleepmode.kubefree.com/state"])?;
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    say("ann looks");
+    say("ann reads the Deployments");
     show(cluster, &["get", "deployments", "-n", "demo", "--kubeconfig", &ann])?;
-    tells(&operator, "wake", say).await?;
+    journaled(&operator, "wake", say).await?;
     running(cluster, if pods { 2 } else { 0 }).await?;
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
-    say("what was heard, and what of it did not count:");
+    say("the activity that was received, and what of it did not count:");
     activity(program, &operator)?;
     Ok(())
 }
 
-/// A kubeconfig of somebody who may look at everything.
-async fn somebody(cluster: &Cluster, name: &str) -> Result<String> {
+/// The kubeconfig of a user who may read everything.
+async fn reader(cluster: &Cluster, name: &str) -> Result<String> {
     let client = cluster.client().await?;
     let post = PostParams::default();
     Api::<ClusterRole>::all(client.clone())
@@ -119,9 +119,9 @@ fn activity(program: &Path, operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the journal tells of an action, and tells it in its words.
-async fn tells(operator: &Operator, action: &str, say: &impl Fn(&str)) -> Result<()> {
-    let line = until(&format!("the journal to tell of a {action}"), LIMIT, async || {
+/// Waits until the journal has an action, and prints it.
+async fn journaled(operator: &Operator, action: &str, say: &impl Fn(&str)) -> Result<()> {
+    let line = until(&format!("the journal to have a {action}"), LIMIT, async || {
         let lines = operator.journal();
         let line = lines.into_iter().find(|l| l["action"] == action && l["outcome"] == "done");
         Ok(line.ok_or_else(|| operator.log()))
@@ -132,7 +132,7 @@ async fn tells(operator: &Operator, action: &str, say: &impl Fn(&str)) -> Result
     Ok(())
 }
 
-/// Waits until so many pods are there, all of them running.
+/// Waits until there are so many pods, all of them running.
 async fn running(cluster: &Cluster, count: usize) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.client().await?, "demo");
     until(&format!("{count} pods to run"), LIMIT, async || {

@@ -1,4 +1,4 @@
-//! The process that holds a cluster until it is told to let go.
+//! `testkit hold`: the process that runs a cluster until a signal.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,77 +9,83 @@ use caretaker_testkit::{Cluster, Node};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-pub(crate) async fn run(kubeconfig: &Path, leash: bool) -> Result<()> {
-    let mut leave = Leave::new(leash)?;
+/// Starts a cluster, with a node if possible, and prints its folder. Writes the kubeconfig when the cluster
+/// is ready. Ends the cluster at a signal, or at the end of standard input if `exit_on_eof`.
+pub(crate) async fn run(kubeconfig: &Path, exit_on_eof: bool) -> Result<()> {
+    let mut shutdown = ShutdownRequest::new(exit_on_eof)?;
     let builder = Cluster::builder().controllers().scheduler();
     let builder = match Node::possible() {
         Ok(()) => builder.node(),
         Err(reason) => {
-            eprintln!("testkit: a control plane only, pods stay Pending: a node {reason}");
+            eprintln!("testkit: the cluster has no node, so pods stay Pending: a node {reason}");
             builder
         }
     };
     let cluster = tokio::select! {
         cluster = builder.start() => cluster?,
-        () = leave.taken() => return Ok(()),
+        () = shutdown.received() => return Ok(()),
     };
     println!("{}", cluster.folder().display());
     publish(&cluster, kubeconfig).with_context(|| format!("writing {}", kubeconfig.display()))?;
-    leave.taken().await;
+    shutdown.received().await;
     remove(kubeconfig)?;
     cluster.end()?;
     Ok(())
 }
 
-/// Whole under its name at once: its being there is the sign that the cluster is ready. It is the
-/// administrator's, so nobody else may read it.
+/// Writes the administrator's kubeconfig, readable only by its owner. The file appears only when it is
+/// complete, because other processes take its existence as the sign that the cluster is ready.
 fn publish(cluster: &Cluster, kubeconfig: &Path) -> Result<()> {
     let folder = kubeconfig.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut aside = tempfile::NamedTempFile::new_in(folder)?;
-    aside.write_all(&fs::read(cluster.kubeconfig())?)?;
-    aside.persist(kubeconfig)?;
+    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+    temporary.write_all(&fs::read(cluster.kubeconfig())?)?;
+    temporary.persist(kubeconfig)?;
     Ok(())
 }
 
+/// Deletes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).with_context(|| path.display().to_string()),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("deleting {}", path.display()))
+        }
         _ => Ok(()),
     }
 }
 
-/// The ways in which a holder is told that it may end.
-struct Leave {
+/// SIGTERM, SIGINT and optionally the end of standard input.
+struct ShutdownRequest {
     term: Signal,
     interrupt: Signal,
-    leash: Option<oneshot::Receiver<()>>,
+    eof: Option<oneshot::Receiver<()>>,
 }
 
-impl Leave {
-    fn new(leash: bool) -> Result<Self> {
-        let leash = leash.then(|| {
-            let (gone, leash) = oneshot::channel();
-            // A thread that nobody waits for: a read from standard input cannot be called off.
+impl ShutdownRequest {
+    fn new(exit_on_eof: bool) -> Result<Self> {
+        let eof = exit_on_eof.then(|| {
+            let (ended, eof) = oneshot::channel();
+            // A detached thread, because a read from standard input cannot be cancelled.
             std::thread::spawn(move || {
                 let _ = std::io::stdin().read_to_end(&mut Vec::new());
-                let _ = gone.send(());
+                let _ = ended.send(());
             });
-            leash
+            eof
         });
-        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())?, leash })
+        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())?, eof })
     }
 
-    async fn taken(&mut self) {
-        let leash = async {
-            match &mut self.leash {
-                Some(leash) => drop(leash.await),
+    /// Waits for the first of them.
+    async fn received(&mut self) {
+        let eof = async {
+            match &mut self.eof {
+                Some(eof) => drop(eof.await),
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.interrupt.recv() => {}
-            () = leash => {}
+            () = eof => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The test kit for people: a throwaway Kubernetes cluster from the command line.
+//! The command line of the test kit: a throwaway Kubernetes cluster.
 
 mod background;
 mod demo;
@@ -13,32 +13,32 @@ use caretaker_testkit::assets::Assets;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "testkit", about = "A throwaway Kubernetes cluster, real in every part", version)]
+#[command(name = "testkit", about = "A throwaway Kubernetes cluster of real components", version)]
 struct Cli {
     #[command(subcommand)]
-    command: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Find the Kubernetes binaries, or build them, and print their folder
     Binaries,
-    /// Start a cluster in the background and print how to reach it
+    /// Start a cluster in the background and print the shell variables to use it
     Up,
     /// End the cluster that `up` started
     Down,
-    /// Show what this is about, on a cluster that is gone afterwards
+    /// Show the operator at work on a cluster that is deleted afterwards
     Demo,
     /// Run the tests of the workspace, several test programs at a time
     Test(test::Options),
-    /// Keep a cluster until SIGTERM or SIGINT; what `up` runs
+    /// Run a cluster until SIGTERM or SIGINT; `up` starts this
     #[command(hide = true)]
     Hold {
         /// Where to write the kubeconfig once the cluster is ready
         kubeconfig: PathBuf,
-        /// End at the end of standard input as well
+        /// Also exit at the end of standard input
         #[arg(long)]
-        leash: bool,
+        exit_on_eof: bool,
     },
 }
 
@@ -46,30 +46,30 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            // Without a backtrace, which is no news to somebody whose machine lacks something.
+            // Without a backtrace: most errors mean that the machine lacks a program.
             eprintln!("testkit: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(verb: Verb) -> Result<ExitCode> {
+fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        match verb {
-            Verb::Binaries => binaries()?,
-            Verb::Up => background::up().await?,
-            Verb::Down => background::down().await?,
-            Verb::Hold { kubeconfig, leash } => hold::run(&kubeconfig, leash).await?,
-            Verb::Demo => demo::run().await?,
-            Verb::Test(options) => return test::run(&options),
+        match command {
+            Command::Binaries => print_binaries()?,
+            Command::Up => background::up().await?,
+            Command::Down => background::down().await?,
+            Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
+            Command::Demo => demo::run().await?,
+            Command::Test(options) => return test::run(&options),
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// The version is said of our own builds only: of others it is not known.
-fn binaries() -> Result<()> {
+/// Prints the folder of the binaries, with their version if the test kit built them.
+fn print_binaries() -> Result<()> {
     let assets = Assets::get()?;
     let folder = assets.folder().display();
     match assets.built_version() {

@@ -1,4 +1,4 @@
-//! The second scene: a pool of addresses, some of which nobody has any more.
+//! The second part: a pool of addresses, some of which have leaked.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{LIMIT, print, show};
 
-/// Nobody schedules these pods: what would happen on a node is written by hand.
+/// No scheduler handles these pods: what a node would write is written by the demo.
 const PODS: &str = "
 apiVersion: v1
 kind: Pod
@@ -53,12 +53,12 @@ status:
 ";
 const SPEC: &str = "{ schedulerName: nobody, containers: [{ name: main, image: caretaker.test/busybox }] }";
 
-/// What leaked goes back to its pool, at once or in its time; what is used or comes back stays.
+/// Leaked addresses return to their pool, at once or after their deadline; used and retained ones stay.
 pub(super) async fn leaked_addresses_return(cluster: &Cluster, program: &Path, say: &impl Fn(&str)) -> Result<()> {
     cluster.namespace("shop").await?;
     furnish(cluster, program)?;
     say("a pool has given out six addresses: to a pod that runs, one that has finished, one that is Terminating on a");
-    println!("          node that died, one of a StatefulSet that is made anew, and two that are not there any more");
+    println!("          node that died, one of a StatefulSet whose pod was recreated, and two that do not exist any more");
     show(cluster, &["get", "spiderippools"])?;
     ask(cluster, program, &["addresses", "report"])?;
     ask(cluster, program, &["explain", "ip/10.6.0.13"])?;
@@ -78,7 +78,7 @@ pub(super) async fn leaked_addresses_return(cluster: &Cluster, program: &Path, s
     ask(cluster, program, &["plan", "--keepers", "addresses"])
 }
 
-/// The pool with its records, and the pods as a node would have left them.
+/// Creates the pool with its records, and the pods as a node would have left them.
 fn furnish(cluster: &Cluster, program: &Path) -> Result<()> {
     let crds = Command::new(program).args(["addresses", "crds"]).output()?;
     apply(cluster, "crds.yaml", &String::from_utf8_lossy(&crds.stdout))?;
@@ -129,7 +129,7 @@ fn apply(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a command of a person says; of an explanation all but the rules.
+/// Prints what a command prints; of an explanation everything but the rules.
 fn ask(cluster: &Cluster, program: &Path, args: &[&str]) -> Result<()> {
     let output = Command::new(program).args(args).env("KUBECONFIG", cluster.kubeconfig()).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());

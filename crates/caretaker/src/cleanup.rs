@@ -1,0 +1,114 @@
+//! `caretaker cleanup`: wakes everything, and removes everything that is Caretaker's.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_engine::permissions::lease_name;
+use caretaker_engine::{format_error, state};
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::cleanup::{CleanupReport, clean_up};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::cli::CleanupArgs;
+use crate::output::{Output, lines, sanitize_cell};
+use crate::snapshot::no_namespace;
+use crate::{keepers, live};
+
+/// Runs the command.
+pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
+    live::block_on(async {
+        let client = live::client(&args.cluster).await?;
+        if !args.dry_run && !args.force {
+            check_no_operator_runs(&client, args.all, now).await?;
+        }
+        let (keeper, context) = (Arc::new(Namespaces::default()), live::command_context(client.clone(), args.dry_run));
+        let mut report = CleanupReport::default();
+        if args.all {
+            merge(&mut report, clean_up(&keeper, &context, None).await?.unwrap_or_default());
+            delete_own_objects(&client, args.dry_run, &mut report).await;
+        }
+        for name in &args.namespaces {
+            match clean_up(&keeper, &context, Some(name)).await? {
+                Some(more) => merge(&mut report, more),
+                None => bail!(no_namespace(name, std::iter::empty())),
+            }
+        }
+        Ok(output(report, args.dry_run))
+    })
+}
+
+fn merge(report: &mut CleanupReport, more: CleanupReport) {
+    report.done.extend(more.done);
+    report.failed.extend(more.failed);
+}
+
+/// An error while an operator runs: it would start again with what is cleaned up. With `all`, the state of
+/// every keeper is deleted, so that no keeper may run.
+async fn check_no_operator_runs(client: &Client, all: bool, now: Timestamp) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
+    for keeper in keepers::names().into_iter().filter(|keeper| all || *keeper == caretaker_namespaces::NAME) {
+        let name = lease_name(keeper);
+        let lease = leases.get_opt(&name).await.context("looking for a running operator")?;
+        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        let duration = SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
+        let renewed = spec.renew_time.map(|renewed| renewed.0);
+        if !holder.is_empty() && renewed.is_some_and(|renewed| time::saturating_add(renewed, duration) > now) {
+            bail!(
+                "the operator runs as {holder} (Lease {name}) and would start again with what is cleaned up; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
+                state::NAMESPACE
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Deletes the Leases and the state.
+async fn delete_own_objects(client: &Client, dry_run: bool, report: &mut CleanupReport) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
+    for keeper in keepers::names() {
+        delete(&leases, &lease_name(keeper), dry_run, report).await;
+    }
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), state::NAMESPACE);
+    delete(&config_maps, state::NAME, dry_run, report).await;
+}
+
+/// Deletes the object that was read, and no other; nothing if it does not exist.
+async fn delete<T>(api: &Api<T>, name: &str, dry_run: bool, report: &mut CleanupReport)
+where
+    T: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+{
+    let what = format!("{} {}/{name}", T::kind(&()), state::NAMESPACE);
+    let deleted = match api.get_opt(name).await {
+        Ok(None) => return,
+        Ok(Some(_)) if dry_run => Ok(()),
+        Ok(Some(found)) => {
+            let preconditions = Preconditions { uid: found.uid(), resource_version: found.resource_version() };
+            let params = DeleteParams::background().preconditions(preconditions);
+            api.delete(name, &params).await.map(drop)
+        }
+        Err(e) => Err(e),
+    };
+    match deleted {
+        Ok(()) => report.done.push(format!("{what}: delete it")),
+        Err(e) => report.failed.push(format!("{what}: {}", format_error(&e))),
+    }
+}
+
+fn output(report: CleanupReport, dry_run: bool) -> Output {
+    let mut text = lines(report.done.iter().map(|line| sanitize_cell(line)));
+    let would_be = if dry_run { " would be" } else { "" };
+    text.push_str(&match report.done.len() {
+        0 => "nothing is Caretaker's\n".to_owned(),
+        1 => format!("1 object{would_be} cleaned up\n"),
+        count => format!("{count} objects{would_be} cleaned up\n"),
+    });
+    let code = u8::from(!report.failed.is_empty());
+    Output { text, notes: report.failed, code }
+}

@@ -1,0 +1,223 @@
+//! Any keeper, for commands that work on several.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use caretaker_core::limits::{Ledger, Limits};
+use caretaker_core::{Action as _, RuleSet as _, Timestamp};
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::health::Health;
+use caretaker_engine::metrics::Metrics;
+use caretaker_engine::source::{Change, Delivered, SourceRef, StateSnapshot};
+use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::state;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use kube::Client;
+
+use super::{KeeperCli, Kind};
+use crate::config::{CommonConfig, Selection};
+use crate::lint::LintFinding;
+use crate::manifests::ManifestSet;
+use crate::run::{Operator, Shutdown};
+use crate::snapshot::{DynSnapshot, KeeperSnapshot};
+
+/// Any keeper with its settings.
+pub trait DynKeeper: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// The kinds of its subjects.
+    fn kinds(&self) -> Vec<Kind>;
+
+    /// When it is used without being named on the command line.
+    fn selection(&self) -> Selection;
+
+    /// True if files with these kinds hold subjects of this keeper.
+    fn has_subjects_in(&self, kinds: &BTreeSet<&str>) -> bool;
+
+    /// True if it reads objects of this kind; the apiVersion may be empty.
+    fn reads_kind(&self, api_version: &str, kind: &str) -> bool;
+
+    /// Its rules as a table in Markdown.
+    fn rules_markdown(&self) -> String;
+
+    /// Checks the settings that every keeper has; the error names the key.
+    fn validate(&self) -> Result<(), String>;
+
+    /// Its pace and breaker.
+    fn limits(&self) -> Limits;
+
+    /// Everything it reads, from files, and what is missing in them.
+    fn load_files(
+        &self,
+        files: &mut ManifestSet<'_>,
+        state: &StateSnapshot,
+    ) -> Result<(Box<dyn DynSnapshot>, Vec<String>)>;
+
+    /// Everything it reads, from a live cluster.
+    fn load_cluster<'a>(
+        &'a self,
+        client: &'a Client,
+        state: &'a StateSnapshot,
+    ) -> LocalBoxFuture<'a, Result<Box<dyn DynSnapshot>>>;
+
+    /// True if it checks manifests.
+    fn lints(&self) -> bool;
+
+    /// What is wrong with manifests.
+    fn lint(&self, files: &mut ManifestSet<'_>, now: Timestamp) -> Vec<LintFinding>;
+
+    /// Registers its own metrics.
+    fn register_metrics(&self, metrics: &mut Metrics);
+
+    /// Runs it until shutdown.
+    fn run<'a>(&'a self, operator: &'a Operator, health: Health, shutdown: Shutdown) -> LocalBoxFuture<'a, Result<()>>;
+}
+
+/// A keeper of a known type as a [`DynKeeper`].
+pub struct Erased<K: KeeperCli> {
+    keeper: Arc<K>,
+    config: CommonConfig,
+    sources: Arc<Sources<K::Cache>>,
+}
+
+impl<K: KeeperCli> Erased<K> {
+    /// The keeper with the settings that every keeper has.
+    #[must_use]
+    pub fn boxed(keeper: K, config: CommonConfig) -> Box<dyn DynKeeper> {
+        let sources = Sources::of(&keeper);
+        Box::new(Self { keeper: Arc::new(keeper), config, sources })
+    }
+
+    fn snapshot(&self, mut feed: CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<Box<dyn DynSnapshot>> {
+        let place = || format!("ConfigMap {}/{}", state::NAMESPACE, state::NAME);
+        self.sources.load_saved(state, &mut feed).map_err(|e| anyhow!("{}: {e}", place()))?;
+        let ledger: Ledger = match state.get(self.keeper.name()) {
+            Some(text) => {
+                serde_json::from_str(text).with_context(|| format!("{}, key {}", place(), self.keeper.name()))?
+            }
+            None => Ledger::default(),
+        };
+        Ok(Box::new(KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger)))
+    }
+
+    /// What files deliver, in the order of a complete list of each source.
+    fn feed(&self, objects: Vec<Delivered<K::Cache>>) -> CacheFeed<K::Cache> {
+        let fixed = self.sources.iter().filter_map(|source| {
+            let resource = Some(source.resource()?.clone());
+            Some((SourceRef { id: source.id, resource }, Vec::new()))
+        });
+        let mut by_source: Vec<(SourceRef, Vec<Change<_>>)> = fixed.collect();
+        for (source, change) in objects {
+            match by_source.iter_mut().find(|(known, _)| *known == source) {
+                Some((_, changes)) => changes.push(change),
+                None => by_source.push((source, vec![change])),
+            }
+        }
+        let mut feed = CacheFeed::default();
+        for (source, changes) in by_source {
+            feed.update(&source, Change::Init);
+            for change in changes {
+                feed.update(&source, change);
+            }
+            feed.update(&source, Change::InitDone);
+        }
+        feed
+    }
+}
+
+impl<K: KeeperCli> DynKeeper for Erased<K> {
+    fn name(&self) -> &'static str {
+        self.keeper.name()
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        self.keeper.kinds()
+    }
+
+    fn selection(&self) -> Selection {
+        self.config.selection
+    }
+
+    fn has_subjects_in(&self, kinds: &BTreeSet<&str>) -> bool {
+        self.keeper.has_subjects_in(kinds)
+    }
+
+    fn reads_kind(&self, api_version: &str, kind: &str) -> bool {
+        self.sources.reads_kind(api_version, kind)
+    }
+
+    fn rules_markdown(&self) -> String {
+        K::Rule::markdown()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.config.validate(self.keeper.name(), K::Action::KINDS)
+    }
+
+    fn limits(&self) -> Limits {
+        self.config.limits(self.keeper.default_limits())
+    }
+
+    fn load_files(
+        &self,
+        files: &mut ManifestSet<'_>,
+        state: &StateSnapshot,
+    ) -> Result<(Box<dyn DynSnapshot>, Vec<String>)> {
+        let (mut kinds, mut objects) = (BTreeSet::new(), Vec::new());
+        for found in files.decode(&self.sources) {
+            kinds.insert(found.kind);
+            objects.push(found.object);
+        }
+        let kinds: BTreeSet<&str> = kinds.iter().map(String::as_str).collect();
+        let missing = if kinds.is_empty() { Vec::new() } else { self.keeper.missing_inputs(&kinds) };
+        Ok((self.snapshot(self.feed(objects), state)?, missing))
+    }
+
+    fn load_cluster<'a>(
+        &'a self,
+        client: &'a Client,
+        state: &'a StateSnapshot,
+    ) -> LocalBoxFuture<'a, Result<Box<dyn DynSnapshot>>> {
+        async move {
+            let listed = self.sources.list_all(client, self.keeper.list_concurrency()).await;
+            self.snapshot(listed.map_err(|e| cannot_list(self.keeper.name(), &e))?, state)
+        }
+        .boxed_local()
+    }
+
+    fn lints(&self) -> bool {
+        self.keeper.linter().is_some()
+    }
+
+    fn lint(&self, files: &mut ManifestSet<'_>, now: Timestamp) -> Vec<LintFinding> {
+        let Some(lint) = self.keeper.linter() else { return Vec::new() };
+        let found = files.values(&self.sources);
+        let findings = |found| {
+            let crate::manifests::Found { file, line, kind, object } = found;
+            let invalid = lint(&kind, &object, now);
+            invalid.into_iter().map(move |invalid| LintFinding::new(invalid, file, line, &kind, &object))
+        };
+        found.into_iter().flat_map(findings).collect()
+    }
+
+    fn register_metrics(&self, metrics: &mut Metrics) {
+        metrics.register_full_names(|registry| self.keeper.register_metrics(registry));
+    }
+
+    fn run<'a>(&'a self, operator: &'a Operator, health: Health, shutdown: Shutdown) -> LocalBoxFuture<'a, Result<()>> {
+        operator.run_keeper(self.keeper.clone(), &self.config, health, shutdown).boxed_local()
+    }
+}
+
+/// Why a live cluster cannot be read, and what to do about it.
+fn cannot_list(keeper: &str, error: &ListError) -> anyhow::Error {
+    match &*error.source {
+        kube::Error::Api(status) if status.code == 404 => {
+            anyhow!("this cluster does not serve {}: what the keeper {keeper} works on is not installed", error.path)
+        }
+        _ => anyhow!("{error}; may this user list all of it?"),
+    }
+}

@@ -1,0 +1,112 @@
+//! All keepers of this program. The only place that knows them by name.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, anyhow, bail};
+use axum::Router;
+use caretaker_addresses::Addresses;
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::activity::ActivitySource;
+use kube::Config as KubeConfig;
+
+use super::{DynKeeper, Erased};
+use crate::activity_source::{self, start_activity};
+use crate::cli::RunArgs;
+use crate::config::{Config, FileContents, suggest};
+
+/// Every keeper with its settings, in the order in which they are shown.
+#[must_use]
+pub fn keepers(config: &Config) -> Vec<Box<dyn DynKeeper>> {
+    with_activity(config, None)
+}
+
+fn with_activity(config: &Config, activity: Option<ActivitySource>) -> Vec<Box<dyn DynKeeper>> {
+    let (namespaces, addresses) = (&config.keepers.namespaces, &config.keepers.addresses);
+    vec![
+        Erased::boxed(Namespaces::new(namespaces.policy(), activity), namespaces.common()),
+        Erased::boxed(Addresses::new(addresses.policy()), addresses.common()),
+    ]
+}
+
+/// The names of all keepers.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    keepers(&Config::default()).iter().map(|keeper| keeper.name()).collect()
+}
+
+/// The keeper of a name.
+pub fn by_name(config: &Config, name: &str) -> Result<Box<dyn DynKeeper>> {
+    match keepers(config).into_iter().find(|keeper| keeper.name() == name) {
+        Some(keeper) => Ok(keeper),
+        None => bail!("there is no keeper {name:?}{}", suggest(name, &names())),
+    }
+}
+
+/// The keepers of `--keepers`, else those that the settings select. `files` has the kinds of the objects
+/// in files, and is `None` on a live cluster.
+pub fn select(
+    config: &Config,
+    requested: Option<&[String]>,
+    files: Option<&BTreeSet<&str>>,
+) -> Result<Vec<Box<dyn DynKeeper>>> {
+    let mut all = keepers(config);
+    if let Some(requested) = requested {
+        for name in requested {
+            by_name(config, name).map_err(|e| anyhow!("--keepers: {e}"))?;
+        }
+        all.retain(|keeper| requested.iter().any(|name| name == keeper.name()));
+        return Ok(all);
+    }
+    let in_files: Vec<bool> =
+        all.iter().map(|keeper| files.is_some_and(|kinds| keeper.has_subjects_in(kinds))).collect();
+    let contents = |i: usize| FileContents {
+        own: in_files[i],
+        others: in_files.iter().enumerate().any(|(other, has_subjects)| other != i && *has_subjects),
+    };
+    let selected =
+        all.into_iter().enumerate().filter(|(i, keeper)| keeper.selection().applies(files.map(|_| contents(*i))));
+    Ok(selected.map(|(_, keeper)| keeper).collect())
+}
+
+/// The names of the keepers that `caretaker run` runs; an error if there is none, or if they cannot run with
+/// these arguments.
+pub(crate) fn check_run(args: &RunArgs, config: &Config) -> Result<Vec<&'static str>> {
+    let selected = select(config, args.keepers.as_deref(), None)?;
+    if selected.is_empty() {
+        bail!(
+            "no keeper is enabled: enable one in the settings, or name it with --keepers; there are {}",
+            names().join(", ")
+        );
+    }
+    let selected: Vec<&str> = selected.iter().map(|keeper| keeper.name()).collect();
+    if selected.contains(&caretaker_namespaces::NAME) {
+        config.keepers.namespaces.activity.sources(&args.audit).map_err(anyhow::Error::msg)?;
+    }
+    Ok(selected)
+}
+
+/// The keepers of a process that runs.
+pub(crate) struct Running {
+    /// The selected keepers.
+    pub(crate) keepers: Vec<Box<dyn DynKeeper>>,
+    /// What the process serves in addition to health and metrics.
+    pub(crate) routes: Router,
+}
+
+/// The selected keepers with what they run with: activity is received for the namespaces keeper.
+pub(crate) async fn running(
+    selected: &[&str],
+    args: &RunArgs,
+    config: &Config,
+    cluster: &KubeConfig,
+) -> Result<Running> {
+    let activity = if selected.contains(&caretaker_namespaces::NAME) {
+        start_activity(args, &config.keepers.namespaces, cluster).await?
+    } else {
+        None
+    };
+    let routes = activity.as_ref().map(|activity| activity_source::routes(&activity.collector)).unwrap_or_default();
+    let mut keepers = with_activity(config, activity);
+    keepers.retain(|keeper| selected.contains(&keeper.name()));
+    Ok(Running { keepers, routes })
+}

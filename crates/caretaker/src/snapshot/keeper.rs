@@ -1,0 +1,202 @@
+//! One keeper's part of a snapshot: what was read, and what the same world, judge and limits as in `run`
+//! make of it. [`DynSnapshot`] is what a command sees of any keeper.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caretaker_core::keeper::{groups, population};
+use caretaker_core::limits::{Ledger, Limits, enforce};
+use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
+use caretaker_core::{RuleSet as _, Timestamp, VerdictOf};
+use caretaker_engine::Role;
+use caretaker_engine::cache::Cache as _;
+
+use crate::breaker;
+use crate::explain::Explanation;
+use crate::keepers::{KeeperCli, Kind};
+use crate::plan::PlanRow;
+use crate::simulate::{BlockedUser, EventRow};
+use crate::timeline;
+
+/// What one keeper works on.
+pub struct KeeperSnapshot<K: KeeperCli> {
+    /// The keeper.
+    pub keeper: Arc<K>,
+    /// What was read. Worlds are made from it, by the keeper alone.
+    pub cache: K::Cache,
+    /// What is judged.
+    pub subjects: Vec<K::Subject>,
+    /// Pace and breaker.
+    pub limits: Limits,
+    /// What was admitted recently.
+    pub ledger: Ledger,
+    /// What happens from outside in a simulation.
+    pub external: Vec<ExternalChange<K::Subject>>,
+    /// What has happened in a simulation, in order.
+    pub events: Vec<SimulatedEventOf<K>>,
+    /// The users who were blocked until an event, by its index.
+    pub blocked_users: BTreeMap<usize, BlockedUser>,
+}
+
+/// What a command asks of any keeper's snapshot.
+pub trait DynSnapshot: Any {
+    /// The name of the keeper.
+    fn keeper(&self) -> &'static str;
+
+    /// The number of subjects.
+    fn subject_count(&self) -> usize;
+
+    /// All namespaces of the cluster; `None` if the keeper does not know all of them.
+    fn known_namespaces(&self) -> Option<BTreeSet<&str>>;
+
+    /// What people should know in addition to the verdicts.
+    fn notes(&self) -> Vec<String>;
+
+    /// What would happen at a time, to subjects in one namespace or to all.
+    fn plan(&self, namespace: Option<&str>, now: Timestamp) -> Vec<PlanRow>;
+
+    /// Everything about one subject at a time; an error if it is not found.
+    fn explain(&self, kind: &Kind, name: &str, namespace: Option<&str>, now: Timestamp) -> Result<Explanation, String>;
+
+    /// Runs the clock forward, and keeps the events of one namespace or of all.
+    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp);
+
+    /// What has happened in the simulation.
+    fn events(&self) -> Vec<EventRow<'_>>;
+
+    /// The same as a lane for each subject.
+    fn lanes(&self, start: Timestamp, end: Timestamp) -> String;
+
+    /// How many subjects were affected, and by what.
+    fn summary(&self) -> String;
+}
+
+impl<K: KeeperCli> KeeperSnapshot<K> {
+    /// What was read, before anything happens.
+    #[must_use]
+    pub fn new(keeper: Arc<K>, cache: K::Cache, limits: Limits, ledger: Ledger) -> Self {
+        Self {
+            subjects: cache.subjects(),
+            keeper,
+            cache,
+            limits,
+            ledger,
+            external: Vec::new(),
+            events: Vec::new(),
+            blocked_users: BTreeMap::new(),
+        }
+    }
+
+    /// The world that subjects are judged in.
+    #[must_use]
+    pub fn world(&self, now: Timestamp) -> K::World {
+        self.keeper.world(&self.cache, Role::Leader, now)
+    }
+
+    /// The verdict on each subject, before pace and breaker.
+    #[must_use]
+    pub fn raw_verdicts(&self, now: Timestamp) -> Vec<VerdictOf<K>> {
+        let world = self.world(now);
+        self.subjects.iter().map(|subject| K::Rule::judge(subject, &world, now)).collect()
+    }
+
+    /// The verdict on each subject, after pace and breaker.
+    #[must_use]
+    pub fn limited_verdicts(&self, now: Timestamp) -> Vec<VerdictOf<K>> {
+        let mut verdicts = self.raw_verdicts(now);
+        let groups = groups(&*self.keeper, &self.subjects);
+        let population = population(&*self.keeper, &self.subjects);
+        enforce(&mut verdicts, &groups, population, &self.limits, &self.ledger, now);
+        verdicts
+    }
+
+    fn find(&self, kind: &Kind, name: &str, namespace: Option<&str>) -> Result<usize, String> {
+        let keeper = &*self.keeper;
+        let matches = |subject: &K::Subject| {
+            let found = keeper.subject_ref(subject);
+            let here = found.namespace.is_none() || namespace.is_none_or(|ns| keeper.in_namespace(subject, ns));
+            found.kind == kind.name && here && keeper.matches_name(subject, name)
+        };
+        let found: Vec<usize> = (0..self.subjects.len()).filter(|i| matches(&self.subjects[*i])).collect();
+        match found.as_slice() {
+            [only] => Ok(*only),
+            [] => Err(keeper.not_found_message(kind, name, &self.subjects)),
+            many => {
+                let namespaces = many.iter().filter_map(|i| keeper.subject_ref(&self.subjects[*i]).namespace);
+                let (namespaces, kind): (Vec<&str>, _) = (namespaces.collect(), &kind.name);
+                if namespaces.len() < many.len() {
+                    return Err(format!("there are {} of {kind} {name:?}", many.len()));
+                }
+                Err(format!("{kind} {name:?} is in the namespaces {}; choose one with -n", namespaces.join(", ")))
+            }
+        }
+    }
+}
+
+impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
+    fn keeper(&self) -> &'static str {
+        self.keeper.name()
+    }
+
+    fn subject_count(&self) -> usize {
+        self.subjects.len()
+    }
+
+    fn known_namespaces(&self) -> Option<BTreeSet<&str>> {
+        self.keeper.known_namespaces(&self.subjects)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> =
+            self.ledger.open.iter().map(|open| breaker::describe(self.keeper.name(), open)).collect();
+        for key in self.cache.keys() {
+            notes.extend(self.cache.invalid_objects(&key).iter().map(|invalid| {
+                let namespace = invalid.namespace.as_ref().map_or_else(String::new, |ns| format!("{ns}/"));
+                format!("{} {namespace}{}: {}", invalid.kind, invalid.name, invalid.because)
+            }));
+        }
+        notes.extend(self.keeper.notes(&self.cache));
+        notes
+    }
+
+    fn plan(&self, namespace: Option<&str>, now: Timestamp) -> Vec<PlanRow> {
+        let world = self.world(now);
+        self.subjects
+            .iter()
+            .zip(self.limited_verdicts(now))
+            .filter(|(subject, _)| namespace.is_none_or(|ns| self.keeper.in_namespace(subject, ns)))
+            .map(|(subject, verdict)| PlanRow::new(&*self.keeper, subject, verdict, &world, now))
+            .collect()
+    }
+
+    fn explain(&self, kind: &Kind, name: &str, namespace: Option<&str>, now: Timestamp) -> Result<Explanation, String> {
+        let found = self.find(kind, name, namespace)?;
+        let verdict = self.limited_verdicts(now).swap_remove(found);
+        Ok(Explanation::new(&*self.keeper, &self.subjects[found], verdict, &self.world(now), now))
+    }
+
+    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp) {
+        let (world, subjects) = (self.world(start), self.subjects.clone());
+        let (limits, ledger) = (self.limits.clone(), self.ledger.clone());
+        let mut simulation = Simulation::new(&*self.keeper, world, subjects, limits, ledger, start);
+        self.events = simulation.run(end, &self.external);
+        if let Some(namespace) = namespace {
+            let shown = |i| self.keeper.in_namespace(&self.subjects[i], namespace);
+            self.events.retain(|event| event.subject.is_none_or(shown));
+        }
+    }
+
+    fn events(&self) -> Vec<EventRow<'_>> {
+        let row = |(i, event)| EventRow::new(&*self.keeper, event, &self.subjects, self.blocked_users.get(&i));
+        self.events.iter().enumerate().map(row).collect()
+    }
+
+    fn lanes(&self, start: Timestamp, end: Timestamp) -> String {
+        timeline::lanes(self, start, end)
+    }
+
+    fn summary(&self) -> String {
+        timeline::summary(self)
+    }
+}

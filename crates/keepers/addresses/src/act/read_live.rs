@@ -1,0 +1,117 @@
+//! The live read before a write: what was judged from the cache is read again.
+//!
+//! The pool is read before the pods. A record proves that its pod existed when the record was made; if the
+//! pod does not exist after the record was read, it is gone for good, because no uid is used twice.
+
+use std::collections::BTreeSet;
+
+use caretaker_core::RuleId;
+use caretaker_engine::confirm::{LiveView, Names, ReadError, Unreadable};
+use caretaker_engine::{Batch, PlannedAction};
+use kube::Client;
+
+use crate::Addresses;
+use crate::api::{Kind, ordinal};
+use crate::observe::Key;
+use crate::subject::{Owner, Subject};
+
+/// Reads everything that it takes to judge a batch again. After a conflict, pods whose evidence is lasting
+/// are not read again: a record that is still the same has still leaked. Returns the subjects that cannot be
+/// confirmed, because something about them could not be read.
+pub(crate) async fn read_live(
+    batch: &Batch<Addresses>,
+    live: &mut LiveView<'_, Addresses>,
+) -> Result<BTreeSet<Key>, ReadError> {
+    if let Some(pool) = batch.actions.first().and_then(|planned| planned.subject.pool()) {
+        live.get(Kind::Pool.source(), None, pool).await?;
+        if !live.cache().has_pool(pool) {
+            return Ok(BTreeSet::new());
+        }
+    }
+    let is_retry = live.retries() > 0;
+    let planned: Vec<_> = batch.actions.iter().filter(|planned| !(is_retry && is_lasting(planned))).collect();
+    let mut reader = Reader { planned: &planned, live, unreadable: BTreeSet::new() };
+    reader.read_holders().await;
+    Ok(reader.unreadable)
+}
+
+/// True if the evidence cannot change while the record is the same: no uid is used twice, no terminating pod
+/// comes back, no finished pod starts again. A StatefulSet can want its pod again, and a suspicion can be
+/// refuted.
+fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
+    let Subject::Address(address) = &planned.subject else { return true };
+    let has_ordinal = address.holder.key.split_once('/').is_some_and(|(_, name)| ordinal(name).is_some());
+    let is_suspicion = matches!(planned.verdict.rule, RuleId::Keeper(rule) if rule.is_suspicion());
+    !has_ordinal && !address.holder.is_stateful() && !is_suspicion
+}
+
+struct Reader<'a, 'v> {
+    planned: &'a [&'a PlannedAction<Addresses>],
+    live: &'a mut LiveView<'v, Addresses>,
+    unreadable: BTreeSet<Key>,
+}
+
+impl Reader<'_, '_> {
+    /// Reads what exists under the names of the subjects, and what retains their addresses.
+    async fn read_holders(&mut self) {
+        let policy = self.live.world().policy;
+        let (mut names, mut sets, mut vms) = (Names::new(), Names::new(), Names::new());
+        let mut nodes: BTreeSet<&str> = BTreeSet::new();
+        let holders: Vec<_> = self.planned.iter().filter_map(|planned| planned.subject.holder()).collect();
+        for holder in &holders {
+            let Some((namespace, name)) = holder.key.split_once('/') else { continue };
+            names.entry(namespace).or_default().insert(name);
+            if let Some((by_name, _)) = ordinal(name) {
+                let owner = holder.endpoint.as_deref().map(|endpoint| &endpoint.owner);
+                let by_endpoint = if let Some(Owner::StatefulSet(set)) = owner { Some(&**set) } else { None };
+                sets.entry(namespace).or_default().extend([Some(by_name), by_endpoint].into_iter().flatten());
+            }
+            if policy.on_ready_node != policy.on_lost_node {
+                nodes.extend(holder.pod.as_ref().and_then(|pod| pod.node.as_deref()));
+            }
+        }
+        self.read(Kind::Endpoint, &names, false).await;
+        let any_vm = self.live.cache().has_vms();
+        for holder in holders.iter().filter(|holder| any_vm || self.live.cache().is_vm_endpoint(&holder.key)) {
+            if let Some((namespace, name)) = holder.key.split_once('/') {
+                vms.entry(namespace).or_default().insert(name);
+            }
+        }
+        if !vms.is_empty() {
+            // There are virtual machines: an answer that their API is not served proves nothing, unless that
+            // is so.
+            let strict = serves_vms(self.live.client()).await;
+            self.read(Kind::VmInstance, &vms, strict).await;
+            self.read(Kind::Vm, &vms, strict).await;
+        }
+        self.read(Kind::StatefulSet, &sets, false).await;
+        self.read(Kind::Pod, &names, false).await;
+        if !nodes.is_empty() {
+            self.read(Kind::Node, &[("", nodes)].into(), false).await;
+        }
+    }
+
+    /// Reads objects of a kind by name. A subject that depends on one that could not be read is not confirmed.
+    async fn read(&mut self, kind: Kind, names: &Names<'_>, strict: bool) {
+        for Unreadable { namespace, name, error } in self.live.get_many(kind.source(), names, strict).await {
+            // Sets and nodes have names of their own: any pod of the namespace may depend on them.
+            let name = name.filter(|_| kind.has_pod_name());
+            for planned in self.planned {
+                let key = planned.subject.holder().and_then(|holder| holder.key.split_once('/'));
+                let depends = key.is_some_and(|(of, pod)| {
+                    (namespace.is_empty() || namespace == of) && name.as_ref().is_none_or(|name| name == pod)
+                });
+                if depends {
+                    self.live.cannot_read(&planned.key, error.clone());
+                    self.unreadable.insert(planned.key.clone());
+                }
+            }
+        }
+    }
+}
+
+/// True if the API server serves the group of virtual machines, or does not answer.
+async fn serves_vms(client: &Client) -> bool {
+    let served = client.list_api_groups().await;
+    served.map_or(true, |all| all.groups.iter().any(|group| group.name == Kind::Vm.group()))
+}

@@ -1,0 +1,250 @@
+//! Addresses: which are used, retained, or leaked.
+
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
+
+use super::{Found, MIN_SUSPICION, POD_WATCH_LAG, Rule};
+use crate::act::Action;
+use crate::api::Identity;
+use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
+
+fn address(subject: &Subject) -> Option<&Address> {
+    if let Subject::Address(address) = subject { Some(address) } else { None }
+}
+
+/// The pod of that name, if it is the record's pod or may be it.
+fn same_pod(address: &Address) -> Option<&PodState> {
+    address.holder.pod.as_deref().filter(|pod| address.is_of(pod) != Some(false))
+}
+
+/// The pod of that name, if it is certainly not the record's pod.
+fn another_pod(address: &Address) -> Option<&PodState> {
+    address.holder.pod.as_deref().filter(|pod| address.is_of(pod) == Some(false))
+}
+
+/// Since when this rule has matched; now, if it matches for the first time.
+fn since(address: &Address, rule: Rule, now: Timestamp) -> Timestamp {
+    address.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+}
+
+pub(super) fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.invalid.as_ref().map(|why| RuleMatch::refuse(None, why.clone()))
+}
+
+pub(super) fn outside_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.outside_pool.then(|| {
+        let because = format!("{} has no such address; correct spec.ips, or remove the record by hand", address.pool);
+        RuleMatch::refuse(None, because)
+    })
+}
+
+pub(super) fn host_network(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let pod = same_pod(address(subject)?)?;
+    pod.host_network.then(|| RuleMatch::nothing("its pod uses the network of its node"))
+}
+
+pub(super) fn retained_by_vm(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let holder = &address(subject)?.holder;
+    let exists = holder.retained_by == Some(RetainedBy::Vm);
+    exists.then(|| RuleMatch::nothing(format!("the virtual machine {} exists", holder.key)))
+}
+
+pub(super) fn retained_by_stateful_set(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let Some(RetainedBy::StatefulSet { name, first, replicas }) = &address.holder.retained_by else { return None };
+    let ends = match same_pod(address) {
+        Some(pod) => pod.is_ending(),
+        None => address.holder.pod.is_none(),
+    };
+    ends.then(|| {
+        let last = first.saturating_add(*replicas) - 1;
+        RuleMatch::nothing(format!(
+            "StatefulSet {name} wants the ordinals {first} to {last}, which include {}",
+            address.holder.key
+        ))
+    })
+}
+
+pub(super) fn waiting_for_endpoint(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let ends = match &address.holder.pod {
+        Some(_) => same_pod(address).is_some_and(PodState::is_ending),
+        None => true,
+    };
+    (ends && address.holder.reserves(address.ip)).then(|| {
+        RuleMatch::nothing(format!("SpiderEndpoint {} still reserves it for a pod of that name", address.holder.key))
+    })
+}
+
+pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let holder = &address.holder;
+    // A pod that counted as absent once is not waited for again.
+    let settled = address.sighting.is_some_and(|sighting| sighting.rule == Rule::PodGone);
+    if holder.pod.is_some() || holder.absent || settled || !world.leads {
+        return None;
+    }
+    let until = time::saturating_add(since(address, Rule::PodNotSeenYet, now), POD_WATCH_LAG);
+    (now <= until).then(|| {
+        RuleMatch::wait(until, Action::Release, format!("the pod {} of its record was not seen yet", holder.key))
+    })
+}
+
+pub(super) fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    address.holder.pod.is_none().then(|| {
+        let because = format!("there is no pod {}", address.holder.key);
+        RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because)
+    })
+}
+
+pub(super) fn pod_replaced(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    if address.holder.is_stateful() {
+        return None;
+    }
+    let key = &address.holder.key;
+    if let Identity::Container(_) = address.identity {
+        // A pod keeps its uid when its sandbox is recreated, and the endpoint is written later.
+        let because = format!("pod {key} has another sandbox now, and other addresses");
+        return suspect(address, Rule::PodReplaced, world, now, &because);
+    }
+    let because = format!("pod {key} has the uid {} now, the record has {}", pod.uid, address.uid);
+    Some(RuleMatch::act(Action::Release, since(address, Rule::PodReplaced, now), because))
+}
+
+pub(super) fn replacement_starting(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    if pod.ips.is_empty() {
+        let because = format!("pod {} was recreated and has no addresses yet", address.holder.key);
+        if address.holder.reserves(address.ip) {
+            return Some(RuleMatch::nothing(because));
+        }
+        // Spiderpool gives back only what an endpoint reserves: without an endpoint the pod would wait for a
+        // free address while this one is retained for it.
+        let because = format!("{because}; no endpoint reserves this one for it");
+        return suspect(address, Rule::ReplacementStarting, world, now, &because);
+    }
+    let uses = address.holder.uses(pod, address.ip);
+    uses.then(|| RuleMatch::nothing(format!("pod {} was recreated and has it again", address.holder.key)))
+}
+
+pub(super) fn replacement_has_other_ip(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    let because = format!("pod {} was recreated and has other addresses", address.holder.key);
+    // An endpoint that is still the previous pod's may be about to be written.
+    if address.holder.endpoint.is_none() || address.holder.endpoint_is_of(pod) {
+        return Some(RuleMatch::act(Action::Release, since(address, Rule::ReplacementHasOtherIP, now), because));
+    }
+    suspect(address, Rule::ReplacementHasOtherIP, world, now, &because)
+}
+
+pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let finished = pod.release_at(&world.policy)?;
+    let deletion = pod.deletion.filter(|_| releases_terminating(address, world));
+    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
+    let until = deleted.map_or(finished, |deleted| deleted.min(finished));
+    let because = format!(
+        "pod {} is {} since {}, its grace period is {}s",
+        address.holder.key,
+        pod.phase.name(),
+        pod.finished.map(time::format).unwrap_or_default(),
+        pod.grace
+    );
+    Some(release_after(until, world, now, because))
+}
+
+pub(super) fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let deletion = pod.deletion?;
+    let because =
+        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(deletion));
+    if !releases_terminating(address, world) {
+        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
+        let because = format!("{because}; the settings retain addresses of such pods (its node is {node})");
+        return Some(RuleMatch::nothing(because));
+    }
+    Some(release_after(time::saturating_add(deletion, world.policy.extra_grace_period), world, now, because))
+}
+
+/// True if the settings release the address of this Terminating pod.
+fn releases_terminating(address: &Address, world: &World) -> bool {
+    let policy = &world.policy;
+    let by_node = match address.holder.node_ready {
+        Some(true) => policy.on_ready_node,
+        // A node that is gone is not ready.
+        Some(false) | None => policy.on_lost_node,
+    };
+    // The switches by node are about pods that are not recreated under the same name.
+    policy.release_terminating && (by_node || address.holder.is_stateful())
+}
+
+/// Releases after a deadline. Only the leader acts on deadlines.
+fn release_after(until: Timestamp, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
+    if world.leads {
+        RuleMatch::act_after(until, Action::Release, now, because)
+    } else {
+        RuleMatch::nothing(format!("{because}; the leader releases it"))
+    }
+}
+
+pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    address.holder.uses(pod, address.ip).then(|| RuleMatch::nothing(uses(&address.holder.key, pod.phase)))
+}
+
+/// In one allocation: nearly every address is in use.
+fn uses(holder: &str, phase: Phase) -> String {
+    let mut text = String::with_capacity(holder.len() + 28);
+    for part in ["pod ", holder, " has it and is ", phase.name()] {
+        text.push_str(part);
+    }
+    text
+}
+
+pub(super) fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let none =
+        pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.reports_no_family_of(pod, address.ip);
+    none.then(|| {
+        RuleMatch::nothing(format!(
+            "pod {} is {} and may not have reported its addresses yet",
+            address.holder.key,
+            pod.phase.name()
+        ))
+    })
+}
+
+pub(super) fn ip_not_on_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = same_pod(address)?;
+    let own: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+    let because = format!("pod {} is {} with {}", address.holder.key, pod.phase.name(), own.join(", "));
+    suspect(address, Rule::IPNotOnPod, world, now, &because)
+}
+
+/// Released if the same rule still matches a grace period after its first match. Only the leader counts.
+fn suspect(address: &Address, rule: Rule, world: &World, now: Timestamp, because: &str) -> Found {
+    if !world.leads {
+        return Some(RuleMatch::nothing(format!("{because}; the leader decides")));
+    }
+    if address.pool_deleting {
+        let because = format!("{because}; but its pool is being deleted, so it is left as it is");
+        return Some(RuleMatch::refuse(None, because));
+    }
+    let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
+    let apart = (SignedDuration::from_secs(grace.into()) + world.policy.extra_grace_period).max(MIN_SUSPICION);
+    let since = since(address, rule, now);
+    let until = time::saturating_add(since, apart);
+    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
+    Some(RuleMatch::act_after(until, Action::Release, now, because))
+}

@@ -1,0 +1,187 @@
+//! What is known under the name of a pod: the pod, its endpoint, and its records.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{AddressCache, Key};
+use crate::api::{Identity, Kind, Uid};
+use crate::subject::{EndpointState, Owner, PodState};
+
+/// What is known under the name of a pod.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PodEntry {
+    pub(super) pod: Option<Arc<PodState>>,
+    pub(super) endpoint: Option<Arc<EndpointState>>,
+    pub(super) records: SmallVec<[(Arc<str>, IpAddr); 1]>,
+    pub(super) absence: Absence,
+    /// The list of pods that delivered the pod. Without a pod: the list that was current when the latest
+    /// record or endpoint arrived.
+    pub(super) pod_list: u32,
+    pub(super) endpoint_list: u32,
+}
+
+/// What is known about a pod that is not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Absence {
+    /// Nothing: its watch may be late.
+    #[default]
+    Unknown,
+    /// The deletion of this pod was delivered.
+    Deleted(Uid),
+    /// There is no pod of that name: a live read, or a list that started after the record was known, did not
+    /// find one.
+    Confirmed,
+}
+
+impl PodEntry {
+    /// True if the pod with this identity certainly does not exist.
+    pub(super) fn is_absent(&self, identity: Option<&Identity>) -> bool {
+        match (&self.absence, identity) {
+            (Absence::Unknown, _) => false,
+            (Absence::Deleted(deleted), Some(Identity::Pod(uid))) => uid == deleted,
+            (Absence::Deleted(_) | Absence::Confirmed, _) => true,
+        }
+    }
+
+    /// A record or an endpoint arrived: what was found out before about the absence of any pod does not
+    /// cover the pod that it names.
+    pub(super) fn expect_pod(&mut self, pod_list: u32) {
+        if self.pod.is_none() {
+            self.pod_list = pod_list;
+        }
+        if self.absence == Absence::Confirmed {
+            self.absence = Absence::Unknown;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pod.is_none() && self.endpoint.is_none() && self.records.is_empty()
+    }
+}
+
+impl AddressCache {
+    /// True if the endpoint of this name belongs to a virtual machine.
+    pub(crate) fn is_vm_endpoint(&self, key: &str) -> bool {
+        let endpoint = self.by_pod.get(key).and_then(|entry| entry.endpoint.as_ref());
+        endpoint.is_some_and(|endpoint| endpoint.owner == Owner::Vm)
+    }
+
+    /// Marks everything under a name as changed.
+    pub(super) fn mark_dirty(&mut self, key: &str) {
+        let Some((key, entry)) = self.by_pod.get_key_value(key) else { return };
+        self.dirty.extend(entry.records.iter().map(|(pool, ip)| Key::Address(pool.clone(), *ip)));
+        if entry.endpoint.is_some() {
+            self.dirty.insert(Key::Endpoint(key.clone()));
+        }
+    }
+
+    /// The entry of a name, created if there is none; and the name itself, of which there is one copy.
+    pub(super) fn entry(&mut self, key: &str) -> (Arc<str>, &mut PodEntry) {
+        if !self.by_pod.contains_key(key) {
+            self.by_pod.insert(key.into(), Box::default());
+        }
+        let (key, entry) = self.by_pod.get_key_value_mut(key).unwrap_or_else(|| unreachable!("it was just created"));
+        (key.clone(), entry)
+    }
+
+    /// Removes an entry that has nothing. An extract keeps the names that are judged.
+    pub(super) fn remove_if_empty(&mut self, key: &str) {
+        if !self.is_extract && self.by_pod.get(key).is_some_and(|entry| entry.is_empty()) {
+            self.by_pod.remove(key);
+        }
+    }
+
+    pub(super) fn apply_pod(&mut self, key: &str, mut pod: PodState) {
+        let list = self.list(Kind::Pod);
+        pod.node = pod.node.map(|name| self.node_name(&name));
+        let (key, entry) = self.entry(key);
+        entry.pod_list = list;
+        if entry.pod.as_ref().is_some_and(|known| known.uid == pod.uid && known.version > pod.version) {
+            return;
+        }
+        let terminating = pod.deletion.is_some();
+        let same =
+            |known: &PodState| PodState { version: 0, ..known.clone() } == PodState { version: 0, ..pod.clone() };
+        let unchanged = entry.pod.as_deref().is_some_and(same);
+        entry.pod = Some(Arc::new(pod));
+        if terminating {
+            self.terminating.insert(key.clone());
+        } else {
+            self.terminating.remove(&key);
+        }
+        if !unchanged {
+            self.mark_dirty(&key);
+        }
+    }
+
+    /// Removes a pod. `any`: there is no pod of that name at all.
+    pub(super) fn delete_pod(&mut self, key: &str, is_meant: impl Fn(&Uid) -> bool, any: bool) {
+        let Some(entry) = self.by_pod.get_mut(key) else { return };
+        if let Some(pod) = entry.pod.take_if(|pod| is_meant(&pod.uid)) {
+            entry.absence = Absence::Deleted(pod.uid.clone());
+        } else if !any {
+            return;
+        }
+        if any {
+            entry.absence = Absence::Confirmed;
+        }
+        self.terminating.remove(key);
+        self.mark_dirty(key);
+        self.remove_if_empty(key);
+    }
+
+    /// Pods that a complete list did not deliver are gone. A record or an endpoint that was known when the
+    /// list started has no pod if the list has none.
+    pub(super) fn finish_pods(&mut self, list: u32) {
+        let missing =
+            |entry: &PodEntry| entry.pod_list != list && (entry.pod.is_some() || entry.absence != Absence::Confirmed);
+        let missing = self.by_pod.iter().filter(|(_, entry)| missing(entry));
+        let missing: Vec<Arc<str>> = missing.map(|(key, _)| key.clone()).collect();
+        for key in missing {
+            self.delete_pod(&key, |_| true, true);
+        }
+    }
+
+    pub(super) fn apply_endpoint(&mut self, key: &str, endpoint: EndpointState) {
+        let (list, pod_list) = (self.list(Kind::Endpoint), self.list(Kind::Pod));
+        let (key, entry) = self.entry(key);
+        entry.endpoint_list = list;
+        let known = entry.endpoint.as_ref();
+        if known.is_some_and(|known| known.uid == endpoint.uid && known.version > endpoint.version) {
+            return;
+        }
+        let is_vm = endpoint.owner == Owner::Vm;
+        let same_pod = known.is_some_and(|known| known.pod == endpoint.pod);
+        let before = entry.endpoint.replace(Arc::new(endpoint));
+        if !same_pod {
+            entry.expect_pod(pod_list);
+            self.sightings.remove(&Key::Endpoint(key.clone()));
+        }
+        self.endpoints += usize::from(before.is_none());
+        let was_vm = before.is_some_and(|known| known.owner == Owner::Vm);
+        self.vm_endpoints = self.vm_endpoints + usize::from(is_vm) - usize::from(was_vm);
+        self.mark_dirty(&key);
+    }
+
+    pub(super) fn delete_endpoint(&mut self, key: &str) {
+        let Some(entry) = self.by_pod.get_mut(key) else { return };
+        let before = entry.endpoint.take();
+        self.endpoints -= usize::from(before.is_some());
+        self.vm_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Vm));
+        self.sightings.remove(&Key::Endpoint(key.into()));
+        self.dirty.insert(Key::Endpoint(key.into()));
+        self.mark_dirty(key);
+        self.remove_if_empty(key);
+    }
+
+    pub(super) fn finish_endpoints(&mut self, list: u32) {
+        let missing = |entry: &PodEntry| entry.endpoint.is_some() && entry.endpoint_list != list;
+        let missing = self.by_pod.iter().filter(|(_, entry)| missing(entry));
+        let missing: Vec<Arc<str>> = missing.map(|(key, _)| key.clone()).collect();
+        for key in &missing {
+            self.delete_endpoint(key);
+        }
+    }
+}

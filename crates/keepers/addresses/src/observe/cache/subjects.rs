@@ -1,0 +1,159 @@
+//! Subjects, made from the entries.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caretaker_core::parsed::quoted;
+
+use super::pools::{KnownRecord, PoolEntry};
+use super::{AddressCache, Key};
+use crate::api::{Identity, Kind, ordinal};
+use crate::subject::{Address, Endpoint, EndpointState, Holder, Owner, Pool, RetainedBy, Subject};
+
+impl AddressCache {
+    pub(super) fn subject(&self, key: &Key) -> Option<Subject> {
+        match key {
+            Key::Pool(name) => self.pools.get(name).map(|entry| Subject::Pool(Box::new(pool(name, entry)))),
+            Key::Address(name, ip) => {
+                let pool = self.pools.get(name)?;
+                self.address(name, pool, *ip, pool.records.get(ip)?, key)
+            }
+            Key::Endpoint(name) => self.endpoint(name, key),
+        }
+    }
+
+    fn address(
+        &self,
+        name: &Arc<str>,
+        pool: &PoolEntry,
+        ip: IpAddr,
+        record: &KnownRecord,
+        key: &Key,
+    ) -> Option<Subject> {
+        // In an extract: a record of a name that was not extracted is not the one that was judged.
+        if self.is_extract && !self.by_pod.contains_key(&record.holder) {
+            return None;
+        }
+        Some(Subject::Address(Box::new(Address {
+            pool: name.clone(),
+            pool_uid: pool.uid_text.clone(),
+            pool_deleting: pool.deleting,
+            live_pool: pool.live.clone(),
+            ip,
+            name: format_ip(ip),
+            invalid: invalid(record),
+            outside_pool: !pool.ranges.contains(ip),
+            holder: self.holder(&record.holder, Some(&record.identity)),
+            uid: record.identity.to_string(),
+            identity: record.identity.clone(),
+            sighting: self.sightings.get(key).copied(),
+        })))
+    }
+
+    fn endpoint(&self, name: &Arc<str>, key: &Key) -> Option<Subject> {
+        let entry = self.by_pod.get(name)?;
+        let state = entry.endpoint.as_deref()?;
+        let identity = state.pod.clone().map(Identity::Pod);
+        let (namespace, pod) = name.split_once('/')?;
+        Some(Subject::Endpoint(Box::new(Endpoint {
+            namespace: namespace.to_owned(),
+            name: pod.to_owned(),
+            uid: state.uid.to_string(),
+            holder: self.holder(name, identity.as_ref()),
+            records: entry.records.iter().filter(|(pool, ip)| self.may_own(state, pool, *ip)).count(),
+            unreadable_pools: self.unreadable_pools > 0,
+            sighting: self.sightings.get(key).copied(),
+        })))
+    }
+
+    /// True if a record belongs to the endpoint's pod, or may belong to it.
+    fn may_own(&self, endpoint: &EndpointState, pool: &Arc<str>, ip: IpAddr) -> bool {
+        let record = self.pools.get(pool).and_then(|pool| pool.records.get(&ip));
+        record.is_some_and(|record| endpoint.may_own(&record.identity))
+    }
+
+    /// What exists under a name; `identity` says which pod of that name is meant.
+    fn holder(&self, key: &Arc<str>, identity: Option<&Identity>) -> Holder {
+        let entry = self.by_pod.get(key);
+        let pod = entry.and_then(|entry| entry.pod.clone());
+        let endpoint = entry.and_then(|entry| entry.endpoint.clone());
+        let terminating = pod.as_ref().filter(|pod| pod.deletion.is_some());
+        let node_ready = terminating.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
+        // Files are complete: a pod that is not among them does not exist. A watch may be late.
+        let is_watched = self.list(Kind::Pod) > 0;
+        Holder {
+            key: key.clone(),
+            absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
+            retained_by: self.retained_by(key, endpoint.as_deref(), identity),
+            node_ready,
+            pod,
+            endpoint,
+        }
+    }
+
+    /// What retains the addresses of a name: a virtual machine, or the StatefulSet that wants the pod. The
+    /// endpoint names the set; without an endpoint, or with one of another pod, the name of the pod does.
+    fn retained_by(
+        &self,
+        key: &str,
+        endpoint: Option<&EndpointState>,
+        identity: Option<&Identity>,
+    ) -> Option<RetainedBy> {
+        if self.vm_instances.contains_key(key) || self.vms.contains_key(key) {
+            return Some(RetainedBy::Vm);
+        }
+        let (namespace, name) = key.split_once('/')?;
+        let (by_name, number) = ordinal(name)?;
+        let of_this_pod = endpoint.filter(|endpoint| match identity {
+            Some(Identity::Pod(uid)) => endpoint.pod.as_ref() == Some(uid),
+            _ => true,
+        });
+        let set = match of_this_pod.map(|endpoint| &endpoint.owner) {
+            Some(Owner::StatefulSet(set)) => set,
+            Some(Owner::Other | Owner::Vm) => return None,
+            None => by_name,
+        };
+        let (replicas, _) = self.stateful_sets.get(&format!("{namespace}/{set}"))?;
+        replicas.include(number).then(|| RetainedBy::StatefulSet {
+            name: set.to_owned(),
+            first: replicas.first,
+            replicas: replicas.count,
+        })
+    }
+}
+
+/// An address as text, in one allocation: there are hundreds of thousands.
+fn format_ip(ip: IpAddr) -> String {
+    let mut text = String::with_capacity(if ip.is_ipv4() { 15 } else { 39 });
+    // Writing to a string does not fail.
+    let _ = write!(text, "{ip}");
+    text
+}
+
+fn invalid(record: &KnownRecord) -> Option<String> {
+    (!record.is_valid).then(|| {
+        let holder = quoted(&record.holder);
+        format!("its record names {holder}, which is not namespace/name of a pod; remove the record by hand if no pod uses it")
+    })
+}
+
+fn pool(name: &Arc<str>, entry: &PoolEntry) -> Pool {
+    let invalid_key = |key: &String| {
+        format!("status.allocatedIPs has {key:?}, which is not an address or a second key for one; remove it by hand")
+    };
+    let mut problems: Vec<String> = entry.invalid_keys.iter().map(invalid_key).collect();
+    problems.extend(entry.ranges.invalid.clone());
+    let size = entry.total.and_then(|total| u128::try_from(total).ok()).unwrap_or_else(|| entry.ranges.size());
+    Pool {
+        name: name.clone(),
+        uid: entry.uid.to_string(),
+        deleting: entry.deleting,
+        invalid: entry.invalid.clone(),
+        problems,
+        records: entry.records.len() + entry.invalid_keys.len(),
+        count: entry.count,
+        size,
+        live: entry.live.clone(),
+    }
+}

@@ -1,0 +1,254 @@
+//! The partial type of each kind, and its projection into a row.
+
+use std::net::IpAddr;
+
+use caretaker_core::Timestamp;
+use caretaker_engine::object::null_as_default;
+use caretaker_engine::{Meta, Partial};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{EndpointRow, PoolRow, Replicas, Row};
+use crate::api::{Allocated, Kind, NETWORK_STATUS, Ranges, Uid};
+use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
+
+/// The grace period of a pod that says nothing, as Kubernetes defines it.
+const DEFAULT_GRACE: u32 = 30;
+
+/// The resourceVersion as a number: later versions are greater.
+pub(super) fn version(text: &str) -> u64 {
+    text.parse().unwrap_or(0)
+}
+
+/// An address, with or without its prefix length.
+fn address(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PoolSpec {
+    #[serde(deserialize_with = "null_as_default")]
+    subnet: String,
+    #[serde(deserialize_with = "null_as_default")]
+    ips: Vec<String>,
+    #[serde(rename = "excludeIPs", deserialize_with = "null_as_default")]
+    exclude_ips: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PoolStatus {
+    #[serde(rename = "allocatedIPs", deserialize_with = "null_as_default")]
+    allocated_ips: Allocated,
+    #[serde(rename = "allocatedIPCount")]
+    allocated_ip_count: Option<i64>,
+    #[serde(rename = "totalIPCount")]
+    total_ip_count: Option<i64>,
+}
+
+pub(super) fn project_pool(object: Partial<PoolSpec, PoolStatus>) -> Option<Row> {
+    let Partial { metadata, spec, status } = object;
+    Some(Row::Pool(Box::new(PoolRow {
+        deleting: metadata.deletion_timestamp.is_some(),
+        ranges: Ranges::parse(&spec.subnet, &spec.ips, &spec.exclude_ips),
+        records: status.allocated_ips.records(),
+        allocated: status.allocated_ips,
+        count: status.allocated_ip_count,
+        total: status.total_ip_count,
+    })))
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct EndpointStatus {
+    #[serde(deserialize_with = "null_as_default")]
+    current: Current,
+    #[serde(deserialize_with = "null_as_default")]
+    owner_controller_type: String,
+    #[serde(deserialize_with = "null_as_default")]
+    owner_controller_name: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Current {
+    uid: Option<Uid>,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    ips: Vec<Interface>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Interface {
+    ipv4: Option<String>,
+    ipv6: Option<String>,
+}
+
+pub(super) fn project_endpoint(object: Partial<IgnoredAny, EndpointStatus>) -> Option<Row> {
+    let Partial { metadata, status, .. } = object;
+    let current = status.current;
+    let texts = current.ips.iter().flat_map(|interface| [&interface.ipv4, &interface.ipv6]).flatten();
+    let owner = match status.owner_controller_type.as_str() {
+        kind if kind == Kind::StatefulSet.name() => Owner::StatefulSet(status.owner_controller_name.as_str().into()),
+        kind if kind == Kind::VmInstance.name() => Owner::Vm,
+        _ => Owner::Other,
+    };
+    let state = EndpointState {
+        uid: Uid::parse(&metadata.uid),
+        version: version(&metadata.resource_version),
+        pod: current.uid.filter(|uid| *uid != Uid::default()),
+        container: current.container_id.filter(|id| !id.is_empty()).map(Into::into),
+        ips: texts.filter_map(|ip| address(ip)).collect(),
+        owner,
+        deleting: metadata.deletion_timestamp.is_some(),
+    };
+    Some(Row::Endpoint(Box::new(EndpointRow { state, finalizers: metadata.finalizers })))
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PodSpec {
+    node_name: Option<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    host_network: bool,
+    termination_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PodStatus {
+    #[serde(deserialize_with = "null_as_default")]
+    phase: String,
+    #[serde(rename = "podIPs", deserialize_with = "null_as_default")]
+    pod_ips: Vec<PodIp>,
+    start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "null_as_default")]
+    container_statuses: Vec<Container>,
+    #[serde(deserialize_with = "null_as_default")]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct PodIp {
+    ip: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    #[serde(deserialize_with = "null_as_default")]
+    state: ContainerState,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Terminated {
+    finished_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(deserialize_with = "null_as_default")]
+    status: String,
+    last_transition_time: Option<Timestamp>,
+}
+
+pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
+    let Partial { metadata, spec, status } = object;
+    let phase = match status.phase.as_str() {
+        "Running" => Phase::Running,
+        "Succeeded" => Phase::Succeeded,
+        "Failed" => Phase::Failed,
+        _ => Phase::Pending,
+    };
+    let other_ips = metadata.annotation(NETWORK_STATUS).map_or_else(|| Some(Ips::new()), interface_ips);
+    let grace = spec.termination_grace_period_seconds;
+    let controller = metadata.controller();
+    Some(Row::Pod(Box::new(PodState {
+        uid: Uid::parse(&metadata.uid),
+        version: version(&metadata.resource_version),
+        phase,
+        host_network: spec.host_network,
+        in_stateful_set: controller.is_some_and(|owner| owner.kind == Kind::StatefulSet.name()),
+        deletion: metadata.deletion(),
+        finished: phase.is_finished().then(|| finished(&metadata, &status)).flatten(),
+        grace: grace.map_or(DEFAULT_GRACE, |seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
+        ips: status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
+        other_ips_unreadable: other_ips.is_none(),
+        other_ips: other_ips.unwrap_or_default(),
+        node: spec.node_name.map(Into::into),
+    })))
+}
+
+/// When a pod finished: the end of its last container, or else the latest change of its status. An evicted
+/// pod has no container statuses, and its address must not be retained for ever.
+fn finished(metadata: &Meta, status: &PodStatus) -> Option<Timestamp> {
+    let ended = status.container_statuses.iter().filter_map(|c| c.state.terminated.as_ref()?.finished_at).max();
+    let ready = || status.conditions.iter().find(|c| c.kind == "Ready").and_then(|c| c.last_transition_time);
+    let changed = || status.conditions.iter().filter_map(|c| c.last_transition_time).max();
+    ended.or_else(ready).or_else(changed).or(status.start_time).or_else(|| metadata.created())
+}
+
+/// The addresses of all interfaces, as Multus writes them; `None` if they cannot be read.
+fn interface_ips(text: &str) -> Option<Ips> {
+    #[derive(Deserialize)]
+    struct Interface {
+        #[serde(default, deserialize_with = "null_as_default")]
+        ips: Vec<String>,
+    }
+    let all: Vec<Interface> = serde_json::from_str(text).ok()?;
+    Some(all.iter().flat_map(|interface| &interface.ips).filter_map(|ip| address(ip)).collect())
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StatefulSetSpec {
+    replicas: Option<i64>,
+    #[serde(deserialize_with = "null_as_default")]
+    ordinals: Ordinals,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Ordinals {
+    #[serde(deserialize_with = "null_as_default")]
+    start: i64,
+}
+
+/// A set that is being deleted recreates no pod.
+pub(super) fn project_stateful_set(object: Partial<StatefulSetSpec>) -> Option<Row> {
+    let Partial { metadata, spec, .. } = object;
+    let replicas = Replicas { first: spec.ordinals.start, count: spec.replicas.unwrap_or(1).max(0) };
+    metadata.deletion_timestamp.is_none().then_some(Row::StatefulSet(replicas))
+}
+
+/// A virtual machine that is being deleted does not start again.
+pub(super) fn project_vm(object: Partial) -> Option<Row> {
+    let Partial { metadata, .. } = object;
+    metadata.deletion_timestamp.is_none().then_some(Row::Vm)
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeStatus {
+    #[serde(deserialize_with = "null_as_default")]
+    conditions: Vec<Condition>,
+}
+
+pub(super) fn project_node(object: Partial<IgnoredAny, NodeStatus>) -> Option<Row> {
+    let NodeStatus { conditions } = object.status;
+    Some(Row::Node { ready: conditions.iter().any(|c| c.kind == "Ready" && c.status == "True") })
+}

@@ -1,0 +1,391 @@
+//! A cache that is updated object by object has the same subjects as one that is filled at once; changed
+//! subjects are marked dirty, and no others; an extract has everything that its subjects are made of.
+
+mod objects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caretaker_addresses::Addresses;
+use caretaker_addresses::api::Kind;
+use caretaker_addresses::observe::{AddressCache, Key};
+use caretaker_addresses::subject::Subject;
+use caretaker_core::keeper::population;
+use caretaker_engine::cache::Cache as _;
+use objects::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// The objects of a small cluster, by kind and name.
+type Cluster = BTreeMap<(String, String), Value>;
+
+#[derive(Debug, Clone)]
+enum Change {
+    Put(Value),
+    Drop(usize),
+    /// A kind is listed again.
+    Relist(usize),
+    /// A change that no watch delivers.
+    Missed(Value),
+}
+
+fn keys() -> impl Strategy<Value = String> {
+    prop_oneof![Just("shop/db-0"), Just("shop/db-1"), Just("shop/web"), Just("bank/db-0")].prop_map(str::to_owned)
+}
+
+fn object() -> impl Strategy<Value = Value> {
+    let uids = (1..4_u32).prop_map(uid);
+    let ips = proptest::collection::vec((1..4_u8).prop_map(|i| format!("10.0.0.{i}")), 0..3);
+    let records = proptest::collection::btree_map(1..5_u8, (keys(), uids.clone()), 0..4);
+    let times = proptest::option::of(-90..90_i64);
+    prop_oneof![
+        3 => (prop_oneof![Just("one"), Just("two")], records, 0..8_u8).prop_map(|(name, records, variant)| {
+            let records: Vec<(String, String, String)> =
+                records.into_iter().map(|(i, (key, uid))| (format!("10.0.0.{i}"), key, uid)).collect();
+            let rows: Vec<(&str, &str, &str)> =
+                records.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
+            let made = pool(name, &rows);
+            match variant {
+                0 => made.with("/status/allocatedIPs", json!("{")),
+                1 => made.with("/metadata/deletionTimestamp", json!(now().to_string())),
+                2 => made.with("/spec/ips", json!(["10.0.0.1-10.0.0.2"])),
+                _ => made,
+            }
+        }),
+        4 => (keys(), uids.clone(), ips.clone(), times, any::<bool>()).prop_map(|(key, uid, ips, time, finishes)| {
+            let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+            let made = pod(&key, &uid, &ips);
+            let made = if key.contains("db-") { made.in_stateful_set() } else { made };
+            match time {
+                Some(seconds) if finishes => made.finished("Failed", Some(at(seconds))),
+                Some(seconds) => made.terminating(at(seconds)),
+                None => made,
+            }
+        }),
+        2 => (keys(), uids, ips, any::<bool>()).prop_map(|(key, uid, ips, in_set)| {
+            let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+            if in_set && key.contains('-') { set_endpoint(&key, &uid, &ips) } else { endpoint(&key, &uid, &ips) }
+        }),
+        1 => (prop_oneof![Just("shop/db"), Just("bank/db")], 0..3_i64).prop_map(|(key, replicas)| set(key, replicas)),
+        1 => (keys(), any::<bool>()).prop_map(|(key, is_vm)| {
+            let made = vm_instance(&key);
+            if is_vm { made.with("/kind", json!("VirtualMachine")) } else { made }
+        }),
+        1 => any::<bool>().prop_map(|ready| node("node-1", ready)),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        6 => object().prop_map(Change::Put),
+        2 => (0..20_usize).prop_map(Change::Drop),
+        1 => (0..Kind::ALL.len()).prop_map(Change::Relist),
+        1 => object().prop_map(Change::Missed),
+    ]
+}
+
+fn name(object: &Value) -> (String, String) {
+    let meta = &object["metadata"];
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    (text(&object["kind"]), format!("{}/{}", text(&meta["namespace"]), text(&meta["name"])))
+}
+
+/// Every subject, without what only a cache with a history knows.
+fn subjects(cache: &AddressCache) -> BTreeMap<Key, Subject> {
+    let plain = |mut subject: Subject| {
+        let (holder, sighting) = match &mut subject {
+            Subject::Address(address) => (&mut address.holder, &mut address.sighting),
+            Subject::Endpoint(endpoint) => (&mut endpoint.holder, &mut endpoint.sighting),
+            Subject::Pool(_) => return subject,
+        };
+        (*sighting, holder.absent) = (None, false);
+        // A new version without other changes is no change.
+        if let Some(pod) = &mut holder.pod {
+            Arc::make_mut(pod).version = 0;
+        }
+        subject
+    };
+    cache.keys().into_iter().map(|key| (key.clone(), plain(subject(cache, &key)))).collect()
+}
+
+/// The denominators of pace and breaker.
+fn counted(cache: &AddressCache) -> caretaker_core::limits::Population {
+    population(&Addresses::default(), &cache.subjects())
+}
+
+fn list(cache: &mut AddressCache, cluster: &Cluster, kind: Kind) {
+    start_list(cache, kind);
+    for object in cluster.values().filter(|object| object["kind"] == kind.name()) {
+        apply(cache, std::slice::from_ref(object));
+    }
+    finish_list(cache, kind);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn object_by_object_is_the_same_as_at_once(changes in proptest::collection::vec(change(), 1..40)) {
+        let mut cluster = Cluster::new();
+        let mut cache = AddressCache::default();
+        for kind in Kind::ALL {
+            list(&mut cache, &cluster, kind);
+        }
+        let (mut version, mut missed) = (10, BTreeSet::new());
+        for change in changes {
+            let before = subjects(&cache);
+            cache.take_dirty();
+            version += 1;
+            let newer = |object: Value| object.with("/metadata/resourceVersion", json!(version.to_string()));
+            match change {
+                Change::Put(object) => {
+                    let object = newer(object);
+                    apply(&mut cache, std::slice::from_ref(&object));
+                    missed.remove(&name(&object));
+                    cluster.insert(name(&object), object);
+                }
+                Change::Drop(place) => {
+                    let Some(key) = cluster.keys().nth(place).cloned() else { continue };
+                    let gone = cluster.remove(&key).unwrap();
+                    // The cache may not know it, if its creation was missed.
+                    delete(&mut cache, &gone);
+                }
+                Change::Relist(kind) => {
+                    list(&mut cache, &cluster, Kind::ALL[kind]);
+                    missed.retain(|(of, _)| of != Kind::ALL[kind].name());
+                }
+                Change::Missed(object) => {
+                    let object = newer(object);
+                    missed.insert(name(&object));
+                    cluster.insert(name(&object), object);
+                }
+            }
+            let (after, dirty) = (subjects(&cache), cache.take_dirty());
+            for key in before.keys().chain(after.keys()) {
+                let same = before.get(key) == after.get(key);
+                prop_assert!(same || dirty.contains(key), "{:?} has changed and is not dirty", key);
+            }
+            if missed.is_empty() {
+                let fresh = cache_of(&cluster.values().cloned().collect::<Vec<_>>());
+                prop_assert_eq!(&after, &subjects(&fresh));
+                prop_assert_eq!(counted(&cache), counted(&fresh));
+            }
+        }
+        for kind in Kind::ALL {
+            list(&mut cache, &cluster, kind);
+        }
+        let fresh = cache_of(&cluster.values().cloned().collect::<Vec<_>>());
+        prop_assert_eq!(subjects(&cache), subjects(&fresh));
+    }
+}
+
+/// A pool with many records, each of another pod.
+fn many(count: u32) -> (Value, Vec<Value>) {
+    let rows: Vec<(String, String, String)> =
+        (0..count).map(|i| (format!("10.0.{}.{}", i / 250, i % 250 + 1), format!("shop/web-x{i}"), uid(i))).collect();
+    let pods = rows.iter().map(|(ip, key, uid)| pod(key, uid, &[ip])).collect();
+    let rows: Vec<(&str, &str, &str)> =
+        rows.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
+    (pool("pool", &rows), pods)
+}
+
+#[test]
+fn a_change_marks_only_what_it_affects() {
+    let (pool, pods) = many(500);
+    let mut cache = cache_of(&[vec![pool.clone()], pods.clone()].concat());
+    cache.take_dirty();
+
+    delete(&mut cache, &pods[7]);
+    assert_eq!(cache.take_dirty().len(), 1, "one address");
+    let heartbeat = pods[8].clone().with("/metadata/resourceVersion", json!("9"));
+    apply(&mut cache, &[heartbeat]);
+    assert_eq!(cache.take_dirty().len(), 0, "nothing that is read has changed");
+    let mut records: Value = serde_json::from_str(pool["status"]["allocatedIPs"].as_str().unwrap()).unwrap();
+    records.as_object_mut().unwrap().remove("10.0.0.3");
+    let less =
+        pool.with("/status/allocatedIPs", json!(records.to_string())).with("/metadata/resourceVersion", json!("9"));
+    apply(&mut cache, &[less]);
+    assert_eq!(cache.take_dirty().len(), 2, "the address, and the pool as a whole");
+}
+
+#[test]
+fn an_older_version_does_not_replace_what_was_written() {
+    let before = pool("pool", &[("10.0.0.1", "shop/web", &uid(1))]);
+    let after = pool("pool", &[]).with("/metadata/resourceVersion", json!("5"));
+    let mut cache = cache_of(&[before.clone(), after]);
+
+    apply(&mut cache, &[before]);
+
+    assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
+}
+
+#[test]
+fn deleted_objects_leave_nothing_behind() {
+    let (pool, pods) = many(50);
+    let mut cache = cache_of(&[vec![pool.clone()], pods.clone()].concat());
+
+    for pod in &pods {
+        delete(&mut cache, pod);
+    }
+    delete(&mut cache, &pool);
+    // The deletion of an unknown object changes nothing.
+    delete(&mut cache, &pods[0]);
+    delete(&mut cache, &endpoint("shop/web", &uid(1), &[]));
+
+    assert_eq!((cache.keys(), counted(&cache).breaker_total), (Vec::new(), 0));
+    assert!(format!("{cache:?}").contains("by_pod: {}"), "{cache:?}");
+}
+
+#[test]
+fn a_set_with_two_billion_replicas_costs_no_more_than_the_pods_that_exist() {
+    let mut cache = cache_of(&[pool("pool", &[("10.0.0.1", "shop/db-1999999999", &uid(1))])]);
+    cache.take_dirty();
+
+    apply(&mut cache, &[set("shop/db", i64::from(i32::MAX))]);
+
+    assert_eq!(cache.take_dirty().len(), 1);
+    assert_eq!(judge(&cache, &address("pool", "10.0.0.1"), now()).rule.name(), "RetainedByStatefulSet");
+}
+
+/// A cache that watches feed: everything was listed before the record arrived.
+fn watched(objects: &[Value]) -> AddressCache {
+    let mut cache = AddressCache::default();
+    for kind in Kind::ALL {
+        list(&mut cache, &Cluster::new(), kind);
+    }
+    apply(&mut cache, objects);
+    cache
+}
+
+fn rule(cache: &AddressCache, key: &Key) -> &'static str {
+    judge(cache, key, now()).rule.name()
+}
+
+#[test]
+fn a_pod_that_a_live_read_does_not_find_is_gone_even_if_it_was_never_seen() {
+    let key = address("pool", "10.0.0.1");
+    let cache = watched(&[pool("pool", &[("10.0.0.1", "shop/web", &uid(1))])]);
+    assert_eq!(rule(&cache, &key), "PodNotSeenYet");
+
+    let mut extract = cache.extract(&[key.clone()].into());
+    delete_named(&mut extract, Kind::Pod, "shop/web");
+    assert_eq!(rule(&extract, &key), "PodGone");
+
+    // The pod of a record that is written afterwards was not looked for.
+    let recreated = pool("pool", &[("10.0.0.1", "shop/web", &uid(2))]).with("/metadata/resourceVersion", json!("2"));
+    apply(&mut extract, &[recreated]);
+    assert_eq!(rule(&extract, &key), "PodNotSeenYet");
+}
+
+#[test]
+fn a_pod_that_is_not_in_a_list_after_its_record_is_gone() {
+    let key = address("pool", "10.0.0.1");
+    let mut cache = watched(&[pool("pool", &[("10.0.0.1", "shop/web", &uid(1))])]);
+    cache.take_dirty();
+
+    list(&mut cache, &Cluster::new(), Kind::Pod);
+    assert_eq!((rule(&cache, &key), cache.take_dirty().contains(&key)), ("PodGone", true));
+
+    // A record that arrives while the list runs may be newer than the list.
+    start_list(&mut cache, Kind::Pod);
+    apply(&mut cache, &[pool("two", &[("10.0.0.2", "shop/db", &uid(2))])]);
+    finish_list(&mut cache, Kind::Pod);
+    assert_eq!(rule(&cache, &address("two", "10.0.0.2")), "PodNotSeenYet");
+}
+
+#[test]
+fn an_extract_does_not_judge_a_record_that_names_another_pod_by_now() {
+    let key = address("pool", "10.0.0.1");
+    let cache = cache_of(&[pool("pool", &[("10.0.0.1", "shop/web", "")])]);
+
+    let mut extract = cache.extract(&[key.clone()].into());
+    let other = pool("pool", &[("10.0.0.1", "shop/db", "")]).with("/metadata/resourceVersion", json!("2"));
+    apply(&mut extract, &[other]);
+
+    assert_eq!(extract.subjects_for(&key), [], "nothing of shop/db was read");
+}
+
+#[test]
+fn an_extract_has_the_stateful_set_that_the_endpoint_names() {
+    let key = address("pool", "10.0.0.1");
+    let endpoint = set_endpoint("shop/web-1", &uid(1), &["10.0.0.1"]);
+    let endpoint = endpoint.with("/status/ownerControllerName", json!("db"));
+    let cache = cache_of(&[pool("pool", &[("10.0.0.1", "shop/web-1", &uid(1))]), endpoint, set("shop/db", 2)]);
+
+    assert_eq!(rule(&cache.extract(&[key.clone()].into()), &key), "RetainedByStatefulSet");
+}
+
+#[test]
+fn only_a_live_read_keeps_what_a_write_needs() {
+    let (object, key) = (pool("pool", &[("10.0.0.1", "shop/web", &uid(1))]), Key::Pool("pool".into()));
+    let live = |cache: &AddressCache| match subject(cache, &key) {
+        Subject::Pool(pool) => pool.live.map(|live| live.resource_version.clone()),
+        other => panic!("{other:?}"),
+    };
+    let cache = cache_of(std::slice::from_ref(&object));
+    assert_eq!(live(&cache), None, "it is large");
+
+    let mut extract = cache.extract(&[key.clone()].into());
+    assert_eq!(live(&extract), None, "nothing was read yet");
+    apply(&mut extract, &[object.with("/metadata/resourceVersion", json!("7"))]);
+    assert_eq!(live(&extract).as_deref(), Some("7"));
+}
+
+#[test]
+fn the_answer_to_a_write_does_not_bring_a_deleted_pool_back() {
+    let object = |version: &str| pool("pool", &[]).with("/metadata/resourceVersion", json!(version));
+    let mut cache = cache_of(&[object("1")]);
+
+    delete(&mut cache, &object("3"));
+    apply(&mut cache, &[object("2")]);
+    assert_eq!(cache.keys(), []);
+
+    apply(&mut cache, &[object("4")]);
+    assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    /// Confirmation judges an extract: a fact that is missing there would be silent.
+    #[test]
+    fn an_extract_has_everything_that_its_subjects_are_made_of(
+        changes in proptest::collection::vec(change(), 1..40),
+        chosen in proptest::collection::vec(any::<bool>(), 64),
+        watched in any::<bool>(),
+    ) {
+        let (mut cluster, mut cache) = (Cluster::new(), AddressCache::default());
+        if watched {
+            for kind in Kind::ALL {
+                list(&mut cache, &cluster, kind);
+            }
+        }
+        for (seconds, change) in (0..).zip(changes) {
+            match change {
+                Change::Put(object) => {
+                    apply(&mut cache, std::slice::from_ref(&object));
+                    cluster.insert(name(&object), object);
+                }
+                Change::Drop(place) => {
+                    let Some(key) = cluster.keys().nth(place).cloned() else { continue };
+                    delete(&mut cache, &cluster.remove(&key).unwrap());
+                }
+                Change::Relist(kind) if watched => list(&mut cache, &cluster, Kind::ALL[kind]),
+                Change::Relist(_) | Change::Missed(_) => {}
+            }
+            for key in cache.keys() {
+                judge_and_record(&mut cache, &key, at(seconds));
+            }
+        }
+
+        let keys = cache.keys();
+        let one_by_one = keys.iter().map(|key| BTreeSet::from([key.clone()]));
+        let some = keys.iter().zip(chosen.iter().cycle()).filter(|(_, chosen)| **chosen).map(|(key, _)| key.clone());
+        for keys in one_by_one.chain([some.collect()]) {
+            let extract = cache.extract(&keys);
+            for key in &keys {
+                prop_assert_eq!(extract.subjects_for(key), cache.subjects_for(key));
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Applies an action: one conditional write after the other. Nothing is decided here.
+//!
+//! Each write names the uid and the resourceVersion that were judged. A workload that changed in the meantime is read
+//! again, and its new state is what is scaled down or restored. If one workload cannot be written the others go on;
+//! then the last patch of the namespace is left out, so that its state label does not claim what is not true, and the
+//! half-done state is judged again.
+
+use caretaker_core::{ObjectRef, Timestamp};
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{ApplyError, FailedObject, Observed, format_error};
+use kube::Api;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use super::{Action, MetadataPatch, Step, patch, steps};
+use crate::Namespaces;
+use crate::api;
+use crate::observe::{Row, sources};
+use crate::subject::{Kind, Subject, World};
+use crate::workload::{KubefreeTerm, Workload, WorkloadState};
+
+/// A workload that somebody else keeps writing is left for the next round after this many attempts.
+const ATTEMPTS: usize = 4;
+
+type NamespacesWriter = Writer<Namespaces>;
+
+/// Applies an action to a subject as it was just read.
+pub async fn apply(
+    mut subject: Subject,
+    action: &Action,
+    world: &World,
+    now: Timestamp,
+    writer: &mut NamespacesWriter,
+) -> Result<(), ApplyError> {
+    let mut failed = Vec::new();
+    for step in steps(action, &subject, world, now) {
+        match step {
+            Step::PatchMetadata(patch) => {
+                if !failed.is_empty() {
+                    break;
+                }
+                subject.resource_version = patch_metadata(&subject, &patch, writer).await?;
+            }
+            Step::SetWorkloadState { kind, name, .. } => {
+                let Some(workload) = subject.workloads.iter().find(|w| w.kind == kind && w.name == name) else {
+                    continue;
+                };
+                match set_workload_state(&subject, workload.clone(), action, writer).await {
+                    // A Deployment that is the subject itself has a new version now.
+                    Ok(Some(version)) if subject.kind == Kind::Deployment => subject.resource_version = version,
+                    Ok(_) => {}
+                    Err(error) => {
+                        failed.push(failed_object(workload.object(subject.namespace_name()), kind.name(), error))
+                    }
+                }
+            }
+            Step::Delete => {
+                writer.delete(subject.object(), &subject.resource_version).await?;
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(ApplyError::Partial(failed)) }
+}
+
+fn failed_object(object: ObjectRef<'_>, kind: &'static str, error: ApplyError) -> FailedObject {
+    let forbidden = error.is_forbidden();
+    let why = match error {
+        ApplyError::Failed { why, .. } => why,
+        other => other.to_string(),
+    };
+    FailedObject {
+        api_version: object.api_version.to_owned(),
+        kind,
+        namespace: object.namespace.map(str::to_owned),
+        name: object.name.to_owned(),
+        uid: object.uid.to_owned(),
+        why,
+        forbidden,
+    }
+}
+
+/// Patches labels and annotations of the subject; returns its new resourceVersion.
+async fn patch_metadata(
+    subject: &Subject,
+    patch: &MetadataPatch,
+    writer: &mut NamespacesWriter,
+) -> Result<String, ApplyError> {
+    let (object, version) = (subject.object(), &subject.resource_version);
+    let answer = writer.merge_patch(object, version, patch::metadata(patch)).await?;
+    let Some(Observed { id, row }) = answer else { return Err(ApplyError::Mutated("its labels".to_owned())) };
+    let missing = match row.as_subject(subject.kind) {
+        Some(written) => missing_after(patch, written),
+        None => Some("its labels".to_owned()),
+    };
+    missing.map_or(Ok(id.resource_version), |what| Err(ApplyError::Mutated(what)))
+}
+
+/// What of a patch the API server's answer does not have.
+fn missing_after(patch: &MetadataPatch, written: &Subject) -> Option<String> {
+    if patch.state.is_some_and(|state| written.state.value() != Some(state)) {
+        return Some("its state".to_owned());
+    }
+    if patch.activity.as_ref().is_some_and(|activity| written.activity.get().map(|a| a.at) != Some(activity.at)) {
+        return Some("its activity-status".to_owned());
+    }
+    if patch.sleep_after.is_some_and(|after| written.sleep_after.value() != Some(after)) {
+        return Some("its sleep-after".to_owned());
+    }
+    let differs = |(annotation, at): &&(api::TimeAnnotation, Timestamp)| written.time(*annotation).value() != Some(*at);
+    patch.set.iter().find(differs).map(|(annotation, _)| annotation.key().to_owned())
+}
+
+/// Scales one workload down or restores it; returns its new resourceVersion if it was written. A workload that is gone,
+/// or that another object of the same name replaced, needs nothing.
+async fn set_workload_state(
+    subject: &Subject,
+    mut workload: Workload,
+    action: &Action,
+    writer: &mut NamespacesWriter,
+) -> Result<Option<String>, ApplyError> {
+    let namespace = subject.namespace_name();
+    if subject.kind == Kind::Deployment {
+        // Its labels were patched a moment ago.
+        workload.resource_version.clone_from(&subject.resource_version);
+    }
+    for _ in 0..ATTEMPTS {
+        let Some(to) = target_state(&workload, action) else { return Ok(None) };
+        let (patch, version) = if removes_kubefree_term(&workload.state, &to) {
+            match unpark_patch(namespace, &workload, writer).await? {
+                Some(found) => found,
+                None => return Ok(None),
+            }
+        } else {
+            (patch::workload_state(&to), workload.resource_version.clone())
+        };
+        match writer.merge_patch(workload.object(namespace), &version, patch).await {
+            Ok(answer) => {
+                let Some((id, written)) = answer.and_then(as_workload) else {
+                    return Err(ApplyError::Mutated("it is not a workload any more".to_owned()));
+                };
+                let is = written.state;
+                return if is == to {
+                    Ok(Some(id))
+                } else {
+                    Err(ApplyError::Mutated(format!("it is {is} instead of {to}")))
+                };
+            }
+            Err(ApplyError::Stale(_)) => return Ok(None),
+            Err(ApplyError::Conflict(_)) => {
+                let found = writer.get(workload.object(namespace)).await?.and_then(as_workload);
+                let Some((_, found)) = found.filter(|(_, found)| found.uid == workload.uid) else { return Ok(None) };
+                workload = Workload { own_sleep: workload.own_sleep, ..found };
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let what = format!("writing {}", workload.display_name());
+    Err(ApplyError::Failed { what, why: "it changes faster than it can be written".to_owned(), forbidden: false })
+}
+
+/// The resourceVersion and the workload of an answer.
+fn as_workload(answer: Observed<Row>) -> Option<(String, Workload)> {
+    match answer.row {
+        Row::Workload { workload, .. } => Some((answer.id.resource_version, *workload)),
+        _ => None,
+    }
+}
+
+fn target_state(workload: &Workload, action: &Action) -> Option<WorkloadState> {
+    match action {
+        Action::Wake(_) => workload.restored(),
+        Action::Record(_) | Action::Announce | Action::Sleep(_) | Action::Delete => workload.scaled_down(),
+    }
+}
+
+fn removes_kubefree_term(from: &WorkloadState, to: &WorkloadState) -> bool {
+    let has_term = |state: &WorkloadState| match state {
+        WorkloadState::Placed { kubefree, .. } => *kubefree != KubefreeTerm::Absent,
+        _ => false,
+    };
+    has_term(from) && !has_term(to)
+}
+
+/// The patch and the resourceVersion for a DaemonSet that kubefree parked: kubefree's term is removed from the list of
+/// terms, and Caretaker's node selector with it. `None` if the DaemonSet is gone.
+async fn unpark_patch(
+    namespace: &str,
+    workload: &Workload,
+    writer: &NamespacesWriter,
+) -> Result<Option<(Value, String)>, ApplyError> {
+    let daemon_sets = sources::resource(sources::DAEMON_SETS);
+    let api: Api<DynamicObject> = Api::namespaced_with(writer.client().clone(), namespace, &daemon_sets);
+    let found = api.get_opt(&workload.name).await.map_err(|error| {
+        let what = format!("reading {}", workload.display_name());
+        let forbidden = caretaker_engine::projection::is_forbidden(&error);
+        ApplyError::Failed { what, why: format_error(&error), forbidden }
+    })?;
+    let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&workload.uid)) else { return Ok(None) };
+    let required = &found.data["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let is_kubefrees = |term: &Value| {
+        term["matchExpressions"].as_array().is_some_and(|all| all.iter().any(|e| e["key"] == api::KUBEFREE_PARKED))
+    };
+    let terms = required["nodeSelectorTerms"].as_array().cloned().unwrap_or_default();
+    let others: Vec<Value> = terms.into_iter().filter(|term| !is_kubefrees(term)).collect();
+    let required = if others.is_empty() { Value::Null } else { json!({ "nodeSelectorTerms": others }) };
+    let mut patch = patch::workload_state(&WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent });
+    patch["spec"]["template"]["spec"]["affinity"] =
+        json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+    Ok(Some((patch, found.metadata.resource_version.unwrap_or_default())))
+}

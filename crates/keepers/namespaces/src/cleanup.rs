@@ -1,0 +1,189 @@
+//! `caretaker cleanup`: everything is awake, and nothing of Caretaker is left on the objects.
+
+use std::sync::Arc;
+
+use caretaker_core::{Keeper as _, SourceId, Timestamp};
+use caretaker_engine::cache::Cache as _;
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::projection::get_with_server_time;
+use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{ApplyError, Context, Controller as _, Meta, format_error};
+use serde_json::{Map, Value, json};
+
+use crate::Namespaces;
+use crate::act::{Action, apply};
+use crate::api;
+use crate::live::read_namespace;
+use crate::observe::NamespaceCache;
+use crate::observe::partial::MetadataObject;
+use crate::observe::sources::{self, DEPLOYMENTS, NAMESPACES, SERVICES};
+use crate::subject::{Kind, Subject, World};
+
+/// Somebody else may write the same object: it is read again this often.
+const ATTEMPTS: usize = 5;
+
+/// What was done, or would be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CleanupReport {
+    /// One sentence for each object that was changed, or in a dry run would be.
+    pub done: Vec<String>,
+    /// One sentence for each object that could not be changed.
+    pub failed: Vec<String>,
+}
+
+/// Wakes every subject of a namespace, or of the whole cluster, and removes Caretaker's labels and annotations. In a dry
+/// run nothing is written. Returns `None` if there is no such namespace.
+pub async fn clean_up(
+    keeper: &Arc<Namespaces>,
+    context: &Context,
+    namespace: Option<&str>,
+) -> Result<Option<CleanupReport>, ListError> {
+    let sources = Sources::of(&**keeper);
+    let feed = match namespace {
+        Some(name) => read_namespace(&sources, &context.reader, name).await?,
+        None => sources.list_all(&context.reader, keeper.list_concurrency()).await?,
+    };
+    if namespace.is_some_and(|name| feed.cache.namespace(name).is_none()) {
+        return Ok(None);
+    }
+    let mut cleanup = Cleanup { keeper, context, sources, now: context.clock.now(), report: CleanupReport::default() };
+    cleanup.clean_up(&feed).await;
+    Ok(Some(cleanup.report))
+}
+
+struct Cleanup<'a> {
+    keeper: &'a Arc<Namespaces>,
+    context: &'a Context,
+    sources: Arc<Sources<NamespaceCache>>,
+    now: Timestamp,
+    report: CleanupReport,
+}
+
+impl Cleanup<'_> {
+    /// Standalone subjects first: what sleeps by labels of its own is not woken with its namespace.
+    async fn clean_up(&mut self, feed: &CacheFeed<NamespaceCache>) {
+        let subjects = feed.cache.subjects().into_iter().filter(|subject| subject.inactive.is_none());
+        let (namespaces, standalone): (Vec<_>, Vec<_>) = subjects.partition(|subject| subject.kind == Kind::Namespace);
+        for subject in standalone.into_iter().chain(namespaces) {
+            let name = match &subject.namespace {
+                Some(namespace) => format!("{} {namespace}/{}", subject.kind, subject.name),
+                None => format!("{} {}", subject.kind, subject.name),
+            };
+            let mut done = Vec::new();
+            let result = match self.wake(feed, &subject, &mut done).await {
+                Ok(()) => self.remove_metadata(&subject, &mut done).await,
+                Err(error) => Err(error),
+            };
+            if !done.is_empty() {
+                self.report.done.push(format!("{name}: {}", done.join("; ")));
+            }
+            for workload in &subject.workloads {
+                if let Some(invalid) = workload.invalid_record() {
+                    let left = format!("{name}: {} is left as it is: {invalid}", workload.display_name());
+                    self.report.failed.push(left);
+                }
+            }
+            if let Err(error) = result {
+                self.report.failed.push(format!("{name}: {error}"));
+            }
+        }
+    }
+
+    fn writer(&self) -> Writer<Namespaces> {
+        let Context { writer, field_manager, .. } = self.context;
+        Writer::new(writer.clone(), field_manager.clone(), self.sources.clone())
+    }
+
+    /// Wakes a subject: its own object is read again, as the list may be a while ago.
+    async fn wake(
+        &self,
+        feed: &CacheFeed<NamespaceCache>,
+        listed: &Subject,
+        done: &mut Vec<String>,
+    ) -> Result<(), ApplyError> {
+        if !listed.can_sleep() || !listed.has_traces_of_sleep() {
+            return Ok(());
+        }
+        let (action, world) = (Action::Wake(None), World::default());
+        let steps = self.keeper.describe_steps(listed, &action, &world, self.now);
+        if !self.context.dry_run {
+            let subject = self.read_again(feed, listed).await?;
+            apply::apply(subject, &action, &world, self.now, &mut self.writer()).await?;
+        }
+        done.extend(steps);
+        Ok(())
+    }
+
+    async fn read_again(&self, feed: &CacheFeed<NamespaceCache>, listed: &Subject) -> Result<Subject, ApplyError> {
+        let key = listed.namespace_name().to_owned();
+        let mut current = CacheFeed::default();
+        current.cache = feed.cache.extract(&[key.clone()].into());
+        let (source, namespace) = (source_of(listed.kind), listed.namespace.as_deref());
+        let read = self.sources.get_into(&self.context.reader, source, namespace, &listed.name, &mut current).await;
+        read.map_err(|error| failed(listed, "reading", error.to_string()))?;
+        let is_same = |subject: &Subject| subject.kind == listed.kind && subject.uid == listed.uid;
+        let found = current.cache.subjects_for(&key).into_iter().find(is_same);
+        found.ok_or_else(|| ApplyError::Stale("it is gone".to_owned()))
+    }
+
+    /// Removes every label and annotation that Caretaker wrote; those of the owner stay.
+    async fn remove_metadata(&self, subject: &Subject, done: &mut Vec<String>) -> Result<(), ApplyError> {
+        let resource = sources::resource(source_of(subject.kind));
+        for _ in 0..ATTEMPTS {
+            let (namespace, name) = (subject.namespace.as_deref(), &subject.name);
+            let found = get_with_server_time::<MetadataObject>(&self.context.reader, &resource, namespace, name).await;
+            let (found, _) = found.map_err(|error| failed(subject, "reading", format_error(&error)))?;
+            let Some(meta) = found.map(|found| found.metadata).filter(|meta| meta.uid == subject.uid) else {
+                return Ok(());
+            };
+            let (labels, annotations) = written_by_caretaker(&meta, subject);
+            let keys: Vec<&str> = labels.keys().chain(annotations.keys()).map(String::as_str).collect();
+            if keys.is_empty() {
+                return Ok(());
+            }
+            let step = format!("remove {}", keys.join(", "));
+            if !self.context.dry_run {
+                let patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+                match self.writer().merge_patch(subject.object(), &meta.resource_version, patch).await {
+                    Ok(_) => {}
+                    Err(ApplyError::Conflict(_)) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            done.push(step);
+            return Ok(());
+        }
+        Err(failed(subject, "writing", "it changes faster than it can be written".to_owned()))
+    }
+}
+
+fn failed(subject: &Subject, verb: &str, why: String) -> ApplyError {
+    ApplyError::Failed { what: format!("{verb} {} {}", subject.kind, subject.name), why, forbidden: false }
+}
+
+fn source_of(kind: Kind) -> SourceId {
+    match kind {
+        Kind::Namespace => NAMESPACES,
+        Kind::Deployment => DEPLOYMENTS,
+        Kind::Service => SERVICES,
+    }
+}
+
+/// The labels and annotations that Caretaker wrote, each with the null that removes it.
+fn written_by_caretaker(meta: &Meta, subject: &Subject) -> (Map<String, Value>, Map<String, Value>) {
+    let is_label_ours = |key: &&str| match *key {
+        api::STATE => true,
+        api::SLEEP_AFTER => subject.default_policy,
+        _ => false,
+    };
+    let is_annotation_ours = |key: &&str| match *key {
+        api::ACTIVITY => subject.activity.get().is_some_and(api::Activity::is_own_record),
+        key => key.starts_with(api::CARETAKER),
+    };
+    let remove = |key: &str| (key.to_owned(), Value::Null);
+    (
+        meta.label_keys().filter(is_label_ours).map(remove).collect(),
+        meta.annotation_keys().filter(is_annotation_ours).map(remove).collect(),
+    )
+}

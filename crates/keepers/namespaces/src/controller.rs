@@ -1,0 +1,111 @@
+//! The keeper on a live cluster.
+
+use caretaker_core::{Action as _, Next, Timestamp};
+use caretaker_engine::confirm::{LiveView, ReadError};
+use caretaker_engine::events::{EventRecord, event_target};
+use caretaker_engine::journal::Outcome;
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{
+    ActionResult, ApplyError, Batch, BatchResult, Confirmed, Controller, PlannedAction, Role, Source, WriteTarget,
+};
+use prometheus_client::registry::Registry;
+
+use crate::act::{Action, apply};
+use crate::observe::NamespaceCache;
+use crate::observe::sources::{self, NAMESPACES};
+use crate::subject::{Kind, Subject, World};
+use crate::{Namespaces, activity};
+
+/// How many namespaces are written at a time: what an API server on two cores takes. More only wait there.
+pub const CONCURRENCY: usize = 8;
+
+impl Controller for Namespaces {
+    type Cache = NamespaceCache;
+
+    fn sources(&self) -> Vec<Source<NamespaceCache>> {
+        let mut sources = sources::watched();
+        sources.push(activity::source(self.activity.clone(), self.policy.clone(), self.metrics.clone()));
+        sources
+    }
+
+    /// While activity may be missed, no idle time counts.
+    fn world(&self, cache: &NamespaceCache, _: Role, now: Timestamp) -> World {
+        World { policy: self.policy.clone(), last_gap: cache.gaps().last_end(now) }
+    }
+
+    /// Reads the subject itself: its workloads are confirmed by the resourceVersion of each write. Before a deletion,
+    /// everything in its namespace is listed, and everything that may call a Service in it.
+    async fn read_live(&self, batch: &Batch<Self>, live: &mut LiveView<'_, Self>) -> Result<(), ReadError> {
+        for PlannedAction { subject, action, .. } in &batch.actions {
+            if *action != Action::Delete {
+                live.get_object(subject.object()).await?;
+                continue;
+            }
+            let namespace = subject.namespace_name();
+            live.get(NAMESPACES, None, namespace).await?;
+            if live.cache().namespace(namespace).is_none() {
+                continue;
+            }
+            for kind in sources::KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
+                live.list(kind.id, kind.namespaced.then_some(namespace)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything in one namespace is written one after the other.
+    fn write_target(&self, subject: &Subject) -> WriteTarget {
+        WriteTarget::new(subject.namespace_name())
+    }
+
+    async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
+        let confirmed = batch.only();
+        apply::apply(confirmed.subject.clone(), &confirmed.action, batch.world(), batch.now(), writer).await.into()
+    }
+
+    fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
+        results.iter().flat_map(events_of).collect()
+    }
+
+    fn register_metrics(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("caretaker");
+        self.metrics.register(registry);
+        if let Some(activity) = &self.activity {
+            activity.collector.register_metrics(registry);
+        }
+    }
+}
+
+fn events_of(ActionResult { planned, result }: &ActionResult<Namespaces>) -> Vec<EventRecord> {
+    let PlannedAction { subject, verdict, action, .. } = planned;
+    let is_refusal = matches!(verdict.next, Next::Refuse { .. });
+    let mut regarding = event_target(subject.object());
+    if subject.kind == Kind::Namespace && *action == Action::Delete {
+        // Nothing can be created in a namespace that is being deleted.
+        regarding.namespace = None;
+    }
+    let (reason, name) = (verdict.rule.name(), action.name());
+    let event = |warning: bool, note: String| EventRecord { regarding, warning, reason, action: name, note };
+    match result {
+        Ok(()) if matches!(action, Action::Record(_)) && !is_refusal => Vec::new(),
+        Ok(()) => {
+            let warning = matches!(action, Action::Delete | Action::Announce);
+            vec![event(warning, format!("{name}: {}", verdict.because))]
+        }
+        // It is judged again at once; nobody needs to do anything.
+        Err(error) if error.outcome() == Outcome::Stale => Vec::new(),
+        Err(error) => {
+            let mut events = vec![event(true, format!("{name} failed: {error}"))];
+            if let ApplyError::Partial(failed) = error {
+                events.extend(failed.iter().map(|object| EventRecord {
+                    regarding: event_target(object.object()),
+                    warning: true,
+                    reason,
+                    action: name,
+                    note: format!("{name} of its namespace could not be applied to it: {}", object.why),
+                }));
+            }
+            events
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The rules about deletion: what holds it back, when it is announced, when it is done.
+
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
+
+use super::{Found, Schedule, left_as_it_is, refuse};
+use crate::act::{Action, Bookkeeping, SleepReason};
+use crate::api::State;
+use crate::subject::{Subject, World, ago};
+use crate::workload::Workload;
+
+/// The smallest time that passes between two rounds.
+const MOMENT: SignedDuration = SignedDuration::from_secs(1);
+
+pub(super) fn invalid_announcement(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    refuse(ns.invalid_announcement())
+}
+
+pub(super) fn retained_for_pvcs(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let allowed = world.policy.defaults.as_ref().is_some_and(|defaults| defaults.delete_with_pvcs);
+    let defaults_only = ns.default_policy && !ns.delete_after.is_set();
+    (defaults_only && ns.pvc_count > 0 && ns.is_asleep() && !allowed).then(|| {
+        let pvcs = if ns.pvc_count == 1 {
+            "a PersistentVolumeClaim".to_owned()
+        } else {
+            format!("{} PersistentVolumeClaims", ns.pvc_count)
+        };
+        left_as_it_is(ns, now, format!("the defaults put it to sleep, and it has {pvcs}: it is not deleted"))
+    })
+}
+
+/// `Deployment/web` for each workload that the filter selects, and the excluded Services.
+fn holding_back(ns: &Subject, workloads: impl Fn(&&Workload) -> bool) -> Vec<String> {
+    let names = ns.workloads.iter().filter(workloads).map(Workload::display_name);
+    names.chain(ns.excluded_services.iter().cloned()).collect()
+}
+
+pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let schedule = Schedule::new(ns, world, now);
+    // A sleep that counts from this second is not over again, however short its period.
+    let restarted = schedule.asleep_from().is_some_and(|since| now <= time::saturating_add(since, MOMENT));
+    let announcement_is_due = schedule.announcement_is_due() && !restarted;
+    if !ns.is_asleep() || !(schedule.deletion_is_due() || announcement_is_due) {
+        return None;
+    }
+    let awake = holding_back(ns, |w| w.runs() || w.excluded);
+    (!awake.is_empty()).then(|| {
+        let because = format!("its deletion is near, but these run again or are excluded: {}", awake.join(", "));
+        RuleMatch::refuse(Some(Action::Record(Bookkeeping::Restart)), because)
+    })
+}
+
+pub(super) fn contains_excluded(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let schedule = Schedule::new(ns, world, now);
+    if ns.is_asleep_in_part() || !(schedule.deletion_is_due() || schedule.deletion_is_near()) {
+        return None;
+    }
+    let excluded = holding_back(ns, |w| w.excluded);
+    if excluded.is_empty() {
+        return None;
+    }
+    let because = format!("its deletion is near, but these are excluded: {}", excluded.join(", "));
+    match schedule.sleep() {
+        _ if ns.has_announcement() => Some(RuleMatch::refuse(Some(Action::Record(Bookkeeping::Withdraw)), because)),
+        Some(due) if now > due => None,
+        Some(due) => Some(RuleMatch::wait(due, Action::Sleep(SleepReason::Idle), because)),
+        None => Some(RuleMatch::refuse(None, because)),
+    }
+}
+
+pub(super) fn delete_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    ns.delete_after.value().and_then(|_| delete(&Schedule::new(ns, world, now)))
+}
+
+pub(super) fn asleep_too_long(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    delete(&Schedule::new(ns, world, now))
+}
+
+fn delete(schedule: &Schedule<'_>) -> Found {
+    schedule.deletion_is_due().then(|| {
+        let due = schedule.announced_deletion().unwrap_or(schedule.now);
+        RuleMatch::act(Action::Delete, due, schedule.why_deleted())
+    })
+}
+
+pub(super) fn deletion_withdrawn(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    (ns.state() == State::Deleting).then(|| {
+        let because = "its state is deleting, but its deletion is not due any more";
+        RuleMatch::act(Action::Record(Bookkeeping::Withdraw), now, because)
+    })
+}
+
+pub(super) fn announcement_withdrawn(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let schedule = Schedule::new(ns, world, now);
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
+    (announced && !schedule.deletion_is_near()).then(|| {
+        let because = match schedule.deletion() {
+            Some(at) => format!("its deletion was announced, and is now not due before {}", time::format(at)),
+            None => "its deletion was announced, and nothing leads to it any more".to_owned(),
+        };
+        RuleMatch::act(Action::Record(Bookkeeping::Withdraw), now, because)
+    })
+}
+
+pub(super) fn deletion_near(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let schedule = Schedule::new(ns, world, now);
+    if schedule.announcement_is_due() {
+        let due = schedule.announcement().unwrap_or(now);
+        let at = schedule.deletion_if_announced(now).map(time::format).unwrap_or_default();
+        let because = format!("{}: to be deleted after {at}", schedule.why_idle());
+        return Some(RuleMatch::act(Action::Announce, due, because));
+    }
+    (schedule.deletion_is_near() && schedule.date_moved()).then(|| {
+        let date = schedule.announced().and_then(|announced| schedule.deletion_if_announced(announced));
+        let date = date.map(time::format).unwrap_or_default();
+        RuleMatch::act(Action::Announce, now, format!("its deletion was announced for another date than {date}"))
+    })
+}
+
+pub(super) fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let schedule = Schedule::new(ns, world, now);
+    let announced = schedule.announced()?;
+    let at = schedule.deletion_if_announced(announced)?;
+    let next_sleep = schedule.sleep().filter(|sleep| *sleep < at);
+    let because = format!("{}; its deletion was announced {}", schedule.why_idle(), ago(announced, now));
+    Some(match next_sleep {
+        Some(sleep) => RuleMatch::wait(sleep, Action::Sleep(SleepReason::Idle), because),
+        None => RuleMatch::wait(at, Action::Delete, because),
+    })
+}

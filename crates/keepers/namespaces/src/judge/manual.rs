@@ -1,0 +1,57 @@
+//! The rules about orders of a person. They come before what labels and idleness ask for.
+
+use caretaker_core::{Cause, Parsed, RuleMatch, Timestamp, time};
+
+use super::{Found, Rule, Schedule, left_as_it_is};
+use crate::act::{Action, Bookkeeping, SleepReason};
+use crate::api::{self, State};
+use crate::subject::{Subject, World, ago};
+
+pub(super) fn wake(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let until = ns.awake_until.value().filter(|until| *until >= now)?;
+    let because = format!("a person ordered it to stay awake {}", until_when(until));
+    let slept = ns.asleep_since.is_set() || ns.manual_sleep || ns.sleep_until.is_set();
+    if ns.is_asleep_in_part() || slept {
+        return Some(RuleMatch::act(Action::Wake(Some(Rule::ManualWake)), now, because));
+    }
+    if ns.has_announcement() {
+        return Some(left_as_it_is(ns, now, because));
+    }
+    // Without activity there is no deadline yet, and idle time starts to count as with any other subject.
+    let (at, then) = Schedule::new(ns, world, now).next()?;
+    Some(RuleMatch::wait(at.max(until), then, because))
+}
+
+fn until_when(until: Timestamp) -> String {
+    if until >= api::FOREVER { "until another order".to_owned() } else { format!("until {}", time::format(until)) }
+}
+
+pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    if let Some(until) = ns.namespace_sleep_until.filter(|until| *until >= now) {
+        return Some(RuleMatch::nothing(format!("a person ordered its namespace to sleep {}", until_when(until))));
+    }
+    let until = ns.sleep_until.value().filter(|until| *until >= now && ns.can_sleep())?;
+    let because = format!("a person ordered it to sleep {}", until_when(until));
+    let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
+    let counts_towards_deletion = !ns.manual_sleep || ns.asleep_since.is_set() || announced;
+    Some(if !ns.is_asleep() {
+        RuleMatch::act(Action::Sleep(SleepReason::Manual), now, because).with_cause(Cause::Ordered)
+    } else if counts_towards_deletion || ns.state() == State::Deleting {
+        let because = format!("{because}: it is not deleted until then");
+        RuleMatch::act(Action::Record(Bookkeeping::ManualSleep), now, because)
+    } else {
+        RuleMatch::wait(until, Action::Wake(Some(Rule::ManualSleepExpired)), because)
+    })
+}
+
+pub(super) fn sleep_expired(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let wake = Action::Wake(Some(Rule::ManualSleepExpired));
+    if ns.sleep_until == Parsed::Missing && ns.manual_sleep {
+        return Some(RuleMatch::act(wake, now, "a person ordered it to sleep, and the order was removed"));
+    }
+    let until = ns.sleep_until.value().filter(|until| *until < now)?;
+    let because = format!("a person ordered it to sleep until {}, {}", time::format(until), ago(until, now));
+    let sleeps = ns.is_asleep_in_part() || ns.manual_sleep;
+    let action = if sleeps { wake } else { Action::Record(Bookkeeping::ManualSleepOver) };
+    Some(RuleMatch::act(action, until, because))
+}

@@ -1,0 +1,246 @@
+//! The deadlines of a subject. All of them follow from its labels, its annotations and the last gap.
+
+use std::collections::BTreeMap;
+
+use caretaker_core::{SignedDuration, Timestamp, duration, time};
+
+use crate::act::{Action, SleepReason};
+use crate::subject::{Kind, Policy, Subject, World, ago};
+
+/// The deadlines of one subject at one time.
+pub struct Schedule<'a> {
+    subject: &'a Subject,
+    world: &'a World,
+    /// The time.
+    pub now: Timestamp,
+    lifecycle: Lifecycle,
+}
+
+/// How a subject gets to its deletion, by its labels.
+#[derive(Clone, Copy)]
+enum Lifecycle {
+    /// It is never deleted.
+    None,
+    /// `delete-after` alone, or not longer than `sleep-after`: idle for this long, without sleep.
+    Idle(SignedDuration),
+    /// `sleep-after` alone: idle for this long until it sleeps, and asleep for this long.
+    Asleep(SignedDuration),
+    /// Both labels: asleep after the one, deleted after the other.
+    Both {
+        /// `sleep-after`
+        sleep: SignedDuration,
+        /// `delete-after`
+        delete: SignedDuration,
+    },
+}
+
+impl<'a> Schedule<'a> {
+    /// The schedule of a subject.
+    #[must_use]
+    pub fn new(subject: &'a Subject, world: &'a World, now: Timestamp) -> Self {
+        let lifecycle = match (subject.sleep_after(), subject.delete_after.value()) {
+            (None, None) => Lifecycle::None,
+            (None, Some(delete)) => Lifecycle::Idle(delete),
+            (Some(sleep), None) => Lifecycle::Asleep(sleep),
+            (Some(sleep), Some(delete)) if delete <= sleep => Lifecycle::Idle(delete),
+            (Some(sleep), Some(delete)) => Lifecycle::Both { sleep, delete },
+        };
+        Self { subject, world, now, lifecycle }
+    }
+
+    /// Since when it is idle: idle time counts only from the last gap on. Without recorded activity, nothing is known
+    /// about the time before its sleep.
+    fn idle_since(&self) -> Option<Timestamp> {
+        let known = self.subject.activity.get().map(|a| a.at);
+        let asleep = || self.subject.asleep_since.value().filter(|_| self.subject.is_asleep());
+        known.or_else(asleep).map(|t| self.not_before_limits(t))
+    }
+
+    /// From when its sleep counts.
+    #[must_use]
+    pub fn asleep_from(&self) -> Option<Timestamp> {
+        let since = self.subject.asleep_since.value().filter(|_| self.subject.is_asleep())?;
+        Some(self.not_before_limits(since))
+    }
+
+    /// The start of the oldest session that counts.
+    fn open_session_since(&self) -> Option<Timestamp> {
+        let sessions = self.subject.sessions.get()?.values().copied();
+        sessions.filter(|since| self.counts_until(*since) > self.now).min()
+    }
+
+    /// How long a session counts at most.
+    fn counts_until(&self, since: Timestamp) -> Timestamp {
+        time::saturating_add(since, self.world.policy.max_session)
+    }
+
+    /// Idle time counts neither before the last gap, nor before the subject was created, nor while a person had its
+    /// namespace sleep, nor while a session is open.
+    fn not_before_limits(&self, t: Timestamp) -> Timestamp {
+        let sessions = self.subject.sessions.get().into_iter().flat_map(BTreeMap::values);
+        let session = sessions.map(|since| self.counts_until(*since).min(self.now)).max();
+        let limits = [self.world.last_gap, self.subject.created, self.subject.namespace_woken_at, session];
+        limits.into_iter().flatten().fold(t, Timestamp::max)
+    }
+
+    /// When it is put to sleep; `None` if it never is, or is asleep.
+    #[must_use]
+    pub fn sleep(&self) -> Option<Timestamp> {
+        let after = match self.lifecycle {
+            Lifecycle::Asleep(sleep) | Lifecycle::Both { sleep, .. } => sleep,
+            Lifecycle::None | Lifecycle::Idle(_) => return None,
+        };
+        let held = self.subject.is_asleep() || (self.subject.namespace_asleep && self.subject.kind != Kind::Namespace);
+        if held { None } else { Some(time::saturating_add(self.idle_since()?, after)) }
+    }
+
+    /// When it is deleted, apart from the announcement. For a subject that is awake: if it is put to sleep as soon as
+    /// possible. A subject that must sleep first and cannot, because its namespace is asleep, has no such time.
+    #[must_use]
+    pub fn deletion(&self) -> Option<Timestamp> {
+        let idle = self.idle_since()?;
+        if self.must_be_asleep() && !self.subject.is_asleep() && self.sleep().is_none() {
+            return None;
+        }
+        let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::saturating_add(idle, sleep).max(self.now));
+        match self.lifecycle {
+            Lifecycle::None => None,
+            Lifecycle::Idle(delete) => Some(time::saturating_add(idle, delete)),
+            Lifecycle::Asleep(sleep) => Some(time::saturating_add(asleep(sleep), sleep)),
+            Lifecycle::Both { sleep, delete } => {
+                Some(time::saturating_add(idle, delete).max(time::saturating_add(asleep(sleep), delete - sleep)))
+            }
+        }
+    }
+
+    /// True if it must be asleep before it may be deleted.
+    fn must_be_asleep(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Asleep(_) | Lifecycle::Both { .. })
+    }
+
+    /// How long before its deletion it is announced; `None` if announcements are off. However short the period, there
+    /// is some notice.
+    fn notice(&self) -> Option<SignedDuration> {
+        const SHORTEST: SignedDuration = SignedDuration::from_secs(1);
+        let fraction = self.world.policy.deletion_notice.clamp(0.0, Policy::MAX_DELETION_NOTICE);
+        let is_deleted = !matches!(self.lifecycle, Lifecycle::None);
+        (fraction > 0.0 && is_deleted).then(|| self.period().mul_f64(fraction).max(SHORTEST))
+    }
+
+    /// The period after which it is deleted.
+    fn period(&self) -> SignedDuration {
+        match self.lifecycle {
+            Lifecycle::None => SignedDuration::ZERO,
+            Lifecycle::Idle(period) | Lifecycle::Asleep(period) | Lifecycle::Both { delete: period, .. } => period,
+        }
+    }
+
+    /// When the deletion was announced. An announcement does not count if its time is in the future, if the subject
+    /// was used after it, or if its date is long past: an operator that was away must not delete what it announced
+    /// weeks ago.
+    #[must_use]
+    pub fn announced(&self) -> Option<Timestamp> {
+        /// The pace holds back a deletion for less than this.
+        const LONGEST_DELAY: SignedDuration = SignedDuration::from_hours(7 * 24);
+        let notice = self.notice()?;
+        let at = self.subject.announced_at.value()?;
+        let date =
+            self.subject.delete_at.value().unwrap_or(at).max(time::saturating_add(at, notice)).max(self.deletion()?);
+        let future = at > time::saturating_add(self.now, time::SKEW);
+        let earlier = self.idle_since().is_none_or(|idle| at < idle);
+        let stale = self.now > time::saturating_add(date, self.period().max(LONGEST_DELAY));
+        (!future && !earlier && !stale).then_some(at)
+    }
+
+    /// When the deletion is announced.
+    #[must_use]
+    pub fn announcement(&self) -> Option<Timestamp> {
+        let (at, notice) = (self.deletion()?, self.notice()?);
+        Some(at.checked_sub(notice).unwrap_or(Timestamp::MIN))
+    }
+
+    /// When it is deleted if it was announced at this time: never without the full notice, and never before the
+    /// announced date.
+    #[must_use]
+    pub fn deletion_if_announced(&self, announced: Timestamp) -> Option<Timestamp> {
+        let at = self.deletion()?.max(time::saturating_add(announced, self.notice()?));
+        let promised = self.subject.delete_at.value().filter(|_| self.announced().is_some());
+        Some(promised.map_or(at, |promised| promised.max(at)))
+    }
+
+    /// True if the announced date is earlier than the real one by more than a tenth of the notice.
+    #[must_use]
+    pub fn date_moved(&self) -> bool {
+        let Some(at) = self.announced().and_then(|announced| self.deletion_if_announced(announced)) else {
+            return false;
+        };
+        let tolerance = self.notice().unwrap_or_default() / 10;
+        self.subject.delete_at.value().is_none_or(|date| time::duration_between(date, at) > tolerance)
+    }
+
+    /// When it is deleted; `None` if it must be announced first and is not.
+    #[must_use]
+    pub fn announced_deletion(&self) -> Option<Timestamp> {
+        match self.notice() {
+            None => self.deletion(),
+            Some(_) => self.deletion_if_announced(self.announced()?),
+        }
+    }
+
+    /// True if it is to be deleted now.
+    #[must_use]
+    pub fn deletion_is_due(&self) -> bool {
+        let slept = !self.must_be_asleep() || self.subject.is_asleep();
+        slept && self.announced_deletion().is_some_and(|at| self.now > at)
+    }
+
+    /// True if its deletion is to be announced now.
+    #[must_use]
+    pub fn announcement_is_due(&self) -> bool {
+        self.announced().is_none() && self.deletion_is_near()
+    }
+
+    /// True if the time for the announcement has come, whether it was made or not.
+    #[must_use]
+    pub fn deletion_is_near(&self) -> bool {
+        self.announcement().is_some_and(|at| self.now > at)
+    }
+
+    /// What happens next by itself, if the deletion is not announced.
+    #[must_use]
+    pub fn next(&self) -> Option<(Timestamp, Action)> {
+        let sleep = self.sleep().map(|at| (at, Action::Sleep(SleepReason::Idle)));
+        let asleep_enough = !self.must_be_asleep() || self.subject.is_asleep();
+        let delete = match self.announcement() {
+            Some(at) => Some((at, Action::Announce)),
+            None => self.deletion().filter(|_| asleep_enough).map(|at| (at, Action::Delete)),
+        };
+        [sleep, delete].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// How long it is idle, as a sentence.
+    #[must_use]
+    pub fn why_idle(&self) -> String {
+        let Some(idle) = self.idle_since() else { return "its idle time does not count yet".to_owned() };
+        let limits = [("sleep-after", self.subject.sleep_after()), ("delete-after", self.subject.delete_after.value())];
+        let limits: Vec<String> =
+            limits.into_iter().filter_map(|(name, d)| Some(format!("{name} is {}", duration::format(d?)))).collect();
+        if let Some(since) = self.open_session_since() {
+            return format!("in use: a session is open since {}; {}", time::format(since), limits.join(", "));
+        }
+        let (at, limits) = (time::format(idle), limits.join(", "));
+        if self.world.last_gap.is_some_and(|gap| gap >= idle) {
+            return format!("idle time counts from {at} on, as activity may have been missed before; {limits}");
+        }
+        format!("last used {} at {at}; {limits}", ago(idle, self.now))
+    }
+
+    /// Why it is deleted, as a sentence.
+    #[must_use]
+    pub fn why_deleted(&self) -> String {
+        let asleep =
+            self.asleep_from().map(|since| format!(", asleep since {}", time::format(since))).unwrap_or_default();
+        let announced = self.announced().map(|at| format!(", announced at {}", time::format(at))).unwrap_or_default();
+        format!("{}{asleep}{announced}", self.why_idle())
+    }
+}

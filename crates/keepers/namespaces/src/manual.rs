@@ -1,0 +1,313 @@
+//! Orders of a person: `caretaker sleep` and `caretaker wake`.
+//!
+//! An order is written to the namespace, where the operator reads it, and applied at once, by the same conditional
+//! writes: it does not matter whether the operator or the command comes first.
+
+use std::sync::Arc;
+
+use caretaker_core::limits::Ledger;
+use caretaker_core::{Keeper as _, Parsed, RuleId, RuleSet as _, Timestamp};
+use caretaker_engine::cache::Cache as _;
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::once::run_once_on;
+use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{ApplyError, Context, Controller as _, Role};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::Namespaces;
+use crate::act::{Action, apply};
+use crate::api::{self, Activity};
+use crate::judge::Rule;
+use crate::live::read_namespace;
+use crate::observe::NamespaceCache;
+use crate::observe::sources::NAMESPACES;
+use crate::subject::{Kind, Subject, World};
+
+/// The operator may write the same namespace at the same time: it is read again this often.
+const ATTEMPTS: usize = 8;
+
+/// What a person orders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Sleep until a time, or until another order.
+    Sleep {
+        /// The end; `None`: until another order.
+        until: Option<Timestamp>,
+    },
+    /// Wake, and stay awake at least until a time.
+    Wake {
+        /// The end; `None`: as long as the labels say.
+        until: Option<Timestamp>,
+        /// The user who gives the order, for the annotation.
+        user: String,
+    },
+}
+
+/// Why an order was not executed, or not completely.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// There is no such namespace.
+    #[error("there is no namespace {name:?}")]
+    NotFound {
+        /// The name.
+        name: String,
+        /// The namespaces that exist, for a suggestion; empty if they cannot be listed.
+        existing: Vec<String>,
+    },
+    /// A rule does not allow it.
+    #[error("namespace {namespace} is not put to sleep: {}: {because}", rule.name())]
+    Refused {
+        /// The namespace.
+        namespace: String,
+        /// The rule.
+        rule: RuleId<Rule>,
+        /// The evidence.
+        because: String,
+    },
+    /// The namespace is being deleted.
+    #[error("namespace {namespace} cannot be woken: its phase is {phase}")]
+    NotActive {
+        /// The namespace.
+        namespace: String,
+        /// The phase.
+        phase: String,
+    },
+    /// The namespace could not be read.
+    #[error("{0}; check that this user may read the namespace")]
+    List(#[from] ListError),
+    /// The order itself could not be written.
+    #[error("namespace {namespace}: the order could not be written: {error}")]
+    NotWritten {
+        /// The namespace.
+        namespace: String,
+        /// Why.
+        error: ApplyError,
+    },
+    /// The order is written, and could not be applied completely.
+    #[error("namespace {namespace}: {error}; what was done stays, and the operator tries the rest again")]
+    NotApplied {
+        /// The namespace.
+        namespace: String,
+        /// Why.
+        error: ApplyError,
+    },
+}
+
+/// Executes an order with the clients, the clock and the field manager of the context. Returns the steps that were
+/// done; in a dry run nothing is written, and they are the steps that would be done. The context must have no limits.
+pub async fn execute(
+    keeper: &Arc<Namespaces>,
+    context: &Context,
+    namespace: &str,
+    order: &Order,
+) -> Result<Vec<String>, OrderError> {
+    let sources = Sources::of(&**keeper);
+    let mut running = Running { keeper, context, sources, namespace, now: context.clock.now(), steps: Vec::new() };
+    let (subject, world) = running.read().await?;
+    running.check(order, &subject, &world)?;
+    if context.dry_run {
+        running.rehearse(order, subject, &world);
+        return Ok(running.steps);
+    }
+    running.write(order, subject).await?;
+    match order {
+        Order::Sleep { .. } => running.apply_rules().await?,
+        Order::Wake { .. } => running.wake().await?,
+    }
+    Ok(running.steps)
+}
+
+/// The user of a client, as the API server knows it; empty if it does not say.
+pub async fn current_user(client: &Client) -> String {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let user = answer.ok().and_then(|review| review.status?.user_info?.username);
+    user.unwrap_or_default()
+}
+
+impl Order {
+    fn activity(user: &str, now: Timestamp) -> Activity {
+        Activity { at: now, by: Rule::ManualWake.name().to_owned(), user: user.to_owned(), uid: String::new() }
+    }
+
+    /// The end of an ordered sleep.
+    fn sleep_until(until: Option<Timestamp>) -> Timestamp {
+        until.unwrap_or(api::FOREVER)
+    }
+
+    /// The subject with the order on it.
+    fn on(&self, mut subject: Subject, now: Timestamp) -> Subject {
+        match self {
+            Self::Sleep { until } => {
+                subject.sleep_until = Parsed::Valid(Self::sleep_until(*until));
+                subject.awake_until = Parsed::Missing;
+            }
+            Self::Wake { until, user } => {
+                subject.activity = Parsed::Valid(Self::activity(user, now));
+                subject.awake_until = (*until).into();
+                subject.sleep_until = Parsed::Missing;
+            }
+        }
+        subject
+    }
+
+    /// The patch that writes the order to a namespace.
+    fn patch(&self, now: Timestamp) -> Value {
+        let annotations = match self {
+            Self::Sleep { until } => {
+                json!({ api::SLEEP_UNTIL: Self::sleep_until(*until).to_string(), api::AWAKE_UNTIL: null })
+            }
+            Self::Wake { until, user } => json!({
+                api::ACTIVITY: Self::activity(user, now).to_json(),
+                api::AWAKE_UNTIL: until.map(|until| until.to_string()),
+                api::SLEEP_UNTIL: null,
+            }),
+        };
+        json!({ "metadata": { "annotations": annotations } })
+    }
+}
+
+struct Running<'a> {
+    keeper: &'a Arc<Namespaces>,
+    context: &'a Context,
+    sources: Arc<Sources<NamespaceCache>>,
+    namespace: &'a str,
+    now: Timestamp,
+    steps: Vec<String>,
+}
+
+impl Running<'_> {
+    fn writer(&self) -> Writer<Namespaces> {
+        let Context { writer, field_manager, .. } = self.context;
+        Writer::new(writer.clone(), field_manager.clone(), self.sources.clone())
+    }
+
+    async fn read_feed(&self) -> Result<CacheFeed<NamespaceCache>, ListError> {
+        read_namespace(&self.sources, &self.context.reader, self.namespace).await
+    }
+
+    async fn read(&self) -> Result<(Subject, World), OrderError> {
+        let feed = self.read_feed().await?;
+        let world = self.keeper.world(&feed.cache, Role::Leader, self.now);
+        let subjects = feed.cache.subjects_for(&self.namespace.to_owned());
+        if let Some(subject) = subjects.into_iter().find(|subject| subject.kind == Kind::Namespace) {
+            return Ok((subject, world));
+        }
+        let mut all = CacheFeed::default();
+        // Only for a suggestion.
+        let _ = self.sources.list_into(&self.context.reader, NAMESPACES, None, &mut all).await;
+        Err(OrderError::NotFound { name: self.namespace.to_owned(), existing: all.cache.keys() })
+    }
+
+    /// An order that a rule would not follow is not written.
+    fn check(&self, order: &Order, subject: &Subject, world: &World) -> Result<(), OrderError> {
+        let namespace = self.namespace.to_owned();
+        match order {
+            Order::Sleep { .. } => {
+                let verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                if verdict.rule == RuleId::Keeper(Rule::ManualSleep) {
+                    return Ok(());
+                }
+                Err(OrderError::Refused { namespace, rule: verdict.rule, because: verdict.because })
+            }
+            Order::Wake { .. } => match &subject.inactive {
+                Some(phase) => Err(OrderError::NotActive { namespace, phase: phase.clone() }),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn rehearse(&mut self, order: &Order, subject: Subject, world: &World) {
+        let ordered = order.on(subject, self.now);
+        let verdict = Rule::judge(&ordered, world, self.now);
+        let action = verdict.next.pending_action().copied();
+        let action = action.or_else(|| ordered.has_traces_of_sleep().then_some(Action::Wake(None)));
+        if let Some(action) = action {
+            self.add_steps(&ordered, &action, world);
+        }
+    }
+
+    fn add_steps(&mut self, subject: &Subject, action: &Action, world: &World) {
+        self.steps.extend(self.keeper.describe_steps(subject, action, world, self.now));
+    }
+
+    async fn write(&self, order: &Order, mut subject: Subject) -> Result<(), OrderError> {
+        let not_written = |error| OrderError::NotWritten { namespace: self.namespace.to_owned(), error };
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let patch = order.patch(self.now);
+            match self.writer().merge_patch(subject.object(), &subject.resource_version, patch).await {
+                Ok(_) => return Ok(()),
+                Err(error @ ApplyError::Conflict(_)) => last = Some(error),
+                Err(error) => return Err(not_written(error)),
+            }
+            subject = self.read().await?.0;
+        }
+        Err(not_written(unsettled(last)))
+    }
+
+    /// Does what the rules ask for after the order, until they ask for nothing.
+    async fn apply_rules(&mut self) -> Result<(), OrderError> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let feed = self.read_feed().await?;
+            let world = self.keeper.world(&feed.cache, Role::Leader, self.now);
+            let (keeper, context, mut ledger) = (self.keeper, self.context, Ledger::default());
+            let round = run_once_on(keeper, context, &self.sources, feed, &mut ledger, |planned| {
+                planned.subject.kind == Kind::Namespace
+            });
+            let results = round.await.results;
+            if results.is_empty() {
+                return Ok(());
+            }
+            for done in results {
+                match done.result {
+                    Ok(()) => self.add_steps(&done.planned.subject, &done.planned.action, &world),
+                    Err(error) => last = Some(self.retryable(error)?),
+                }
+            }
+        }
+        Err(self.not_applied(unsettled(last)))
+    }
+
+    /// Wakes the namespace completely: an order needs no rule that asks for it.
+    async fn wake(&mut self) -> Result<(), OrderError> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let (subject, world) = self.read().await?;
+            if !subject.has_traces_of_sleep() {
+                return Ok(());
+            }
+            let action = Action::Wake(None);
+            match apply::apply(subject.clone(), &action, &world, self.now, &mut self.writer()).await {
+                Ok(()) => self.add_steps(&subject, &action, &world),
+                Err(error) => last = Some(self.retryable(error)?),
+            }
+        }
+        Err(self.not_applied(unsettled(last)))
+    }
+
+    /// The operator was faster, or somebody else writes: it is read again. Other errors end the order.
+    fn retryable(&self, error: ApplyError) -> Result<ApplyError, OrderError> {
+        match error {
+            ApplyError::Stale(_) | ApplyError::Conflict(_) => Ok(error),
+            other => Err(self.not_applied(other)),
+        }
+    }
+
+    fn not_applied(&self, error: ApplyError) -> OrderError {
+        OrderError::NotApplied { namespace: self.namespace.to_owned(), error }
+    }
+}
+
+fn unsettled(last: Option<ApplyError>) -> ApplyError {
+    last.unwrap_or_else(|| ApplyError::Failed {
+        what: format!("{ATTEMPTS} attempts"),
+        why: "there is always something left to do".to_owned(),
+        forbidden: false,
+    })
+}

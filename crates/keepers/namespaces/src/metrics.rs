@@ -1,0 +1,47 @@
+//! The keeper's own metrics.
+
+use std::sync::atomic::AtomicI64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+/// How a write of activity ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteOutcome {
+    Written,
+    Failed,
+}
+
+/// Metrics of the activity stream. Clones share the same values.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ActivityMetrics {
+    gap: Gauge<i64, AtomicI64>,
+    writes: Family<OutcomeLabel, Counter>,
+}
+
+impl ActivityMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register("activity_gap", "1 while activity may be missed", self.gap.clone());
+        registry.register("activity_writes", "Writes of activity to namespaces by outcome", self.writes.clone());
+    }
+
+    pub(crate) fn set_gap(&self, is_open: bool) {
+        self.gap.set(is_open.into());
+    }
+
+    pub(crate) fn count_write(&self, outcome: WriteOutcome) {
+        let outcome = match outcome {
+            WriteOutcome::Written => "written",
+            WriteOutcome::Failed => "failed",
+        };
+        self.writes.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+}

@@ -1,0 +1,300 @@
+//! What was observed, by namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caretaker_activity::gap::Gaps;
+use caretaker_core::SourceId;
+use caretaker_engine::cache::{Cache, InvalidObject, is_newer_version};
+use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
+
+use super::namespace_rows::{Caller, NamespaceRows};
+use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, SERVICES};
+use super::{ReceivedActivity, Row};
+use crate::subject::{Kind, Subject};
+use crate::workload::Workload;
+
+/// What was observed of a cluster. Plain data: fed by a watch, by lists or from files, it has the same subjects.
+#[derive(Debug, Clone, Default)]
+pub struct NamespaceCache {
+    namespaces: BTreeMap<String, NamespaceRows>,
+    /// The namespaces of the Services that each caller makes the API server call.
+    calls: BTreeMap<Caller, BTreeSet<String>>,
+    /// When activity may have been missed.
+    gaps: Gaps,
+    /// What a list in progress has not delivered yet, by source.
+    unlisted: BTreeMap<SourceId, BTreeSet<Name>>,
+    dirty: BTreeSet<String>,
+}
+
+/// A namespace, empty for a cluster-scoped kind, and a name.
+type Name = (String, String);
+
+/// The namespace of an object of a namespaced kind.
+fn namespace_of(id: &ObjectId) -> &str {
+    id.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
+}
+
+fn name_of(source: SourceId, id: &ObjectId) -> Name {
+    let namespaced = source != ACTIVITY && sources::kind_of(source).namespaced;
+    let namespace = if namespaced { namespace_of(id).to_owned() } else { String::new() };
+    (namespace, id.name.clone())
+}
+
+impl NamespaceCache {
+    /// A Namespace by its own labels and annotations, without what is in it.
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<&Subject> {
+        self.namespaces.get(name)?.namespace.as_deref()
+    }
+
+    /// When activity may have been missed.
+    #[must_use]
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    fn rows_mut(&mut self, namespace: &str) -> &mut NamespaceRows {
+        if !self.dirty.contains(namespace) {
+            self.dirty.insert(namespace.to_owned());
+        }
+        self.namespaces.entry(namespace.to_owned()).or_default()
+    }
+
+    /// Changes the rows of a namespace, if there are any, and drops them if none are left.
+    fn remove_from(&mut self, namespace: &str, remove: impl FnOnce(&mut NamespaceRows)) {
+        let Some(rows) = self.namespaces.get_mut(namespace) else { return };
+        remove(rows);
+        if rows.is_empty() {
+            self.namespaces.remove(namespace);
+        }
+        self.dirty.insert(namespace.to_owned());
+    }
+
+    /// The uid and the resourceVersion of what is known of an object.
+    fn known_version(&self, id: &ObjectId, row: &Row) -> Option<(&str, &str)> {
+        let rows = |namespace: &str| self.namespaces.get(namespace);
+        match row {
+            Row::Namespace(_) => self.namespace(&id.name).map(|ns| (ns.uid.as_str(), ns.resource_version.as_str())),
+            Row::Workload { workload, .. } => {
+                let known = rows(namespace_of(id))?.workload(workload.kind, &id.name)?;
+                Some((&known.uid, &known.resource_version))
+            }
+            Row::Service { .. } => {
+                let known = rows(namespace_of(id))?.standalone.get(&(Kind::Service, id.name.clone()))?;
+                Some((&known.uid, &known.resource_version))
+            }
+            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) => None,
+        }
+    }
+
+    /// True if a newer version of the same object is known: the answer to a write comes before the watch delivers what
+    /// was before it.
+    fn is_outdated(&self, id: &ObjectId, row: &Row) -> bool {
+        self.known_version(id, row)
+            .is_some_and(|(uid, version)| uid == id.uid && is_newer_version(version, &id.resource_version))
+    }
+
+    fn apply(&mut self, source: SourceId, Observed { id, row }: Observed<Row>) {
+        let listed_by = if matches!(row, Row::Namespace(_)) { NAMESPACES } else { source };
+        if let Some(unlisted) = self.unlisted.get_mut(&listed_by) {
+            unlisted.remove(&name_of(listed_by, &id));
+        }
+        if self.is_outdated(&id, &row) {
+            return;
+        }
+        match row {
+            Row::Namespace(subject) => self.apply_namespace(source, &id.name, subject),
+            Row::Workload { workload, standalone } => self.apply_workload(&id, *workload, standalone),
+            Row::Service { excluded, standalone } => self.apply_service(&id, excluded, standalone),
+            Row::PersistentVolumeClaim => {
+                self.rows_mut(namespace_of(&id)).pvcs.insert(id.name);
+            }
+            Row::ServiceCaller(called) => self.apply_caller((source, id.name), called),
+            Row::Activity(received) => self.rows_mut(&id.name).activity = Some(Box::new(received)),
+            Row::Gaps(gaps) => {
+                // Every deadline moves with a gap.
+                if gaps != self.gaps {
+                    self.gaps = gaps;
+                    self.dirty.extend(self.namespaces.keys().cloned());
+                }
+            }
+        }
+    }
+
+    fn apply_namespace(&mut self, source: SourceId, name: &str, subject: Box<Subject>) {
+        // The answer to a write of the activity stream does not bring back a namespace that is gone.
+        if source == ACTIVITY && self.namespace(name).is_none() {
+            return;
+        }
+        let rows = self.rows_mut(name);
+        let known = subject.activity.get().map(|activity| activity.at);
+        let is_on_annotation = |received: &ReceivedActivity| {
+            !received.will_be_written && received.last.as_ref().map(|activity| activity.at) <= known
+        };
+        rows.activity = rows.activity.take().filter(|received| !is_on_annotation(received));
+        rows.namespace = Some(subject);
+    }
+
+    fn apply_workload(&mut self, id: &ObjectId, workload: Workload, standalone: Option<Box<Subject>>) {
+        let rows = self.rows_mut(namespace_of(id));
+        if let Some(standalone) = standalone {
+            rows.standalone.insert((Kind::Deployment, id.name.clone()), *standalone);
+        } else {
+            rows.standalone.remove(&(Kind::Deployment, id.name.clone()));
+        }
+        rows.insert_workload(workload);
+    }
+
+    fn apply_service(&mut self, id: &ObjectId, excluded: bool, standalone: Option<Box<Subject>>) {
+        let rows = self.rows_mut(namespace_of(id));
+        rows.remove_service(&id.name);
+        if excluded {
+            rows.excluded_services.insert(id.name.clone());
+        }
+        if let Some(standalone) = standalone {
+            rows.standalone.insert((Kind::Service, id.name.clone()), *standalone);
+        }
+    }
+
+    fn apply_caller(&mut self, caller: Caller, called: BTreeSet<String>) {
+        self.remove_caller(&caller);
+        for namespace in &called {
+            self.rows_mut(namespace).callers.insert(caller.clone());
+        }
+        self.calls.insert(caller, called);
+    }
+
+    fn remove_caller(&mut self, caller: &Caller) {
+        for namespace in self.calls.remove(caller).unwrap_or_default() {
+            self.remove_from(&namespace, |rows| _ = rows.callers.remove(caller));
+        }
+    }
+
+    fn remove(&mut self, source: SourceId, namespace: &str, name: &str) {
+        match (source, sources::workload_kind(source)) {
+            (_, Some(kind)) => self.remove_from(namespace, |rows| rows.remove_workload(kind, name)),
+            (NAMESPACES, _) => {
+                self.remove_from(name, |rows| (rows.namespace, rows.activity) = (None, None));
+                self.dirty.insert(name.to_owned());
+            }
+            (ACTIVITY, _) => self.remove_from(name, |rows| rows.activity = None),
+            (PERSISTENT_VOLUME_CLAIMS, _) => self.remove_from(namespace, |rows| _ = rows.pvcs.remove(name)),
+            (SERVICES, _) => self.remove_from(namespace, |rows| rows.remove_service(name)),
+            _ => self.remove_caller(&(source, name.to_owned())),
+        }
+    }
+
+    /// The names of everything that a source has delivered.
+    fn names(&self, source: SourceId) -> BTreeSet<Name> {
+        let everywhere = || self.namespaces.iter();
+        let named = |namespace: &String, name: &String| (namespace.clone(), name.clone());
+        match (source, sources::workload_kind(source)) {
+            (_, Some(kind)) => {
+                let of_kind = |(namespace, rows): (_, &'_ NamespaceRows)| {
+                    let names = rows.workloads.iter().filter(|w| w.kind == kind).map(|w| named(namespace, &w.name));
+                    names.collect::<Vec<_>>()
+                };
+                everywhere().flat_map(of_kind).collect()
+            }
+            (NAMESPACES, _) => {
+                let known = everywhere().filter(|(_, rows)| rows.namespace.is_some());
+                known.map(|(name, _)| (String::new(), name.clone())).collect()
+            }
+            // Activity that was received stays until it is written.
+            (ACTIVITY, _) => BTreeSet::new(),
+            (PERSISTENT_VOLUME_CLAIMS, _) => everywhere()
+                .flat_map(|(namespace, rows)| rows.pvcs.iter().map(move |name| named(namespace, name)))
+                .collect(),
+            (SERVICES, _) => {
+                let services = |(namespace, rows): (_, &'_ NamespaceRows)| {
+                    let standalone = rows.standalone.keys().filter(|(kind, _)| *kind == Kind::Service);
+                    let names = standalone.map(|(_, name)| name).chain(&rows.excluded_services);
+                    names.map(|name| named(namespace, name)).collect::<Vec<_>>()
+                };
+                everywhere().flat_map(services).collect()
+            }
+            _ => {
+                let callers = self.calls.keys().filter(|(of, _)| *of == source);
+                callers.map(|(_, name)| (String::new(), name.clone())).collect()
+            }
+        }
+    }
+}
+
+impl Cache for NamespaceCache {
+    type Row = Row;
+    type Key = String;
+    type Subject = Subject;
+
+    fn update(&mut self, source: &SourceRef, change: Change<Row>) {
+        let source = source.id;
+        match change {
+            Change::Init => {
+                let names = self.names(source);
+                self.unlisted.insert(source, names);
+            }
+            Change::Apply(observed) => self.apply(source, observed),
+            Change::Delete(id) => {
+                let (namespace, name) = name_of(source, &id);
+                self.remove(source, &namespace, &name);
+            }
+            Change::InitDone => {
+                for (namespace, name) in self.unlisted.remove(&source).unwrap_or_default() {
+                    self.remove(source, &namespace, &name);
+                }
+            }
+            Change::CurrentUntil(_) | Change::Error(_) => {}
+        }
+    }
+
+    fn take_dirty(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let known = self.namespaces.iter().filter(|(_, rows)| rows.has_subjects());
+        known.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn subjects_for(&self, key: &String) -> Vec<Subject> {
+        self.namespaces.get(key).map(NamespaceRows::subjects).unwrap_or_default()
+    }
+
+    fn extract(&self, keys: &BTreeSet<String>) -> Self {
+        let rows = keys.iter().filter_map(|key| Some((key.clone(), self.namespaces.get(key)?.clone())));
+        let calls = self.calls.iter().filter(|(_, called)| !called.is_disjoint(keys));
+        Self {
+            namespaces: rows.collect(),
+            calls: calls.map(|(caller, called)| (caller.clone(), called.clone())).collect(),
+            gaps: self.gaps.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// All namespaces by name, then the standalone subjects by kind, namespace and name.
+    fn subjects(&self) -> Vec<Subject> {
+        let all = self.namespaces.values().flat_map(NamespaceRows::subjects);
+        let (mut subjects, mut standalone): (Vec<_>, Vec<_>) = all.partition(|s| s.kind == Kind::Namespace);
+        standalone.sort_by(|a, b| (a.kind, &a.namespace, &a.name).cmp(&(b.kind, &b.namespace, &b.name)));
+        subjects.append(&mut standalone);
+        subjects
+    }
+
+    /// Workloads whose record cannot be read.
+    fn invalid_objects(&self, key: &String) -> Vec<InvalidObject> {
+        let Some(rows) = self.namespaces.get(key) else { return Vec::new() };
+        let is_active = rows.namespace.as_ref().is_some_and(|namespace| namespace.inactive.is_none());
+        let workloads = rows.workloads.iter().filter(|_| is_active);
+        let invalid = workloads.filter_map(|workload| {
+            Some(InvalidObject {
+                api_version: workload.kind.api_version().to_owned(),
+                kind: workload.kind.name(),
+                namespace: Some(key.clone()),
+                name: workload.name.clone(),
+                uid: workload.uid.clone(),
+                because: workload.invalid_record()?.to_string(),
+            })
+        });
+        invalid.collect()
+    }
+}

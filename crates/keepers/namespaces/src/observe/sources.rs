@@ -1,0 +1,169 @@
+//! The kinds that the keeper reads, each with its projection into rows.
+
+use caretaker_core::{ActionKind, SourceId};
+use caretaker_engine::Source;
+use caretaker_engine::source::{self, SkippableField};
+use kube::core::ApiResource;
+
+use super::partial::{ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, WebhookConfigurationObject};
+use super::{NamespaceCache, Row};
+use crate::act::{ANNOUNCE, DELETE, WAKE};
+use crate::workload::WorkloadKind;
+
+/// Namespaces.
+pub const NAMESPACES: SourceId = SourceId("namespaces");
+/// Deployments.
+pub const DEPLOYMENTS: SourceId = SourceId("deployments");
+/// StatefulSets.
+pub const STATEFUL_SETS: SourceId = SourceId("statefulsets");
+/// ReplicaSets without a controller.
+pub const REPLICA_SETS: SourceId = SourceId("replicasets");
+/// DaemonSets.
+pub const DAEMON_SETS: SourceId = SourceId("daemonsets");
+/// CronJobs.
+pub const CRON_JOBS: SourceId = SourceId("cronjobs");
+/// KEDA's ScaledObjects.
+pub const SCALED_OBJECTS: SourceId = SourceId("scaledobjects");
+/// Services that are excluded or have labels of their own.
+pub const SERVICES: SourceId = SourceId("services");
+/// PersistentVolumeClaims.
+pub const PERSISTENT_VOLUME_CLAIMS: SourceId = SourceId("persistentvolumeclaims");
+/// ValidatingWebhookConfigurations.
+pub const VALIDATING_WEBHOOKS: SourceId = SourceId("validatingwebhookconfigurations");
+/// MutatingWebhookConfigurations.
+pub const MUTATING_WEBHOOKS: SourceId = SourceId("mutatingwebhookconfigurations");
+/// APIServices.
+pub const API_SERVICES: SourceId = SourceId("apiservices");
+/// CustomResourceDefinitions.
+pub const CUSTOM_RESOURCE_DEFINITIONS: SourceId = SourceId("customresourcedefinitions");
+/// Activity from audit events, and the gaps in it.
+pub const ACTIVITY: SourceId = SourceId("activity");
+
+/// The namespace of objects in files that name none.
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
+/// A kind that the keeper reads.
+pub struct Kind {
+    /// Its source.
+    pub id: SourceId,
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The version.
+    pub version: &'static str,
+    /// The kind.
+    pub kind: &'static str,
+    /// True if objects of it are in namespaces.
+    pub namespaced: bool,
+}
+
+const fn kind(id: SourceId, group: &'static str, version: &'static str, kind: &'static str) -> Kind {
+    Kind { id, group, version, kind, namespaced: true }
+}
+
+const fn cluster_scoped(id: SourceId, group: &'static str, kind: &'static str) -> Kind {
+    Kind { id, group, version: "v1", kind, namespaced: false }
+}
+
+/// Every kind that the keeper reads, in the order in which they are listed.
+pub static KINDS: [Kind; 13] = [
+    cluster_scoped(NAMESPACES, "", "Namespace"),
+    kind(DEPLOYMENTS, "apps", "v1", "Deployment"),
+    kind(STATEFUL_SETS, "apps", "v1", "StatefulSet"),
+    kind(REPLICA_SETS, "apps", "v1", "ReplicaSet"),
+    kind(DAEMON_SETS, "apps", "v1", "DaemonSet"),
+    kind(CRON_JOBS, "batch", "v1", "CronJob"),
+    kind(SCALED_OBJECTS, "keda.sh", "v1alpha1", "ScaledObject"),
+    kind(SERVICES, "", "v1", "Service"),
+    kind(PERSISTENT_VOLUME_CLAIMS, "", "v1", "PersistentVolumeClaim"),
+    cluster_scoped(VALIDATING_WEBHOOKS, "admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+    cluster_scoped(MUTATING_WEBHOOKS, "admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
+    cluster_scoped(API_SERVICES, "apiregistration.k8s.io", "APIService"),
+    cluster_scoped(CUSTOM_RESOURCE_DEFINITIONS, "apiextensions.k8s.io", "CustomResourceDefinition"),
+];
+
+/// The kind of a source.
+///
+/// # Panics
+/// If the source does not read a kind: the constants of this module do, except [`ACTIVITY`].
+pub(crate) fn kind_of(id: SourceId) -> &'static Kind {
+    KINDS.iter().find(|kind| kind.id == id).unwrap_or_else(|| panic!("{} is not a kind", id.0))
+}
+
+/// The resource of a source.
+pub(crate) fn resource(id: SourceId) -> ApiResource {
+    let Kind { group, version, kind, .. } = kind_of(id);
+    source::resource(group, version, kind, id.0)
+}
+
+/// The kind of workload that a source reads.
+pub(super) fn workload_kind(id: SourceId) -> Option<WorkloadKind> {
+    Some(match id {
+        DEPLOYMENTS => WorkloadKind::Deployment,
+        STATEFUL_SETS => WorkloadKind::StatefulSet,
+        REPLICA_SETS => WorkloadKind::ReplicaSet,
+        DAEMON_SETS => WorkloadKind::DaemonSet,
+        CRON_JOBS => WorkloadKind::CronJob,
+        SCALED_OBJECTS => WorkloadKind::ScaledObject,
+        _ => return None,
+    })
+}
+
+/// The largest parts of a workload's manifest, which no projection reads.
+const UNREAD: &[SkippableField] = &[(0, "status:"), (6, "containers:"), (6, "initContainers:"), (6, "volumes:")];
+
+/// PersistentVolumeClaims only hold back a deletion.
+fn needs_volume_claims(kind: &ActionKind) -> bool {
+    *kind == ANNOUNCE || *kind == DELETE
+}
+
+/// A namespace that is protected must not be changed; a wake does no harm.
+fn needs_protection(kind: &ActionKind) -> bool {
+    *kind != WAKE
+}
+
+/// The kinds, each with its projection.
+pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
+    vec![
+        Source::watch(NAMESPACES, resource(NAMESPACES), |object| Some(super::project_namespace(object))),
+        Source::watch(DEPLOYMENTS, resource(DEPLOYMENTS), |object| Some(super::project_deployment(object)))
+            .unread_fields(UNREAD),
+        Source::watch(STATEFUL_SETS, resource(STATEFUL_SETS), |object| Some(super::project_stateful_set(object)))
+            .unread_fields(UNREAD),
+        Source::watch(REPLICA_SETS, resource(REPLICA_SETS), super::project_replica_set).unread_fields(UNREAD),
+        Source::watch(DAEMON_SETS, resource(DAEMON_SETS), |object| Some(super::project_daemon_set(object)))
+            .unread_fields(UNREAD),
+        Source::watch(CRON_JOBS, resource(CRON_JOBS), |object| Some(super::project_cron_job(object)))
+            .unread_fields(UNREAD),
+        Source::watch(SCALED_OBJECTS, resource(SCALED_OBJECTS), |object| Some(super::project_scaled_object(object)))
+            .optional()
+            .unread_fields(UNREAD),
+        Source::watch(SERVICES, resource(SERVICES), super::project_service).unread_fields(UNREAD),
+        Source::watch(PERSISTENT_VOLUME_CLAIMS, resource(PERSISTENT_VOLUME_CLAIMS), |_: MetadataObject| {
+            Some(Row::PersistentVolumeClaim)
+        })
+        .needed_for(needs_volume_claims)
+        .unread_fields(UNREAD),
+        webhooks(VALIDATING_WEBHOOKS),
+        webhooks(MUTATING_WEBHOOKS),
+        Source::watch(API_SERVICES, resource(API_SERVICES), |object: ApiServiceObject| {
+            super::project_caller(object.spec.service.iter())
+        })
+        .needed_for(needs_protection)
+        .unread_fields(UNREAD),
+        Source::watch(
+            CUSTOM_RESOURCE_DEFINITIONS,
+            resource(CUSTOM_RESOURCE_DEFINITIONS),
+            |object: CustomResourceDefinitionObject| {
+                super::project_caller(object.spec.conversion.webhook.client_config.service.iter())
+            },
+        )
+        .needed_for(needs_protection),
+    ]
+}
+
+fn webhooks(id: SourceId) -> Source<NamespaceCache> {
+    let project = |object: WebhookConfigurationObject| {
+        super::project_caller(object.webhooks.iter().filter_map(|webhook| webhook.client_config.service.as_ref()))
+    };
+    Source::watch(id, resource(id), project).needed_for(needs_protection).unread_fields(UNREAD)
+}
