@@ -27,8 +27,8 @@ setup: packages ## Install the Debian packages that are missing, and get the Kub
 	@$(TESTKIT) binaries >/dev/null
 
 .PHONY: test
-test: setup ## Run all tests, against a real API server and, as root, a real node
-	cargo test --workspace
+test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program
+	@$(TESTKIT) test $(ONLY)
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster

@@ -6,7 +6,8 @@
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, FormatSetting, Trial};
+use serde_json::json;
 
 use crate::node::Node;
 
@@ -34,7 +35,23 @@ where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<(), Box<dyn std::error::Error>>>,
 {
-    Trial::ignorable_test(name, move || run(need.met(), body))
+    let named = name.to_owned();
+    Trial::ignorable_test(name, move || {
+        let met = need.met();
+        if let Err(reason) = &met {
+            report_reason(&named, reason);
+        }
+        run(met, body)
+    })
+}
+
+/// Reports why a test is skipped, as an event of its own: libtest-mimic leaves the reason out of its
+/// JSON. `testkit test` reads it.
+fn report_reason(name: &str, reason: &str) {
+    if Arguments::from_args().format == Some(FormatSetting::Json) {
+        let (name, reason) = (json!(name), json!(reason));
+        println!(r#"{{ "type": "test", "event": "reason", "name": {name}, "message": {reason} }}"#);
+    }
 }
 
 fn run<F, Fut>(met: Result<(), String>, body: F) -> Result<Completion, Failed>

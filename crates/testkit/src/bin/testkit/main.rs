@@ -3,6 +3,7 @@
 mod background;
 mod demo;
 mod hold;
+mod test;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ enum Verb {
     Down,
     /// Show what this is about, on a cluster that is gone afterwards
     Demo,
+    /// Run the tests of the workspace, several test programs at a time
+    Test(test::Options),
     /// Keep a cluster until SIGTERM or SIGINT; what `up` runs
     #[command(hide = true)]
     Hold {
@@ -41,7 +44,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // Without a backtrace, which is no news to somebody whose machine lacks something.
             eprintln!("testkit: {error:#}");
@@ -50,16 +53,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(verb: Verb) -> Result<()> {
+fn run(verb: Verb) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match verb {
-            Verb::Binaries => binaries(),
-            Verb::Up => background::up().await,
-            Verb::Down => background::down().await,
-            Verb::Hold { kubeconfig, leash } => hold::run(&kubeconfig, leash).await,
-            Verb::Demo => demo::run().await,
+            Verb::Binaries => binaries()?,
+            Verb::Up => background::up().await?,
+            Verb::Down => background::down().await?,
+            Verb::Hold { kubeconfig, leash } => hold::run(&kubeconfig, leash).await?,
+            Verb::Demo => demo::run().await?,
+            Verb::Test(options) => return test::run(&options),
         }
+        Ok(ExitCode::SUCCESS)
     })
 }
 

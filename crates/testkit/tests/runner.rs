@@ -1,0 +1,77 @@
+//! `testkit test` on a small workspace of its own: what it prints, and with which exit code it ends.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+const FILES: [(&str, &str); 5] = [
+    ("Cargo.toml", "[package]\nname = \"small\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n"),
+    ("src/lib.rs", "//! ```\n//! assert!(true);\n//! ```\n"),
+    ("tests/good.rs", "#[test]\nfn passes() {}\n"),
+    (
+        "tests/mixed.rs",
+        r#"
+        #[test]
+        fn passes_too() {}
+        #[test]
+        fn fails() {
+            println!("what it printed");
+            panic!("why it failed");
+        }
+        #[test]
+        #[ignore = "needs luck"]
+        fn is_skipped() {}
+        "#,
+    ),
+    ("tests/crash.rs", "#[test]\nfn ends_the_program() {\n    std::process::abort();\n}\n"),
+];
+
+struct Workspace(TempDir);
+
+impl Workspace {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in FILES {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Self(folder)
+    }
+
+    fn test(&self, arguments: &[&str]) -> (Output, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_testkit"))
+            .arg("test")
+            .args(arguments)
+            .current_dir(self.0.path())
+            .env("CARETAKER_CACHE", self.0.path())
+            .env("CARGO_TARGET_DIR", self.0.path().join("target"))
+            .env_remove("RUSTC_BOOTSTRAP")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output, printed)
+    }
+}
+
+#[test]
+fn the_exit_code_and_the_last_line_tell_how_the_tests_went() {
+    let workspace = Workspace::new();
+
+    let (all, printed) = workspace.test(&[]);
+    assert_eq!(all.status.code(), Some(1), "{all:?}");
+    assert_eq!(printed.lines().last(), Some("3 passed, 2 failed, 1 skipped"), "{printed}");
+    for part in ["what it printed", "why it failed", "is_skipped: needs luck", "signal: 6", "small/crash  ends_the"] {
+        assert!(printed.contains(part), "{part} is missing in:\n{printed}");
+    }
+
+    let (good, printed) = workspace.test(&["small/good", "doc"]);
+    assert_eq!(good.status.code(), Some(0), "{good:?}");
+    assert_eq!(printed.lines().last(), Some("2 passed, 0 failed, 0 skipped"), "{printed}");
+
+    let (none, printed) = workspace.test(&["small/good", "--", "no_such_test"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    assert!(printed.contains("No test ran.\n"), "{printed}");
+    assert_eq!(printed.lines().last(), Some("0 passed, 0 failed, 0 skipped"), "{printed}");
+}
