@@ -54,7 +54,8 @@ bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures 
 
 # A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint
-lint: packages ## Formatting, clippy and documentation, warnings denied
+lint: packages ## Formatting, clippy, documentation and names that must not come back, warnings denied
+	@if [ -e scripts/removed-names ]; then scripts/removed-names; fi
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --quiet
