@@ -1,5 +1,5 @@
 //! What is rehearsed is what happens: a simulation of 50 random namespaces, and the same run on a
-//! real API server under a clock that runs an hour in a second.
+//! real API server under a clock that only the test moves.
 
 mod works;
 
@@ -10,12 +10,12 @@ use std::time::Duration;
 use caretaker_core::admit::{Bounds, Ledger};
 use caretaker_core::simulate::{Simulation, Use};
 use caretaker_core::{Action as _, SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
+use caretaker_engine::clock::{Clock, Hands};
 use caretaker_engine::keep::observe;
 use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
 use caretaker_namespaces::{Namespaces, api};
-use caretaker_testkit::Cluster;
 use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
+use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -23,15 +23,19 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 use serde_json::json;
-use works::Working;
+use works::{LIMIT, Working};
 
 const NAMESPACES: usize = 50;
-/// An hour in a second.
-const SPEED: f64 = 3_600.0;
 const HOURS: i64 = 36;
-/// What happens to one namespace lies at least so far apart, so that a second of a busy machine does
-/// not change the order.
+/// What happens to one namespace lies at least so far apart.
 const APART: SignedDuration = SignedDuration::from_mins(60);
+/// The clock moves by at most so many minutes at once: so late may a namespace fall asleep.
+const STEP: i64 = 10;
+/// So much later than in the simulation everything is done: a deletion counts from a sleep that was
+/// late, and its announcement too. It is less than [`APART`], so the order is the same.
+const LAG: SignedDuration = SignedDuration::from_mins(3 * STEP);
+/// A namespace whose label is changed to a new invalid value to see how far the keeper is.
+const PROBE: &str = "probe";
 
 /// Later than any namespace that is made here: nothing counts that is said about an earlier time.
 fn start() -> Timestamp {
@@ -170,6 +174,74 @@ async fn subjects(client: &Client) -> Vec<Subject> {
     all.into_iter().filter(|s| s.name.starts_with("random-") && s.inactive.is_none()).collect()
 }
 
+/// Every time to which the clock moves, and the subjects that are used then.
+fn moments(uses: &[Use]) -> BTreeMap<Timestamp, Vec<usize>> {
+    let steps = (0..=HOURS * 60).step_by(usize::try_from(STEP).unwrap());
+    let mut moments: BTreeMap<Timestamp, Vec<usize>> = steps.map(|minute| (minutes(minute), Vec::new())).collect();
+    for u in uses {
+        moments.entry(u.at).or_default().push(u.subject);
+    }
+    moments
+}
+
+/// The keeper under a clock that stands still until the keeper has done all that is due: it makes no
+/// difference how long the machine takes.
+struct Run<'a> {
+    working: Working,
+    hands: Hands,
+    namespaces: Api<Namespace>,
+    names: &'a [String],
+    expected: &'a [Story],
+    probes: usize,
+}
+
+impl<'a> Run<'a> {
+    async fn start(client: Client, names: &'a [String], expected: &'a [Story]) -> Self {
+        let (clock, hands) = Clock::by_hand(start());
+        let working = Working::start(&client, clock, Duration::from_mins(10), world());
+        let namespaces: Api<Namespace> = Api::all(client);
+        namespaces.create(&PostParams::default(), &mk_namespace(PROBE)).await.unwrap();
+        Self { working, hands, namespaces, names, expected, probes: 0 }
+    }
+
+    /// Moves the clock, has the subjects used, and waits until the keeper has judged everything as of
+    /// then and has done what it may not be later with.
+    async fn advance(&mut self, at: Timestamp, used: &[usize]) {
+        self.hands.turn(at);
+        for subject in used {
+            let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(at) } } });
+            // It may be gone; a use of what is gone is none in the simulation either.
+            let _ = self.namespaces.patch(&self.names[*subject], &PatchParams::default(), &Patch::Merge(patch)).await;
+        }
+        self.probe(at).await;
+        until(&format!("what was simulated {LAG} before {at} to be done"), LIMIT, async || {
+            let mut done: BTreeMap<String, usize> = BTreeMap::new();
+            self.working.done().into_iter().for_each(|(name, ..)| *done.entry(name).or_default() += 1);
+            let lacking = self.names.iter().zip(self.expected).find(|(name, story)| {
+                let simulated = story.iter().filter(|(then, ..)| *then + LAG < at).count();
+                done.get(*name).copied().unwrap_or_default() < simulated
+            });
+            Ok(lacking.map_or(Ok(()), |(name, story)| Err(format!("{name}: simulated {story:?}"))))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until the keeper has judged what was written before. A watch tells of changes in their
+    /// order, so what it says of the probe is later than all of that.
+    async fn probe(&mut self, at: Timestamp) {
+        self.probes += 1;
+        let label = json!({ "metadata": { "labels": { api::SLEEP_AFTER: format!("probe-{}", self.probes) } } });
+        self.namespaces.patch(PROBE, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        until(&format!("the keeper to judge as of {at}"), LIMIT, async || {
+            let told = self.working.told(PROBE).len();
+            Ok(if told == self.probes { Ok(()) } else { Err(format!("{told} of {} probes", self.probes)) })
+        })
+        .await
+        .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_simulation_of_fifty_namespaces_agrees_with_what_happens() {
     let plans = plans();
@@ -190,16 +262,11 @@ async fn a_simulation_of_fifty_namespaces_agrees_with_what_happens() {
 
     let (expected, ends) = simulate(before, &uses);
 
-    let clock = Clock::sped_up(start(), SPEED);
-    let working = Working::start(&client, clock.clone(), Duration::from_mins(10), world());
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    for u in &uses {
-        clock.over(Some(u.at)).await;
-        let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(u.at) } } });
-        // It may be gone; a use of what is gone is none in the simulation either.
-        let _ = namespaces.patch(&names[u.subject], &PatchParams::default(), &Patch::Merge(patch)).await;
+    let mut run = Run::start(client.clone(), &names, &expected).await;
+    for (at, used) in moments(&uses) {
+        run.advance(at, &used).await;
     }
-    clock.over(Some(minutes(HOURS * 60))).await;
+    let working = run.working;
     let mut real: BTreeMap<String, Story> = BTreeMap::new();
     for (name, at, rule, action) in working.done() {
         real.entry(name).or_default().push((at, rule, action));
