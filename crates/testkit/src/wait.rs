@@ -9,6 +9,12 @@ use crate::{Error, Result};
 /// Short enough not to be felt, long enough not to be a load.
 const PAUSE: Duration = Duration::from_millis(40);
 
+/// The pause is at least this many times as long as the last answer took: questions that list a
+/// whole cluster take most of a busy machine otherwise, and what is waited for gets the rest.
+const SHARE: u32 = 3;
+/// And never longer than this, so that a single slow answer costs little.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Asks again until the answer is `Ok(Ok(value))`; `Ok(Err(seen))` says what was there instead, an
 /// outer error ends the waiting at once. A question that is not answered in time ends it as well.
 pub async fn until<T>(
@@ -19,6 +25,7 @@ pub async fn until<T>(
     let deadline = Instant::now() + limit;
     let mut last = None;
     loop {
+        let asked = Instant::now();
         match tokio::time::timeout_at(deadline, ask()).await {
             Ok(answer) => match answer? {
                 Ok(value) => return Ok(value),
@@ -30,7 +37,7 @@ pub async fn until<T>(
             let last = last.unwrap_or_default();
             return Err(Error::Overdue { what: what.to_owned(), seconds: limit.as_secs(), last });
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep((asked.elapsed() * SHARE).clamp(PAUSE, LONGEST)).await;
     }
 }
 
