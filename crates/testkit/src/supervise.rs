@@ -15,6 +15,10 @@ const PROGRAM: &str = env!("CARETAKER_SUPERVISOR");
 /// falls to it. The `exit` keeps the shell from becoming the supervisor itself.
 const INIT: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
 
+/// Go collects garbage when the heap has grown by this many percent; its own 100 costs an API server
+/// with a small heap a sixth of its time. It has some 100 MB more for it.
+const COLLECTION: &str = "400";
+
 /// A running supervisor, which ends with everything it started when this is dropped, or when this
 /// process is no more.
 #[derive(Debug)]
@@ -64,6 +68,9 @@ impl Supervisor {
         };
         if !keep {
             command.env_remove("CARETAKER_KEEP");
+        }
+        if std::env::var_os("GOGC").is_none() {
+            command.env("GOGC", COLLECTION);
         }
         let mut child = command
             .arg(folder)
