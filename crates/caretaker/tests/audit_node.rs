@@ -36,6 +36,10 @@ keepers:
 /// Everything falls asleep after so much silence.
 const PERIOD: Duration = Duration::from_secs(6);
 
+fn period() -> String {
+    format!("{}s", PERIOD.as_secs())
+}
+
 fn main() -> ExitCode {
     let machinery = "what_the_machinery_and_the_pods_do_keeps_nothing_awake";
     run(vec![
@@ -47,7 +51,7 @@ fn main() -> ExitCode {
 /// A namespace with pods that run, and an operator that hears everything.
 async fn furnished() -> Result<(Scene, Operator), Box<dyn std::error::Error>> {
     let scene = Scene::hearing_all(Cluster::builder().node(), SETTINGS).await;
-    scene.furnish("shop", &format!("{}s", PERIOD.as_secs())).await;
+    scene.furnish("shop", &period()).await;
     let operator = scene.operator().await;
     Ok((scene, operator))
 }
@@ -102,9 +106,11 @@ async fn what_the_machinery_and_the_pods_do_keeps_nothing_awake() -> Outcome {
     for _ in 0..2 {
         becomes(&scene.client, "shop", "sleep", 0).await;
         runs(&scene.client, 0).await?;
+        scene.sleeps_after("shop", "1h").await;
         ann.kubectl(&["get", "pods", "-n", "shop"]);
         becomes(&scene.client, "shop", "normal", 2).await;
         runs(&scene.client, 2).await?;
+        scene.sleeps_after("shop", &period()).await;
     }
     becomes(&scene.client, "shop", "sleep", 0).await;
     let began = Instant::now();
@@ -132,6 +138,7 @@ async fn what_the_machinery_and_the_pods_do_keeps_nothing_awake() -> Outcome {
 async fn an_open_exec_is_use_until_it_ends() -> Outcome {
     let (scene, operator) = furnished().await?;
     let ann = scene.person("ann").await;
+    scene.sleeps_after("shop", "1h").await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
     runs(&scene.client, 2).await?;
 
@@ -144,6 +151,7 @@ async fn an_open_exec_is_use_until_it_ends() -> Outcome {
         Ok(if open { Ok(()) } else { Err(told.to_string()) })
     })
     .await?;
+    scene.sleeps_after("shop", &period()).await;
     let began = Instant::now();
     while began.elapsed() < 3 * PERIOD {
         assert_eq!(look(&scene.client, "shop").await.1, 2, "{:?}", operator.story("shop"));

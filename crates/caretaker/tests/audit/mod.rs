@@ -84,6 +84,12 @@ impl Scene {
         merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
     }
 
+    /// Changes after how much silence it sleeps. A test that looks at a namespace which is awake for
+    /// seconds only may come too late on a busy machine.
+    pub async fn sleeps_after(&self, name: &str, sleep_after: &str) {
+        merge(&self.client, name, json!({ "metadata": { "labels": { SLEEP_AFTER: sleep_after } } })).await;
+    }
+
     /// Something that is audited, and nobody's use.
     pub async fn stir(&self, name: &str) {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");
