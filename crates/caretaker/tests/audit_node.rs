@@ -36,6 +36,10 @@ keepers:
 /// Everything falls asleep after so much idle time.
 const PERIOD: Duration = Duration::from_secs(6);
 
+fn period() -> String {
+    format!("{}s", PERIOD.as_secs())
+}
+
 fn main() -> ExitCode {
     let controllers = "controllers_and_pods_keep_nothing_awake";
     run(vec![
@@ -47,7 +51,7 @@ fn main() -> ExitCode {
 /// A namespace with running pods, and an operator that receives all audit events.
 async fn prepared() -> Result<(AuditedCluster, Operator), Box<dyn std::error::Error>> {
     let audited = AuditedCluster::receiving_all(Cluster::builder().node(), SETTINGS).await;
-    audited.create_namespace("shop", &format!("{}s", PERIOD.as_secs())).await;
+    audited.create_namespace("shop", &period()).await;
     let operator = audited.operator().await;
     Ok((audited, operator))
 }
@@ -102,9 +106,11 @@ async fn controllers_and_pods_keep_nothing_awake() -> Outcome {
     for _ in 0..2 {
         wait_for_state(&audited.client, "shop", "sleep", 0).await;
         runs(&audited.client, 0).await?;
+        audited.set_sleep_after("shop", "1h").await;
         ann.kubectl(&["get", "pods", "-n", "shop"]);
         wait_for_state(&audited.client, "shop", "normal", 2).await;
         runs(&audited.client, 2).await?;
+        audited.set_sleep_after("shop", &period()).await;
     }
     wait_for_state(&audited.client, "shop", "sleep", 0).await;
     let began = Instant::now();
@@ -132,6 +138,7 @@ async fn controllers_and_pods_keep_nothing_awake() -> Outcome {
 async fn an_open_exec_is_use_until_it_ends() -> Outcome {
     let (audited, operator) = prepared().await?;
     let ann = audited.user("ann").await;
+    audited.set_sleep_after("shop", "1h").await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
     runs(&audited.client, 2).await?;
 
@@ -143,6 +150,7 @@ async fn an_open_exec_is_use_until_it_ends() -> Outcome {
         Ok(if open { Ok(()) } else { Err(activity.to_string()) })
     })
     .await?;
+    audited.set_sleep_after("shop", &period()).await;
     let began = Instant::now();
     while began.elapsed() < 3 * PERIOD {
         assert_eq!(state_of(&audited.client, "shop").await.1, 2, "{:?}", operator.story("shop"));

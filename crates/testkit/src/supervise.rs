@@ -16,6 +16,10 @@ const PROGRAM: &str = env!("CARETAKER_SUPERVISOR");
 /// The `exit` keeps the shell from replacing itself with the supervisor.
 const INIT: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
 
+/// Go collects garbage when the heap has grown by this many percent. Its default of 100 costs an API server
+/// with a small heap a sixth of its time; with this value it has some 100 MB more.
+const GO_GC_PERCENT: &str = "400";
+
 /// A running supervisor. It ends, with everything it started, when this value is dropped or this process
 /// ends.
 #[derive(Debug)]
@@ -65,6 +69,9 @@ impl Supervisor {
         };
         if !keep {
             command.env_remove("CARETAKER_KEEP");
+        }
+        if std::env::var_os("GOGC").is_none() {
+            command.env("GOGC", GO_GC_PERCENT);
         }
         let mut child = command
             .arg(folder)

@@ -9,6 +9,12 @@ use crate::{Error, Result};
 /// Pause between two checks: short against a test, long enough not to load the API server.
 const PAUSE: Duration = Duration::from_millis(40);
 
+/// The pause is at least this many times as long as the last check took: checks that list a whole cluster
+/// would take most of a busy machine, and what is waited for would get the rest.
+const CHECK_SHARE: u32 = 3;
+/// The pause is never longer than this, so that one slow check costs little.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Calls `check` until it returns `Ok(Ok(value))`, and returns that value.
 ///
 /// `Ok(Err(seen))` means "not yet" and states what was found instead. `Err` ends the wait at once.
@@ -22,6 +28,7 @@ pub async fn until<T>(
     let deadline = Instant::now() + limit;
     let mut last = None;
     loop {
+        let checked_at = Instant::now();
         match tokio::time::timeout_at(deadline, check()).await {
             Ok(checked) => match checked? {
                 Ok(value) => return Ok(value),
@@ -33,7 +40,7 @@ pub async fn until<T>(
             let last = last.unwrap_or_default();
             return Err(Error::TimedOut { what: what.to_owned(), seconds: limit.as_secs(), last });
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep((checked_at.elapsed() * CHECK_SHARE).clamp(PAUSE, LONGEST_PAUSE)).await;
     }
 }
 

@@ -84,6 +84,12 @@ impl AuditedCluster {
         merge(&self.client, name, json!({ "metadata": { "labels": labels } })).await;
     }
 
+    /// Changes `sleep-after`. A test that checks a namespace which is awake for seconds only may come too late on a
+    /// busy machine.
+    pub async fn set_sleep_after(&self, name: &str, sleep_after: &str) {
+        merge(&self.client, name, json!({ "metadata": { "labels": { SLEEP_AFTER: sleep_after } } })).await;
+    }
+
     /// Causes an audit event that does not count as use.
     pub async fn cause_event(&self, name: &str) {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");

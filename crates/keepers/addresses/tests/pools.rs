@@ -198,13 +198,13 @@ async fn a_pool_that_is_deleted_or_recreated_between_decision_and_write_is_not_w
 
     let decision = corner.decide(later()).await;
     delete(true).await;
-    let ended = corner.carry_out(&corner.client, decision, later()).await;
+    let ended = corner.confirm_and_apply_batch(&corner.client, decision, later()).await;
     assert!(is_stale(&ended[0].result), "{ended:?}");
     assert_eq!(corner.held().await, [A]);
 
     let decision = corner.decide(later()).await;
     delete(false).await;
-    let ended = corner.carry_out(&corner.client, decision, later()).await;
+    let ended = corner.confirm_and_apply_batch(&corner.client, decision, later()).await;
     assert!(is_stale(&ended[0].result), "{ended:?}");
     assert!(corner.pools().get_opt("pool-recreated").await.unwrap().is_none(), "it is not created again");
 }
@@ -219,7 +219,7 @@ async fn a_pod_that_is_recreated_between_decision_and_write_keeps_its_addresses(
 
     let recreated = corner.run(&key, &[A]).await;
     corner.add_records(&[(A, &key, &recreated)]).await;
-    let ended = corner.carry_out(&corner.client, decision, later()).await;
+    let ended = corner.confirm_and_apply_batch(&corner.client, decision, later()).await;
 
     assert!(ended.iter().all(|one| is_stale(&one.result)), "{ended:?}");
     assert_eq!(corner.held().await, [A, B], "the other one is judged again");

@@ -124,8 +124,8 @@ async fn fast_scale_pr_3778(#[case] name: &'static str, #[case] read: &'static s
     let is_first =
         |planned: &PlannedAction<Addresses>| matches!(planned.subject, Subject::Endpoint(_)) == endpoint_first;
     let (first, second) = decision.split(is_first);
-    let mut ended = corner.carry_out(&client, first, later()).await;
-    ended.extend(corner.carry_out(&client, second, later()).await);
+    let mut ended = corner.confirm_and_apply_batch(&client, first, later()).await;
+    ended.extend(corner.confirm_and_apply_batch(&client, second, later()).await);
 
     assert!(ended.iter().any(|one| is_stale(&one.result)), "{ended:?}");
     assert_eq!(corner.held().await, [A], "the address of the new pod stays, the leaked one is released");
@@ -297,7 +297,7 @@ async fn endpoint_precondition(#[case] name: &'static str, #[case] recreated: bo
             }
         })
     });
-    let ended = corner.carry_out(&client, decision, later()).await;
+    let ended = corner.confirm_and_apply_batch(&client, decision, later()).await;
 
     assert!(is_stale(&ended[0].result), "{ended:?}");
     let left = corner.endpoints_in(name).get("web").await.unwrap();

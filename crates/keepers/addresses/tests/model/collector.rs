@@ -26,8 +26,8 @@ pub(super) struct Batch {
     extract: AddressCache,
     /// The version of the pool that was read.
     read: Option<u64>,
-    looked: bool,
-    /// Addresses that a recreated pod must find again, when it was looked at.
+    has_looked: bool,
+    /// Addresses that a recreated pod must find again, when the live read was made.
     expected: BTreeSet<IpAddr>,
 }
 
@@ -77,7 +77,7 @@ impl Model {
             let mut extract = std::mem::take(&mut self.batch.extract);
             self.look_at(self.batch.planned.iter(), &mut extract);
             self.batch.extract = extract;
-            self.batch.looked = true;
+            self.batch.has_looked = true;
             let comes_back = |ip: &IpAddr, key: &str| match self.pods.get(key) {
                 Some(pod) => pod.in_set && pod.reported.is_empty() && self.reserves(key, ip),
                 None => true,
@@ -110,8 +110,8 @@ impl Model {
 
     /// Writes what is confirmed, on condition that the pool is what was read; reads it again otherwise.
     pub fn write(&mut self) {
-        let Batch { planned, mut extract, read, looked, expected } = std::mem::take(&mut self.batch);
-        let (Some(version), true) = (read, looked) else { return };
+        let Batch { planned, mut extract, read, has_looked, expected } = std::mem::take(&mut self.batch);
+        let (Some(version), true) = (read, has_looked) else { return };
         let (endpoints, mut addresses): (Vec<_>, Vec<_>) =
             planned.into_iter().partition(|planned| matches!(planned.key, Key::Endpoint(_)));
         // By the earlier of the two clocks, because the API server sends its own.

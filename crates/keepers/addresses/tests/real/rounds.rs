@@ -115,7 +115,7 @@ impl Corner {
 
     /// Confirms and applies actions on one write target, with a client during whose calls something may
     /// happen.
-    pub async fn carry_out(&self, client: &Client, decision: Decision, now: Timestamp) -> Vec<Ended> {
+    pub async fn confirm_and_apply_batch(&self, client: &Client, decision: Decision, now: Timestamp) -> Vec<Ended> {
         let Decision { cache, sources, planned } = decision;
         let Some(first) = planned.first() else { return Vec::new() };
         let batch = Batch { target: self.keeper.write_target(&first.subject), actions: planned };
