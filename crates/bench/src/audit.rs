@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caretaker_activity::ear::Ear;
+use caretaker_activity::collector::ActivityCollector;
 use caretaker_activity::event;
-use caretaker_activity::filter::{Filter, Lists};
-use caretaker_activity::fold::Fold;
+use caretaker_activity::filter::{Filter, PatternLists};
+use caretaker_activity::state::ActivityState;
 use caretaker_core::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -29,15 +29,15 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     let (read, typed) = timed(|| {
         let mut count = 0;
         for body in &batches {
-            let _ = event::batch(body, |event| count += usize::from(event.is_some()));
+            let _ = event::decode_batch(body, |event| count += usize::from(event.is_some()));
         }
         count
     });
     ensure!(read == events, "{read} of {events} were read");
-    let (ear, whole) = timed(|| {
-        let ear = Ear::new(
-            Fold::new(
-                Filter::new(&Lists::never(), &Lists::default()),
+    let (collector, whole) = timed(|| {
+        let collector = ActivityCollector::new(
+            ActivityState::new(
+                Filter::new(&PatternLists::ignored_by_default(), &PatternLists::default()),
                 Some(SignedDuration::from_mins(30)),
                 SignedDuration::from_hours(24),
             ),
@@ -45,16 +45,16 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         );
         for body in &batches {
             // Every batch was decoded above, so this does not fail.
-            let _ = ear.batch(body);
+            let _ = collector.add_batch(body);
         }
-        ear
+        collector
     });
-    let notes = ear.take();
-    let counted: u64 = ear.told().iter().map(|told| told.counted).sum();
-    ensure!(!notes.is_empty() && counted > 0, "nothing counted");
+    let pending = collector.take_pending();
+    let counted: u64 = collector.namespaces().iter().map(|namespace| namespace.counted).sum();
+    ensure!(!pending.is_empty() && counted > 0, "nothing counted");
     #[expect(clippy::cast_precision_loss, reason = "a count of events")]
     let rate = |took: Duration| events as f64 / took.as_secs_f64();
-    let own = format!("wanted: 100,000; {counted} of {events} count, in {} namespaces", notes.len());
+    let own = format!("wanted: 100,000; {counted} of {events} count, in {} namespaces", pending.len());
     Ok(vec![
         Row { what: "audit events a second, one core", measured: format!("{:.0}", rate(whole)), beside: own },
         Row {

@@ -6,14 +6,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caretaker_core::limits::{Limits, Ledger};
-use caretaker_core::simulate::{Simulation, Use};
-use caretaker_core::{Parsed, SignedDuration, Timestamp};
+use caretaker_core::limits::{Ledger, Limits};
+use caretaker_core::simulate::{ExternalChange, Simulation};
+use caretaker_core::{Parsed, RuleSet as _, SignedDuration, Timestamp};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{Activity, State};
-use caretaker_namespaces::judge::RULES;
+use caretaker_namespaces::attribution::ActivityAt;
+use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Subject, World};
-use caretaker_namespaces::workload::{Form, Term, Workload, WorkloadKind};
+use caretaker_namespaces::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
 use crate::Row;
 
@@ -36,9 +37,9 @@ fn start() -> Timestamp {
 
 /// Makes namespaces in many different states.
 fn subjects(count: usize) -> Vec<Subject> {
-    let row = |kind, form| {
+    let row = |kind, state| {
         let (name, uid, resource_version) = ("web".into(), String::new(), String::new());
-        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, form }
+        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, state }
     };
     (0..count)
         .map(|i| {
@@ -53,8 +54,14 @@ fn subjects(count: usize) -> Vec<Subject> {
                 activity: Parsed::Valid(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
                 asleep_since: if asleep { Parsed::Valid(at + hours(1)) } else { Parsed::Missing },
                 workloads: vec![
-                    row(WorkloadKind::Deployment, Form::Scaled { replicas: 0, record: Parsed::Valid(3), ours: true }),
-                    row(WorkloadKind::DaemonSet, Form::Placed { parked: asleep, kubefree: Term::Absent }),
+                    row(
+                        WorkloadKind::Deployment,
+                        WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true },
+                    ),
+                    row(
+                        WorkloadKind::DaemonSet,
+                        WorkloadState::Placed { parked: asleep, kubefree: KubefreeTerm::Absent },
+                    ),
                 ],
                 ..Subject::default()
             }
@@ -65,7 +72,7 @@ fn subjects(count: usize) -> Vec<Subject> {
 fn judge() -> Row {
     let (subjects, world) = (subjects(10_000), World::default());
     let began = Instant::now();
-    let acting = subjects.iter().filter(|s| RULES.judge(s, &world, start()).next.name() == "act").count();
+    let acting = subjects.iter().filter(|s| Rule::judge(s, &world, start()).next.name() == "act").count();
     let took = began.elapsed();
     Row {
         what: "judge 10,000 namespaces",
@@ -78,16 +85,17 @@ fn judge() -> Row {
 fn simulate(uses_each: usize) -> Row {
     let count = 1_000;
     let year = SignedDuration::from_hours(365 * 24);
-    let uses: Vec<Use> = (0..count)
+    let uses: Vec<ExternalChange<Subject>> = (0..count)
         .flat_map(|subject| {
             (0..uses_each).map(move |i| {
                 let hours = (i * 173 + subject * 7) % (365 * 24);
-                Use { at: start() + SignedDuration::from_hours(i64::try_from(hours).unwrap_or(0)), subject }
+                let at = start() + SignedDuration::from_hours(i64::try_from(hours).unwrap_or(0));
+                ActivityAt { at, subject, who: None }.change()
             })
         })
         .collect();
-    let mut simulation =
-        Simulation::<Namespaces>::new(World::default(), subjects(count), Limits::default(), Ledger::default(), start());
+    let (keeper, world, limits) = (Namespaces::default(), World::default(), Limits::default());
+    let mut simulation = Simulation::new(&keeper, world, subjects(count), limits, Ledger::default(), start());
     let began = Instant::now();
     let happened = simulation.run(start() + year, &uses).len();
     let took = began.elapsed();

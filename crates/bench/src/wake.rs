@@ -57,7 +57,11 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
         let began = Instant::now();
         Api::<Pod>::namespaced(ann.clone(), &name).list(&ListParams::default()).await?;
         while !is_up(&client, &name).await? {
-            anyhow::ensure!(began.elapsed() < LIMIT, "{name} was not woken within the limit; the operator's log:\n{}", operator.log());
+            anyhow::ensure!(
+                began.elapsed() < LIMIT,
+                "{name} was not woken within the limit; the operator's log:\n{}",
+                operator.log()
+            );
         }
         waits.push(began.elapsed());
     }

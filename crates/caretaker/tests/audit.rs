@@ -267,7 +267,7 @@ async fn without_canaries_all_events_count_as_received() {
     audited.set_sleep_after("shop", "1h").await;
     ann.kubectl(&["get", "pods", "-n", "shop"]);
     wait_for_state(&audited.client, "shop", "normal", 2).await;
-    assert!(operator.ask("/readyz").1.contains("nobody checks whether audit events come"));
+    assert!(operator.ask("/readyz").1.contains("whether audit events arrive is not checked"));
     assert_eq!(operator.metric("caretaker_activity_gap"), Some(0.0));
 }
 
@@ -305,7 +305,7 @@ async fn a_minute_without_a_replica_is_a_gap_and_a_restart_is_not() {
     let third = audited.operator().await;
     closed_gaps(&audited, 2).await;
     let why: Vec<String> = gaps(&audited).await.iter().map(|gap| gap["because"].to_string()).collect();
-    assert!(why.iter().any(|why| why.contains("no replica was there")), "{why:?}\n{}", third.log());
+    assert!(why.iter().any(|why| why.contains("no replica was running")), "{why:?}\n{}", third.log());
 }
 
 #[tokio::test]
@@ -409,7 +409,7 @@ async fn received_activity_can_be_requested() {
     assert!(shown.lines().next().unwrap().contains("LAST ACTIVITY"), "{shown}");
     let (code, detail, _) = caretaker(audited.cluster(), &["activity", "--operator", &url, "-n", "shop"]);
     assert!(code == 0 && detail.contains("ListPods by ann with kubectl/"), "{detail}");
-    assert!(detail.contains("the user or one of the groups is on the list"), "{detail}");
+    assert!(detail.contains("the user or one of its groups is on the ignore list"), "{detail}");
     let (code, _, notes) = caretaker(audited.cluster(), &["activity", "--operator", &url, "-n", "shopp"]);
     assert!(code == 1 && notes.contains("no activity of namespace"), "{notes}");
 

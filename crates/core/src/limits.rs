@@ -45,7 +45,7 @@ impl Default for Breaker {
 }
 
 /// The greater of a count and a fraction of the total.
-fn at_least(count: usize, fraction: f64, total: usize) -> usize {
+fn threshold(count: usize, fraction: f64, total: usize) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -270,7 +270,7 @@ fn opens<R: RuleSet, A: Action>(
     let removes = A::KINDS.iter().any(|kind| kind.removes_subject);
     let too_many = |count: usize, done: usize, left: usize, whose: &str| {
         let total = if removes { left + done } else { left };
-        let limit = at_least(breaker.min_count, breaker.min_fraction, total);
+        let limit = threshold(breaker.min_count, breaker.min_fraction, total);
         (count >= limit).then(|| OpenBreaker {
             since: now,
             because: format!(
@@ -326,7 +326,7 @@ fn enforce_pace<R: RuleSet, A: Action>(
         })
         .collect();
     queue.sort_unstable();
-    let allowed = at_least(pace.limit, pace.fraction, population).max(1);
+    let allowed = threshold(pace.limit, pace.fraction, population).max(1);
     let mut taken: Vec<Timestamp> =
         ledger.admitted.get(name).into_iter().flatten().copied().filter(|t| is_recent(*t, pace.window, now)).collect();
     taken.sort_unstable();

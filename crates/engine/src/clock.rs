@@ -12,6 +12,8 @@ use tokio::time::Instant;
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     speed: f64,
+    /// It shows the time of the machine, which can be compared with the time of the API server.
+    real: bool,
     /// For a manual clock: the time it was set to.
     set: Option<watch::Receiver<Timestamp>>,
 }
@@ -43,7 +45,7 @@ impl Clock {
     /// The clock that `now` reads.
     #[must_use]
     pub fn new(now: fn() -> Timestamp) -> Self {
-        Self { now: Arc::new(now), speed: 1.0, set: None }
+        Self { now: Arc::new(now), speed: 1.0, real: true, set: None }
     }
 
     /// A clock that starts now at `start` and runs that many times as fast.
@@ -54,7 +56,7 @@ impl Clock {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
             time::saturating_add(start, passed.mul_f64(speed))
         };
-        Self { now: Arc::new(now), speed, set: None }
+        Self { now: Arc::new(now), speed, real: false, set: None }
     }
 
     /// A clock that stands still at `start` until it is set.
@@ -63,7 +65,7 @@ impl Clock {
         let (sender, set) = watch::channel(start);
         let shown = set.clone();
         let now = move || *shown.borrow();
-        (Self { now: Arc::new(now), speed: 1.0, set: Some(set) }, ClockHandle(sender))
+        (Self { now: Arc::new(now), speed: 1.0, real: false, set: Some(set) }, ClockHandle(sender))
     }
 
     /// The time.
@@ -97,7 +99,7 @@ impl Clock {
     /// True if it shows the time of the machine, which can be compared with the time of the API server.
     #[must_use]
     pub(crate) fn is_real(&self) -> bool {
-        self.set.is_none() && self.speed.to_bits() == 1.0_f64.to_bits()
+        self.real
     }
 }
 

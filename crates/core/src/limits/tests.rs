@@ -84,7 +84,7 @@ fn the_greater_of_count_and_share(
     #[case] all: usize,
     #[case] expected: usize,
 ) {
-    assert_eq!(at_least(count, fraction, all), expected);
+    assert_eq!(threshold(count, fraction, all), expected);
 }
 
 #[test]

@@ -73,13 +73,17 @@ fn source(client: &Client) -> ActivitySource {
 async fn live(client: &Client, observer: &Client, name: &str) {
     let source = source(client);
     source.collector.add_lines(std::iter::once(event("ann", "kubectl", "pods", name).as_slice()));
-    let clock = Clock::accelerated(later(), 1.0);
+    let clock = Clock::accelerated(later(), 1.001);
     let operator = InProcessOperator::with_activity(client, clock, RESYNC, source);
     until(&format!("{name} to be awake, and the gap to be over"), LIMIT, async || {
         let seen = described(observe(observer, name).await);
         let gaps = gaps(observer).await;
         let over = gaps.iter().all(|gap| !gap["to"].is_null()) && !gaps.is_empty();
-        Ok(if seen[0].starts_with("normal") && over { Ok(()) } else { Err(format!("{seen:?} {gaps:?} {:?} {:?}", operator.entries_of(name), operator.blockers())) })
+        Ok(if seen[0].starts_with("normal") && over {
+            Ok(())
+        } else {
+            Err(format!("{seen:?} {gaps:?} {:?} {:?}", operator.entries_of(name), operator.blockers()))
+        })
     })
     .await
     .unwrap();

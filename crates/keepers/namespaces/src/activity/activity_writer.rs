@@ -172,7 +172,6 @@ impl ActivityWriter {
     }
 
     fn receive_activity(&mut self, namespace: String, pending: PendingActivity) {
-        eprintln!("DBG receive {namespace} {pending:?}");
         let known = self.known_namespace(&namespace);
         let is_written =
             known.as_ref().is_some_and(|ns| self.decide(ns, &namespace, &pending) == ActivityWrite::Nothing);
@@ -253,7 +252,6 @@ impl ActivityWriter {
     }
 
     fn start_write(&mut self, namespace: String) {
-        eprintln!("DBG start {namespace}");
         let known = self.known_namespace(&namespace);
         let Some((ns, unwritten)) = known.zip(self.unwritten.get(&namespace)) else { return self.forget(&namespace) };
         match self.decide(&ns, &namespace, &unwritten.pending) {
@@ -300,7 +298,6 @@ impl ActivityWriter {
     }
 
     fn finish(&mut self, written: Written) {
-        eprintln!("DBG finish {} {:?}", written.namespace, written.outcome.as_ref().err());
         let Written { namespace, activity, outcome, current } = written;
         let now = self.now();
         let retry = match outcome {

@@ -89,7 +89,7 @@ async fn a_namespace_sleeps_and_wakes(
     show(cluster, &["get", "namespace", "demo", "-L", "sleepmode.kubefree.com/state"])?;
     show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
 
-    say("ann reads the Deployments");
+    say("ann looks");
     show(cluster, &["get", "deployments", "-n", "demo", "--kubeconfig", &ann])?;
     journaled(&operator, "wake", say).await?;
     running(cluster, if pods { 2 } else { 0 }).await?;

@@ -58,7 +58,9 @@ pub(super) async fn leaked_addresses_return(cluster: &Cluster, program: &Path, s
     cluster.namespace("shop").await?;
     furnish(cluster, program)?;
     say("a pool has given out six addresses: to a pod that runs, one that has finished, one that is Terminating on a");
-    println!("          node that died, one of a StatefulSet whose pod was recreated, and two that do not exist any more");
+    println!(
+        "          node that died, one of a StatefulSet whose pod was recreated, and two that are not there any more"
+    );
     show(cluster, &["get", "spiderippools"])?;
     ask(cluster, program, &["addresses", "report"])?;
     ask(cluster, program, &["explain", "ip/10.6.0.13"])?;
