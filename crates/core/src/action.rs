@@ -131,7 +131,7 @@ impl ActionKind {
     }
 }
 
-/// The actions of a keeper, written with [`actions!`](crate::actions). Never implemented by hand.
+/// The actions of a keeper, written with [`actions!`](crate::actions!). Never implemented by hand.
 pub trait Action: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static {
     /// Every kind, in the order of the documentation.
     const KINDS: &'static [ActionKind];

@@ -71,9 +71,9 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     type Subject: Clone + Debug + Send + Sync + 'static;
     /// What is not the subject's own: policy, health of a source, counts.
     type World: Clone + Debug + Send + Sync + 'static;
-    /// What is done; from [`actions!`](crate::actions).
+    /// What is done; from [`actions!`](crate::actions!).
     type Action: Action;
-    /// Why; from [`rules!`](crate::rules).
+    /// Why; from [`rules!`](crate::rules!).
     type Rule: RuleSet<Keeper = Self>;
 
     /// The name in settings, metrics, the Lease and the journal.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::{Keeper, Next, RuleMatch, Verdict, VerdictOf};
 
-/// The rules of a keeper, written with [`rules!`](crate::rules): an enum in the order of the table.
+/// The rules of a keeper, written with [`rules!`](crate::rules!): an enum in the order of the table.
 /// Never implemented by hand.
 pub trait RuleSet: Copy + Ord + Hash + Debug + Send + Sync + 'static {
     /// The keeper whose rules these are.

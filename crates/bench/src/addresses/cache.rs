@@ -50,7 +50,7 @@ fn row(what: &'static str, scenario: &str) -> Result<Vec<Row>> {
     let figures: Value = serde_json::from_slice(&output.stdout).context("the figures of the process")?;
     let number = |field: &str| figures[field].as_u64().context("a figure");
     let (judged, all) = (number("judgedMicros")?, number("subjects")?);
-    let (fed, fed_peak) = (number("fed")?, number("fedPeak")?);
+    let (resident, peak_after_feeding) = (number("fed")?, number("fedPeak")?);
     // Only the first scenario has an aim; the others are to compare with.
     let aim = |reached: bool, wanted: String| match scenario {
         "pods" => format!("wanted: {wanted}: {}; ", met(reached)),
@@ -74,11 +74,11 @@ fn row(what: &'static str, scenario: &str) -> Result<Vec<Row>> {
         },
         Row {
             what: "  held in",
-            measured: format!("{fed} MB"),
+            measured: format!("{resident} MB"),
             beside: format!(
-                "{}peak {fed_peak} MB; {} MB after the engine's first round, peak {} MB; a pod is {} bytes of JSON; \
+                "{}peak {peak_after_feeding} MB; {} MB after the engine's first round, peak {} MB; a pod is {} bytes of JSON; \
                  read in {:.1} s",
-                aim(fed < WANTED_MEMORY, format!("{WANTED_MEMORY} MB")),
+                aim(resident < WANTED_MEMORY, format!("{WANTED_MEMORY} MB")),
                 number("rounds")?,
                 number("roundsPeak")?,
                 number("podBytes")?,
@@ -97,7 +97,7 @@ pub(crate) fn alone(scenario: &str) -> Result<()> {
     let began = Instant::now();
     let (mut feed, pod_bytes) = feed(scenario)?;
     let fed_micros = micros(began.elapsed());
-    let (fed, fed_peak) = memory("self")?;
+    let (resident, peak_after_feeding) = memory("self")?;
     // The planner takes this before it judges.
     drop(feed.cache.take_dirty());
     let (world, mut turns, mut computed, mut acting, mut subjects) = (World::default(), Vec::new(), Vec::new(), 0, 0);
@@ -122,7 +122,7 @@ pub(crate) fn alone(scenario: &str) -> Result<()> {
     let figures = json!({
         "judgedMicros": turns[0], "middleMicros": turns[TURNS / 2], "cpuMicros": computed[TURNS / 2], "roundMicros": round_micros, "fedMicros": fed_micros,
         "acting": acting, "subjects": subjects, "podBytes": pod_bytes,
-        "fed": fed, "fedPeak": fed_peak, "rounds": after, "roundsPeak": after_peak,
+        "fed": resident, "fedPeak": peak_after_feeding, "rounds": after, "roundsPeak": after_peak,
     });
     println!("{figures}");
     Ok(())
@@ -190,7 +190,9 @@ fn feed(scenario: &str) -> Result<(CacheFeed<AddressCache>, usize)> {
                 sources.decode("", kind.name(), Document::Json(text)).context("a source")?.map_err(Into::into)
             };
             let objects: Vec<Delivered<AddressCache>> = texts.iter().map(decode).collect::<Result<_>>()?;
-            objects.into_iter().for_each(|(source, change)| feed.update(&source, change));
+            for (source, change) in objects {
+                feed.update(&source, change);
+            }
         }
         feed.update(&source, Change::InitDone);
         Ok(())

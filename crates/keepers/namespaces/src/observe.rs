@@ -119,7 +119,7 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     }
 }
 
-pub(crate) fn project_namespace(object: NamespaceObject) -> Row {
+pub(crate) fn project_namespace(object: &NamespaceObject) -> Row {
     Row::Namespace(Box::new(subject(Kind::Namespace, &object.metadata, &object.status.phase)))
 }
 
@@ -149,9 +149,9 @@ fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
     }
 }
 
-fn project_deployment(object: ScaledWorkloadObject) -> Row {
+fn project_deployment(object: &ScaledWorkloadObject) -> Row {
     let (kind, meta) = (WorkloadKind::Deployment, &object.metadata);
-    let mut workload = workload(kind, meta, scaled_state(&object));
+    let mut workload = workload(kind, meta, scaled_state(object));
     let standalone = is_standalone(meta).then(|| {
         let mut subject = subject(Kind::Deployment, meta, "");
         subject.workloads = vec![workload.clone()];
@@ -163,17 +163,17 @@ fn project_deployment(object: ScaledWorkloadObject) -> Row {
     Row::Workload { workload: Box::new(workload), standalone }
 }
 
-fn project_stateful_set(object: ScaledWorkloadObject) -> Row {
-    plain_workload(WorkloadKind::StatefulSet, &object.metadata, scaled_state(&object))
+fn project_stateful_set(object: &ScaledWorkloadObject) -> Row {
+    plain_workload(WorkloadKind::StatefulSet, &object.metadata, scaled_state(object))
 }
 
 /// A ReplicaSet with a controller is scaled by that.
-fn project_replica_set(object: ScaledWorkloadObject) -> Option<Row> {
+fn project_replica_set(object: &ScaledWorkloadObject) -> Option<Row> {
     let owned = object.metadata.controller().is_some();
-    (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(&object)))
+    (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(object)))
 }
 
-fn project_daemon_set(object: DaemonSetObject) -> Row {
+fn project_daemon_set(object: &DaemonSetObject) -> Row {
     let pod = &object.spec.template.spec;
     let terms = &pod.affinity.node_affinity.required.node_selector_terms;
     let is_kubefrees = |term: &&partial::NodeSelectorTerm| {
@@ -188,7 +188,7 @@ fn project_daemon_set(object: DaemonSetObject) -> Row {
     plain_workload(WorkloadKind::DaemonSet, &object.metadata, state)
 }
 
-fn project_cron_job(object: CronJobObject) -> Row {
+fn project_cron_job(object: &CronJobObject) -> Row {
     let recorded = object.metadata.annotation(api::LEGACY_SUSPEND);
     let state = WorkloadState::Scheduled {
         suspended: object.spec.suspend.unwrap_or(false),
@@ -197,7 +197,7 @@ fn project_cron_job(object: CronJobObject) -> Row {
     plain_workload(WorkloadKind::CronJob, &object.metadata, state)
 }
 
-fn project_scaled_object(object: MetadataObject) -> Row {
+fn project_scaled_object(object: &MetadataObject) -> Row {
     let meta = &object.metadata;
     let state = WorkloadState::Paused {
         paused_at: meta.annotation(api::PAUSED_REPLICAS).map(str::to_owned),
@@ -206,7 +206,7 @@ fn project_scaled_object(object: MetadataObject) -> Row {
     plain_workload(WorkloadKind::ScaledObject, meta, state)
 }
 
-fn project_service(object: MetadataObject) -> Option<Row> {
+fn project_service(object: &MetadataObject) -> Option<Row> {
     let meta = &object.metadata;
     let excluded = api::read_exclude(meta.label(api::EXCLUDE));
     let standalone = is_standalone(meta).then(|| Box::new(subject(Kind::Service, meta, "")));

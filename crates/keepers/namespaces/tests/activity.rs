@@ -1,6 +1,7 @@
 //! Activity that arrives again wakes a namespace, whichever call of the keeper fails or is its last. On a real API
 //! server; the test delivers the audit events, as a log that is read again would.
 
+mod context;
 mod in_process;
 mod sample;
 
@@ -17,12 +18,12 @@ use caretaker_namespaces::observe::sources::KINDS;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
+use context::round_in;
 use in_process::{InProcessOperator, LIMIT};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rstest::rstest;
-use sample::context::round_in;
 use sample::{clear, create_sample, described, hours, observe, runtime};
 use serde_json::{Value, json};
 
@@ -73,7 +74,7 @@ fn source(client: &Client) -> ActivitySource {
 async fn live(client: &Client, observer: &Client, name: &str) {
     let source = source(client);
     source.collector.add_lines(std::iter::once(event("ann", "kubectl", "pods", name).as_slice()));
-    let clock = Clock::accelerated(later(), 1.001);
+    let clock = Clock::accelerated(later(), 1.0);
     let operator = InProcessOperator::with_activity(client, clock, RESYNC, source);
     until(&format!("{name} to be awake, and the gap to be over"), LIMIT, async || {
         let seen = described(observe(observer, name).await);

@@ -1,7 +1,6 @@
 //! What is simulated is what happens: a simulation of 50 random namespaces, and the same run on a
 //! real API server under a clock that only the test moves.
 
-#[path = "context/mod.rs"]
 mod context;
 mod in_process;
 
@@ -33,7 +32,7 @@ use serde_json::json;
 
 const NAMESPACES: usize = 50;
 const HOURS: i64 = 36;
-/// What happens to one namespace lies at least so far apart.
+/// Minimum time between two events of one namespace.
 const APART: SignedDuration = SignedDuration::from_mins(60);
 /// The clock moves by at most so many minutes at once: so late may a namespace fall asleep.
 const STEP: i64 = 10;

@@ -1,5 +1,6 @@
 //! Other programs write between the read and the write, and change what is written. On a real API server.
 
+mod context;
 mod live;
 
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use caretaker_namespaces::subject::{Kind, World};
 use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment};
 use caretaker_testkit::shared_without_controllers as shared;
+use context::FIELD_MANAGER;
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use live::context::FIELD_MANAGER;
 use live::{TestNamespace, becomes_true, hours, start};
 use serde_json::json;
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 type Name = (&'static str, String, String);
 
 /// What happens to the objects of a cluster, as a watch delivers it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Event {
     Applied(&'static str, usize, usize, usize),
     Deleted(&'static str, usize, usize),
@@ -141,6 +141,11 @@ proptest! {
         prop_assert_eq!(kept.subjects(), filled.subjects());
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1_000) })]
+
     /// Otherwise a confirmation would judge less than the round did.
     #[test]
     fn an_extract_has_everything_that_its_subjects_are_made_of(
@@ -244,11 +249,11 @@ fn an_object_that_a_live_read_did_not_find_is_removed_whatever_its_uid() {
     seen.apply("Deployment", &object("Deployment", 0, 0, 4, 20));
 
     let id = ObjectId { namespace: Some("home-0".to_owned()), ..ObjectId::named("deployment-0") };
-    let deployments = seen.source("Deployment");
+    let deployments = Objects::source("Deployment");
     seen.feed.update(&deployments, Change::Delete(id));
     assert!(seen.cache().subjects_for(&"home-0".to_owned())[0].workloads.is_empty());
 
-    let namespaces = seen.source("Namespace");
+    let namespaces = Objects::source("Namespace");
     seen.feed.update(&namespaces, Change::Delete(ObjectId::named("home-0")));
     assert_eq!(seen.cache().keys(), Vec::<String>::new());
 }
@@ -278,7 +283,7 @@ fn activity_counts_before_it_is_written_unless_the_namespace_is_asleep() {
 fn an_answer_to_a_write_of_activity_does_not_bring_back_a_namespace() {
     let mut seen = Objects::default();
     let namespace = object("Namespace", 0, 0, 0, 9);
-    let (_, answer) = seen.project("Namespace", &namespace).unwrap();
+    let (_, answer) = Objects::project("Namespace", &namespace).unwrap();
 
     seen.feed.update(&activity_source(), answer.clone());
     assert_eq!(seen.cache().keys(), Vec::<String>::new());

@@ -2,6 +2,7 @@
 //!
 //! Failures and concurrent writes are in `cases_hindered.rs`, other controllers in `cases_beside.rs`.
 
+mod context;
 mod live;
 
 use caretaker_core::{Next, RuleSet as _};
@@ -12,11 +13,11 @@ use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set,
 };
 use caretaker_testkit::shared_without_controllers as shared;
+use context::list_subjects;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::{DeleteParams, PatchParams};
 use kube::{Client, ResourceExt};
-use live::context::list_subjects;
 use live::{TestNamespace, hours, is_written_by_us, used};
 use rstest::rstest;
 use serde_json::json;

@@ -1,6 +1,7 @@
 //! Other controllers in a namespace: those of Kubernetes, autoscalers, and kubefree before Caretaker. On a real API
 //! server with its controllers.
 
+mod context;
 mod live;
 
 use caretaker_namespaces::api;
@@ -18,11 +19,11 @@ use tokio::sync::OnceCell;
 
 /// A namespace in a cluster that has KEDA's kinds. Lists of a kind may fail until it is served, so no test starts before
 /// that.
-async fn home(name: &str) -> TestNamespace {
-    home_of(used(name, &[(api::SLEEP_AFTER, "1h")])).await
+async fn create(name: &str) -> TestNamespace {
+    create_from(used(name, &[(api::SLEEP_AFTER, "1h")])).await
 }
 
-async fn home_of(namespace: Namespace) -> TestNamespace {
+async fn create_from(namespace: Namespace) -> TestNamespace {
     static KEDA: OnceCell<()> = OnceCell::const_new();
     KEDA.get_or_init(install_keda).await;
     TestNamespace::of(shared(), namespace).await
@@ -75,7 +76,7 @@ async fn replica_set_becomes(home: &TestNamespace, replicas: i32) {
 
 #[tokio::test]
 async fn a_replica_set_of_a_deployment_is_scaled_by_the_deployment_alone() {
-    let home = home("owned-set").await;
+    let home = create("owned-set").await;
     home.add(mk_deployment("owned-set", "web").replicas(3)).await;
     replica_set_becomes(&home, 3).await;
     let config = shared().user_config("scaler", Some("system:masters")).await.unwrap();
@@ -94,7 +95,7 @@ async fn a_replica_set_of_a_deployment_is_scaled_by_the_deployment_alone() {
 
 #[tokio::test]
 async fn the_target_of_an_autoscaler_comes_back_with_its_count_and_the_autoscaler_is_untouched() {
-    let home = home("autoscaled").await;
+    let home = create("autoscaled").await;
     home.add(mk_deployment("autoscaled", "web").replicas(3)).await;
     let autoscaler: HorizontalPodAutoscaler = serde_json::from_value(json!({
         "metadata": { "name": "web" },
@@ -139,7 +140,7 @@ async fn pause(objects: &Api<DynamicObject>) -> (Option<String>, Option<String>)
 
 #[tokio::test]
 async fn a_scaled_object_of_keda_is_paused_at_zero_and_scales_again_after() {
-    let home = home("keda").await;
+    let home = create("keda").await;
     home.add(mk_deployment("keda", "web").replicas(3)).await;
     let objects = add_scaled_object(&home, &[]).await;
 
@@ -155,7 +156,7 @@ async fn a_scaled_object_of_keda_is_paused_at_zero_and_scales_again_after() {
 
 #[tokio::test]
 async fn a_pause_that_a_scaled_object_had_before_stays() {
-    let home = home("keda-paused").await;
+    let home = create("keda-paused").await;
     let objects = add_scaled_object(&home, &[(api::PAUSED_REPLICAS, "2")]).await;
 
     home.sleep().await;
@@ -180,7 +181,7 @@ fn terms(daemon_set: &DaemonSet) -> Vec<Value> {
 /// A namespace as kubefree puts it to sleep: its state, the records, and a DaemonSet with its own terms and kubefree's
 /// after them.
 async fn put_to_sleep_by_kubefree(name: &str, own: &[Value]) -> TestNamespace {
-    let home = home_of(used(name, &[(api::SLEEP_AFTER, "1h"), (api::STATE, "sleep")])).await;
+    let home = create_from(used(name, &[(api::SLEEP_AFTER, "1h"), (api::STATE, "sleep")])).await;
     let recorded = |count: &str| (api::LEGACY_REPLICAS.to_owned(), count.to_owned());
     let mut web = mk_deployment(name, "web").replicas(0);
     web.annotations_mut().extend([recorded("3")]);

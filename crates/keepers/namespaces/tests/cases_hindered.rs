@@ -1,6 +1,7 @@
 //! What hinders a sleep or a wake: writes that are rejected, and other programs that write at the same time. On a real
 //! API server.
 
+mod context;
 mod live;
 
 use caretaker_engine::{ApplyError, FailedObject};
@@ -10,12 +11,12 @@ use caretaker_testkit::make::{
     Scaled, mk_binding_to_user, mk_cluster_role, mk_cron_job, mk_deployment, mk_stateful_set,
 };
 use caretaker_testkit::shared_without_controllers as shared;
+use context::{FIELD_MANAGER, list_subjects};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use live::context::{FIELD_MANAGER, list_subjects};
 use live::{TestNamespace, becomes_true, hours, write};
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! Killed after any API call and continued by another process, it ends in the same state as without the crash, and no
 //! count is lost. On a real API server.
 
+mod context;
 mod sample;
 
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::shared_without_controllers as shared;
+use context::round_in;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use rstest::rstest;
-use sample::context::round_in;
 use sample::{clear, create_sample, described, hours, observe, runtime, start, touch, used_at};
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! Watch events that never arrive, lists that are stale: the resync finds what was missed, the confirmation finds what
 //! was wrong, and it ends as if nothing had been lost. On a real API server.
 
+mod context;
 mod in_process;
 mod sample;
 

@@ -1,4 +1,4 @@
-//! What is due, round by round: a planner over a cache that is fed by hand, without an API server.
+//! What is due, round by round: a planner over a cache that the test feeds, without an API server.
 
 mod objects;
 
@@ -250,7 +250,7 @@ fn a_refusal_is_reported_once_and_again_when_its_reason_changes() {
 fn a_deleted_namespace_does_not_come_back_by_a_late_watch_event() {
     let mut script = Script::of(&["a"], Limits::default());
     let round = script.round(at(61));
-    let namespaces = script.objects.source("Namespace");
+    let namespaces = Objects::source("Namespace");
     let id = ObjectId { uid: round.due[0].actions[0].subject.uid.clone(), ..ObjectId::named("a") };
     script.objects.feed.deleted_by_us(&namespaces, id);
     script.finish(&round.due[0], true, at(61));

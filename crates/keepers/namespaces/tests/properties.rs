@@ -210,7 +210,7 @@ impl Witness {
             }
             Some(Action::Record(Bookkeeping::Withdraw)) => self.announced = None,
             // A date that moves is announced again, and the notice counts from the first time; what was
-            // announced before the last use was about another silence.
+            // announced before the last use was about an earlier idle time.
             Some(Action::Announce) => {
                 let first = self.announced.filter(|at| self.used.is_none_or(|used| *at >= used));
                 self.announced = Some(first.unwrap_or(event.at));
@@ -256,7 +256,7 @@ proptest! {
                 continue;
             }
             let sleep = witness.sleep_after.filter(|_| subject.kind != Kind::Service);
-            // Without any record of use, silence is vouched for only by the record of the sleep.
+            // Without recorded activity, only the record of the sleep shows that it was idle.
             let session = subject.sessions.get().and_then(|all| all.values().max().copied());
             let session = session.map(|since| time::saturating_add(since, world.policy.max_session).min(event.at));
             let limits = [world.last_gap, subject.created, session];
@@ -286,8 +286,8 @@ proptest! {
             witness.sees(&event);
             if event.action == Some(Action::Delete) && world.policy.deletion_notice > 0.0 {
                 let period = subject.delete_after.value().or(witness.sleep_after).expect("a label leads here");
-                let of_this_silence = witness.announced.filter(|at| witness.used.is_none_or(|used| *at >= used));
-                let notice = of_this_silence.map(|at| time::duration_between(at, event.at));
+                let of_this_idle_time = witness.announced.filter(|at| witness.used.is_none_or(|used| *at >= used));
+                let notice = of_this_idle_time.map(|at| time::duration_between(at, event.at));
                 prop_assert!(notice >= Some(period.mul_f64(world.policy.deletion_notice)), "{notice:?} of {period:?}");
             }
         }

@@ -1,5 +1,6 @@
 //! One test for each defect of kubefree, named after it, on a real API server with its controllers.
 
+mod context;
 mod live;
 
 use caretaker_engine::ApplyError;
@@ -8,11 +9,11 @@ use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::faults::Faults;
 use caretaker_testkit::make::{Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
 use caretaker_testkit::shared;
+use context::list_subjects;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use live::context::list_subjects;
 use live::{Forbidden, TestNamespace, becomes_true, hours, is_written_by_us, minutes, used};
 use serde_json::json;
 use wildmatch::WildMatch;

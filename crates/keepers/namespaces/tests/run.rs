@@ -1,6 +1,7 @@
 //! The running keeper: killed after any call, with a full disk, and against a policy that undoes what it writes. On a
 //! real API server.
 
+mod context;
 mod in_process;
 mod sample;
 

@@ -50,7 +50,7 @@ pub async fn apply(
                     Ok(Some(version)) if subject.kind == Kind::Deployment => subject.resource_version = version,
                     Ok(_) => {}
                     Err(error) => {
-                        failed.push(failed_object(workload.object(subject.namespace_name()), kind.name(), error))
+                        failed.push(failed_object(workload.object(subject.namespace_name()), kind.name(), error));
                     }
                 }
             }

@@ -283,7 +283,7 @@ impl ActivityWriter {
     }
 
     /// Delivers a namespace as the API server answered, before the watch does.
-    fn deliver_namespace(&mut self, object: NamespaceObject) {
+    fn deliver_namespace(&mut self, object: &NamespaceObject) {
         let meta = &object.metadata;
         let id = ObjectId {
             uid: meta.uid.clone(),
@@ -304,13 +304,13 @@ impl ActivityWriter {
             Ok(object) => {
                 self.metrics.count_write(WriteOutcome::Written);
                 self.last_written.insert(namespace.clone(), now);
-                self.deliver_namespace(*object);
+                self.deliver_namespace(&object);
                 return self.finish_success(namespace);
             }
             Err(kube::Error::Api(status)) if is_not_found(&status, &namespace) => return self.forget(&namespace),
             Err(error) if is_conflict(&error) => {
                 if let Some(current) = current {
-                    self.deliver_namespace(*current);
+                    self.deliver_namespace(&current);
                 }
                 CONFLICT_RETRY
             }

@@ -142,6 +142,8 @@ impl CanaryLoop {
         while self.engine().is_leader() {
             let now = self.now();
             let next = canary.next_step(&mut gaps.value, now);
+            // A gap counts here before it is saved: until then a successor would find it for itself.
+            self.deliver(&gaps.value);
             if gaps.value != saved && self.save(&mut gaps).await {
                 saved = gaps.value.clone();
             }
@@ -149,7 +151,6 @@ impl CanaryLoop {
                 acknowledged = true;
                 self.acknowledge_leaderless_gap();
             }
-            self.deliver(&gaps.value);
             match next {
                 CanaryStep::Send => self.send(&mut canary).await,
                 CanaryStep::WaitUntil(until) => {

@@ -156,12 +156,12 @@ impl NamespaceCache {
         }
     }
 
-    fn apply_caller(&mut self, caller: Caller, called: BTreeSet<String>) {
+    fn apply_caller(&mut self, caller: Caller, namespaces: BTreeSet<String>) {
         self.remove_caller(&caller);
-        for namespace in &called {
+        for namespace in &namespaces {
             self.rows_mut(namespace).callers.insert(caller.clone());
         }
-        self.calls.insert(caller, called);
+        self.calls.insert(caller, namespaces);
     }
 
     fn remove_caller(&mut self, caller: &Caller) {
@@ -187,11 +187,11 @@ impl NamespaceCache {
     /// The names of everything that a source has delivered.
     fn names(&self, source: SourceId) -> BTreeSet<Name> {
         let everywhere = || self.namespaces.iter();
-        let named = |namespace: &String, name: &String| (namespace.clone(), name.clone());
+        let key = |namespace: &String, name: &String| (namespace.clone(), name.clone());
         match (source, sources::workload_kind(source)) {
             (_, Some(kind)) => {
                 let of_kind = |(namespace, rows): (_, &'_ NamespaceRows)| {
-                    let names = rows.workloads.iter().filter(|w| w.kind == kind).map(|w| named(namespace, &w.name));
+                    let names = rows.workloads.iter().filter(|w| w.kind == kind).map(|w| key(namespace, &w.name));
                     names.collect::<Vec<_>>()
                 };
                 everywhere().flat_map(of_kind).collect()
@@ -203,13 +203,13 @@ impl NamespaceCache {
             // Activity that was received stays until it is written.
             (ACTIVITY, _) => BTreeSet::new(),
             (PERSISTENT_VOLUME_CLAIMS, _) => everywhere()
-                .flat_map(|(namespace, rows)| rows.pvcs.iter().map(move |name| named(namespace, name)))
+                .flat_map(|(namespace, rows)| rows.pvcs.iter().map(move |name| key(namespace, name)))
                 .collect(),
             (SERVICES, _) => {
                 let services = |(namespace, rows): (_, &'_ NamespaceRows)| {
                     let standalone = rows.standalone.keys().filter(|(kind, _)| *kind == Kind::Service);
                     let names = standalone.map(|(_, name)| name).chain(&rows.excluded_services);
-                    names.map(|name| named(namespace, name)).collect::<Vec<_>>()
+                    names.map(|name| key(namespace, name)).collect::<Vec<_>>()
                 };
                 everywhere().flat_map(services).collect()
             }

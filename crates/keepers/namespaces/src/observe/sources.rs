@@ -1,8 +1,8 @@
 //! The kinds that the keeper reads, each with its projection into rows.
 
 use caretaker_core::{ActionKind, SourceId};
-use caretaker_engine::Source;
 use caretaker_engine::source::{self, SkippableField};
+use caretaker_engine::{PartialObject, Source};
 use kube::core::ApiResource;
 
 use super::partial::{ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, WebhookConfigurationObject};
@@ -121,49 +121,47 @@ fn needs_protection(kind: &ActionKind) -> bool {
     *kind != WAKE
 }
 
+/// A source that watches a kind. The projection returns `None` for an object that does not matter.
+fn watch<T: PartialObject>(
+    id: SourceId,
+    project: impl Fn(&T) -> Option<Row> + Send + Sync + 'static,
+) -> Source<NamespaceCache> {
+    Source::watch(id, resource(id), move |object: T| project(&object))
+}
+
+/// The same for a kind with a pod template.
+fn watch_workload<T: PartialObject>(id: SourceId, project: fn(&T) -> Row) -> Source<NamespaceCache> {
+    watch(id, move |object| Some(project(object))).unread_fields(UNREAD)
+}
+
 /// The kinds, each with its projection.
 pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
+    let api_service = |object: &ApiServiceObject| super::project_caller(object.spec.service.iter());
+    let definition = |object: &CustomResourceDefinitionObject| {
+        super::project_caller(object.spec.conversion.webhook.client_config.service.iter())
+    };
     vec![
-        Source::watch(NAMESPACES, resource(NAMESPACES), |object| Some(super::project_namespace(object))),
-        Source::watch(DEPLOYMENTS, resource(DEPLOYMENTS), |object| Some(super::project_deployment(object)))
+        watch(NAMESPACES, |object| Some(super::project_namespace(object))),
+        watch_workload(DEPLOYMENTS, super::project_deployment),
+        watch_workload(STATEFUL_SETS, super::project_stateful_set),
+        watch(REPLICA_SETS, super::project_replica_set).unread_fields(UNREAD),
+        watch_workload(DAEMON_SETS, super::project_daemon_set),
+        watch_workload(CRON_JOBS, super::project_cron_job),
+        watch_workload(SCALED_OBJECTS, super::project_scaled_object).optional(),
+        watch(SERVICES, super::project_service).unread_fields(UNREAD),
+        watch(PERSISTENT_VOLUME_CLAIMS, |_: &MetadataObject| Some(Row::PersistentVolumeClaim))
+            .needed_for(needs_volume_claims)
             .unread_fields(UNREAD),
-        Source::watch(STATEFUL_SETS, resource(STATEFUL_SETS), |object| Some(super::project_stateful_set(object)))
-            .unread_fields(UNREAD),
-        Source::watch(REPLICA_SETS, resource(REPLICA_SETS), super::project_replica_set).unread_fields(UNREAD),
-        Source::watch(DAEMON_SETS, resource(DAEMON_SETS), |object| Some(super::project_daemon_set(object)))
-            .unread_fields(UNREAD),
-        Source::watch(CRON_JOBS, resource(CRON_JOBS), |object| Some(super::project_cron_job(object)))
-            .unread_fields(UNREAD),
-        Source::watch(SCALED_OBJECTS, resource(SCALED_OBJECTS), |object| Some(super::project_scaled_object(object)))
-            .optional()
-            .unread_fields(UNREAD),
-        Source::watch(SERVICES, resource(SERVICES), super::project_service).unread_fields(UNREAD),
-        Source::watch(PERSISTENT_VOLUME_CLAIMS, resource(PERSISTENT_VOLUME_CLAIMS), |_: MetadataObject| {
-            Some(Row::PersistentVolumeClaim)
-        })
-        .needed_for(needs_volume_claims)
-        .unread_fields(UNREAD),
         webhooks(VALIDATING_WEBHOOKS),
         webhooks(MUTATING_WEBHOOKS),
-        Source::watch(API_SERVICES, resource(API_SERVICES), |object: ApiServiceObject| {
-            super::project_caller(object.spec.service.iter())
-        })
-        .needed_for(needs_protection)
-        .unread_fields(UNREAD),
-        Source::watch(
-            CUSTOM_RESOURCE_DEFINITIONS,
-            resource(CUSTOM_RESOURCE_DEFINITIONS),
-            |object: CustomResourceDefinitionObject| {
-                super::project_caller(object.spec.conversion.webhook.client_config.service.iter())
-            },
-        )
-        .needed_for(needs_protection),
+        watch(API_SERVICES, api_service).needed_for(needs_protection).unread_fields(UNREAD),
+        watch(CUSTOM_RESOURCE_DEFINITIONS, definition).needed_for(needs_protection),
     ]
 }
 
 fn webhooks(id: SourceId) -> Source<NamespaceCache> {
-    let project = |object: WebhookConfigurationObject| {
+    let project = |object: &WebhookConfigurationObject| {
         super::project_caller(object.webhooks.iter().filter_map(|webhook| webhook.client_config.service.as_ref()))
     };
-    Source::watch(id, resource(id), project).needed_for(needs_protection).unread_fields(UNREAD)
+    watch(id, project).needed_for(needs_protection).unread_fields(UNREAD)
 }

@@ -2,9 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-#[path = "../context/mod.rs"]
-mod context;
-
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +22,8 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::context::context;
 
 /// Longer than anything here takes on a busy machine.
 pub const LIMIT: Duration = Duration::from_mins(1);
@@ -76,7 +75,7 @@ impl InProcessOperator {
             health: health.clone(),
             limits,
             resync_interval,
-            ..context::context(client, clock)
+            ..context(client, clock)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(run_controller(Arc::new(keeper), Arc::new(context), async {

@@ -2,9 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-#[path = "../context/mod.rs"]
-pub mod context;
-
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +13,6 @@ use caretaker_namespaces::api;
 use caretaker_namespaces::observe::sources::KINDS;
 use caretaker_testkit::make::{Said, mk_namespace};
 use caretaker_testkit::{Cluster, until};
-use context::{FIELD_MANAGER, round_in};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -26,6 +22,8 @@ use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use crate::context::{FIELD_MANAGER, round_in};
 
 /// How long other processes may take; more than this is a failure and not a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(30);

@@ -28,32 +28,32 @@ impl Objects {
     }
 
     /// `None` if no source reads the kind.
-    pub fn project(&self, kind: &str, object: &Value) -> Option<Delivered<NamespaceCache>> {
+    pub fn project(kind: &str, object: &Value) -> Option<Delivered<NamespaceCache>> {
         let api_version = object["apiVersion"].as_str().unwrap_or_default();
         Some(SOURCES.decode(api_version, kind, Document::Value(object))?.unwrap())
     }
 
     pub fn apply(&mut self, kind: &str, object: &Value) {
-        if let Some((source, change)) = self.project(kind, object) {
+        if let Some((source, change)) = Self::project(kind, object) {
             self.feed.update(&source, change);
         }
     }
 
     pub fn delete(&mut self, kind: &str, object: &Value) {
-        if let Some((source, Change::Apply(Observed { id, .. }) | Change::Delete(id))) = self.project(kind, object) {
+        if let Some((source, Change::Apply(Observed { id, .. }) | Change::Delete(id))) = Self::project(kind, object) {
             self.feed.update(&source, Change::Delete(id));
         }
     }
 
     /// A complete list of a kind.
     pub fn list<'a>(&mut self, kind: &str, objects: impl Iterator<Item = &'a Value>) {
-        let source = self.source(kind);
+        let source = Self::source(kind);
         self.feed.update(&source, Change::Init);
         objects.for_each(|object| self.apply(kind, object));
         self.feed.update(&source, Change::InitDone);
     }
 
-    pub fn source(&self, kind: &str) -> SourceRef {
+    pub fn source(kind: &str) -> SourceRef {
         let id = KINDS.iter().find(|known| known.kind == kind).unwrap().id;
         let source = SOURCES.iter().find(|source| source.id == id).unwrap();
         SourceRef { id, resource: source.resource().cloned() }

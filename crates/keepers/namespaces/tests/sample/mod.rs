@@ -2,9 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-#[path = "../context/mod.rs"]
-pub mod context;
-
 use std::fmt::Debug;
 
 use caretaker_core::{SignedDuration, Timestamp};
@@ -22,6 +19,8 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Runtime;
+
+use crate::context::list_subjects;
 
 /// Later than the creation of any namespace here: times before the creation do not count.
 pub fn start() -> Timestamp {
@@ -84,7 +83,7 @@ pub async fn clear(client: &Client, name: &str) {
 }
 
 pub async fn observe(client: &Client, name: &str) -> Option<Subject> {
-    context::list_subjects(client).await.into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
+    list_subjects(client).await.into_iter().find(|s| s.kind == Kind::Namespace && s.name == name)
 }
 
 /// A subject as text, without what differs between two runs.

@@ -71,7 +71,19 @@ pub(super) fn build() -> Result<Vec<Program>> {
 
 /// The cargo that started this program, or the one on the path.
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // `cargo run`, which started this program, describes the package of this program in variables. Build scripts
+    // that read them would take them for a change, and be built again.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(&name.to_string_lossy())) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+/// True for the variables that cargo sets for the package that it runs.
+fn is_of_package(name: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
+        || ["CARGO", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&name)
 }
 
 /// The test program that a line of cargo's output announces, if any.
