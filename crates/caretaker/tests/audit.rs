@@ -118,6 +118,7 @@ async fn a_client_without_a_token_and_invalid_events_wake_nothing() {
     assert_eq!(post(&audited, Some(&token), &batch(&[ahead, nowhere, json!("x")])).await, 200);
 
     // The effect of the next batch shows that the others were processed before it, without effect.
+    operator.tells("shop", "SleepAfterElapsed sleep done").await;
     assert_eq!(operator.story("shop").last().map(String::as_str), Some("SleepAfterElapsed sleep done"));
     assert_eq!(operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#), Some(2.0));
     assert_eq!(post(&audited, Some(&token), &good).await, 200);

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use operator::{Operator, TIMEOUT, create_namespace, settings, start_operator, wait_for_state};
+use operator::{Operator, SLEEP_AFTER, TIMEOUT, create_namespace, merge, settings, start_operator, wait_for_state};
 use serde_json::json;
 
 /// The log and its rotated files.
@@ -92,6 +92,8 @@ async fn a_log_that_rotates_is_followed_line_by_line_also_over_a_restart() {
 
     // While the log is not read, ann uses the sleeping namespace, and the log is rotated away.
     first.kill();
+    // Once awake it stays awake: a namespace that is awake for seconds only may be missed on a busy machine.
+    merge(&client, "shop", json!({ "metadata": { "labels": { SLEEP_AFTER: "1h" } } })).await;
     Api::<ConfigMap>::namespaced(ann.clone(), "shop").list(&ListParams::default()).await.unwrap();
     work(&ann, cluster.folder(), 2).await;
     let second = start_operator(&cluster.kubeconfig(), &args).await;

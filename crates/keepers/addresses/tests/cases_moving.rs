@@ -170,6 +170,15 @@ async fn g12_under_a_mixed_load_everything_that_leaked_is_released_and_everythin
     let live: BTreeSet<String> = scenario.cni.live.values().map(|(_, ip)| ip.clone()).collect();
     let names: BTreeSet<String> = scenario.cni.live.values().map(|(key, _)| key.replace("g12/", "")).collect();
     assert!(live.len() > 5, "{live:?}");
-    assert_eq!(corner.held().await.into_iter().collect::<BTreeSet<_>>(), live);
+    let verdicts = corner.verdicts(later()).await;
+    let held: BTreeSet<String> = corner.held().await.into_iter().collect();
+    assert!(held.is_superset(&live), "{verdicts:#?}");
+    // An agent that wrote its record, and then lost the race for the endpoint, takes another address. The first one
+    // is suspected, and a single round does not release it: that takes two sightings.
+    let records = corner.records().await;
+    for ip in held.difference(&live) {
+        let uid = records[ip]["podUid"].as_str().unwrap_or_default();
+        assert!(scenario.cni.conflicts > 0 && scenario.cni.live.contains_key(uid), "{ip}: {verdicts:#?}");
+    }
     assert_eq!(corner.endpoints().await.into_iter().collect::<BTreeSet<_>>(), names);
 }

@@ -101,6 +101,17 @@ impl Corner {
         panic!("{} does not settle", self.name);
     }
 
+    /// The rule and the reason of every address, for messages.
+    pub async fn verdicts(&self, now: Timestamp) -> Vec<String> {
+        let cache = Sources::of(&*self.keeper).list_all(&self.client, 1).await.unwrap().cache;
+        let ours = cache.subjects().into_iter().filter(|subject| self.is_ours(subject));
+        let verdict = |subject| {
+            let verdict = Rule::judge(&subject, &self.world(), now);
+            format!("{}: {}: {}", self.keeper.subject_ref(&subject).name, verdict.rule, verdict.because)
+        };
+        ours.map(verdict).collect()
+    }
+
     /// What one round would do, before anything is confirmed.
     pub async fn decide(&self, now: Timestamp) -> Decision {
         let sources = Sources::of(&*self.keeper);
