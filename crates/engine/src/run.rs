@@ -42,14 +42,14 @@ const CHANGES_PER_ROUND: usize = 512;
 const HEARTBEAT: Duration = Duration::from_mins(1);
 /// How long running writes and flushing sources may take after shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
-/// Until the journal is tried again that did not take an entry.
+/// Delay before a failed write of the journal is tried again.
 const JOURNAL_RETRY: Duration = Duration::from_secs(1);
 
 const LEASE: &str = "lease";
 const STATE: &str = "state";
 const PERMISSIONS: &str = "permissions";
 
-/// Runs a keeper until shutdown; then lets running writes and sources finish.
+/// Runs a keeper until shutdown; then waits a few seconds for running writes and streams.
 pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>, shutdown: impl Future<Output = ()>) {
     let mut control = ControlLoop::new(keeper, context);
     let (kinds, streams) = control.open_sources();
@@ -80,19 +80,19 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
         control.heartbeat();
         control.follow_leadership();
         if let Some(mut round) = control.begin_round().await {
-            // judge: pure, the rules at one instant in one world
+            // judge: no calls; the rules at one instant in one world
             let judged = control.judge(&round);
             control.record_refusals(&judged.refusals);
 
-            // limit: pure; sources and rights that are missing, pace, breaker
+            // limit: no calls; sources and rights that are missing, pace, breaker
             let admitted = control.limit(judged, &mut round);
             control.record_open_breaker(admitted.opens.as_ref());
 
-            // batch: one write target, one write; queued only after the ledger is persisted
+            // batch: actions on one write target are applied together; queued only after the ledger is persisted
             let batches = control.batch(admitted, &mut round);
             control.persist_and_queue(batches, round).await;
         }
-        // confirm ──► apply: live read, same judge, one conditional write; the result arrives above
+        // confirm ──► apply: live read, same judge, conditional writes; the result arrives above
         while running.len() < control.context.concurrency.max(1)
             && let Some(batch) = control.next_startable()
         {
@@ -181,8 +181,8 @@ impl<K: Controller> ControlLoop<K> {
         })
     }
 
-    /// Keeps the denied rights up to date. Reading finds out by itself what a dry run may not, and a
-    /// question would be a write.
+    /// Keeps the denied rights up to date. A dry run does not ask: an access review is a create request, and a
+    /// forbidden read shows as the error of its source.
     fn watch_permissions(&self) -> impl Future<Output = ()> + use<K> {
         let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
         let (context, denied) = (self.context.clone(), self.denied.clone());
@@ -209,9 +209,9 @@ impl<K: Controller> ControlLoop<K> {
             }
             self.rejudge_held = true;
             if let Some(of) = self.sources.iter().find(|of| of.id == source.id) {
-                report_status(&self.context, of, &feed.status(source.id), self.is_leader);
+                report_source_health(&self.context, of, &feed.status(source.id), self.is_leader);
             }
-            // The resync closes the loop: whatever no watch delivered is judged all the same.
+            // A new list of the first source marks everything to be judged again, in case a watch missed something.
             if is_list && self.sources.iter().next().is_some_and(|first| first.id == source.id) {
                 self.planner.mark_all_dirty(&feed.cache);
             }
@@ -251,12 +251,12 @@ impl<K: Controller> ControlLoop<K> {
         }
     }
 
-    /// When the loop wakes by itself. A deadline that nothing may be done about is no reason to.
+    /// When the loop wakes by itself; `None` while this replica may not judge.
     fn next_deadline(&self) -> Option<Timestamp> {
         if self.may_judge() { self.planner.next_deadline() } else { None }
     }
 
-    /// When something is tried again that failed, or a standby judges.
+    /// The next retry of something that failed, or the next round of a standby.
     fn next_retry(&self) -> Option<Instant> {
         let resync = self.standby_resync.filter(|_| !self.is_leader && self.state_retry.is_none() && self.is_ready());
         [self.state_retry, self.journal_retry, resync].into_iter().flatten().min()
@@ -309,7 +309,7 @@ impl<K: Controller> ControlLoop<K> {
         }
         self.is_leader = is_leader;
         for source in self.sources.iter().filter(|source| source.proves()) {
-            report_status(&self.context, source, &feed.status(source.id), is_leader);
+            report_source_health(&self.context, source, &feed.status(source.id), is_leader);
         }
         metrics.leader(self.keeper.name(), is_leader && leadership.is_some());
         // What was judged in another role is judged again.
@@ -360,8 +360,9 @@ impl<K: Controller> ControlLoop<K> {
     }
 }
 
-/// Only the leader waits for a source that proves currency: it accounts for the time that the process leads.
-fn report_status<C: Cache>(context: &Context, source: &Source<C>, status: &SourceStatus, is_leader: bool) {
+/// Sets the health of a source. A standby does not wait for a source that proves currency: such a source can prove
+/// it only while this process leads.
+fn report_source_health<C: Cache>(context: &Context, source: &Source<C>, status: &SourceStatus, is_leader: bool) {
     let (health, part) = (&context.health, source.describe());
     match &status.error {
         Some(why) => health.set_blocked(&part, why),

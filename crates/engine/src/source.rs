@@ -105,7 +105,7 @@ pub struct SourceContext<C: Cache> {
     pub proof_wanted: watch::Receiver<Option<Timestamp>>,
     /// True after shutdown was requested: the stream flushes and ends.
     pub shutdown: watch::Receiver<bool>,
-    /// Counts the writes to the state store by other processes.
+    /// Counts the writes to the state store, by any process.
     pub state_changes: watch::Receiver<u64>,
 }
 

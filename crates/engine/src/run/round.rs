@@ -14,7 +14,7 @@ use crate::planner::{Admitted, Judged};
 use crate::state::{StateStore, Versioned};
 use crate::watch::jittered;
 
-/// Until the state is tried again that could not be read or written.
+/// Delay before a failed read or write of the state is tried again.
 const STATE_RETRY: Duration = Duration::from_secs(1);
 
 /// What a round works with.

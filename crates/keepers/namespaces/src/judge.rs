@@ -27,9 +27,9 @@ rules! {
         NotActive => not_active,
         /// `kube-*`, `default`, `caretaker-system`, the configured patterns, and every namespace with a Service that an admission webhook, an APIService or a conversion webhook calls: never touched.
         Protected => protected,
-        /// It has the label `exclude`: it wakes if it is asleep, and nothing else happens to it.
+        /// It has the label `exclude`: it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         Excluded => excluded,
-        /// It has no label, is not asleep, and there are no defaults: not managed.
+        /// `sleep-after` and `delete-after` are missing or zero, no defaults apply, and nothing is left of a sleep or an announcement: not managed.
         Unmanaged => unmanaged,
         /// A duration that is malformed or negative: reported, and nothing is changed.
         InvalidLabel => invalid_label,
@@ -41,15 +41,15 @@ rules! {
         ManualWake => manual::wake,
         /// A person ordered it, or the namespace that contains it, to sleep until a time: asleep regardless of labels and activity, and never deleted until then.
         ManualSleep => manual::sleep,
-        /// The time of a manual sleep is over: it wakes, and idle time counts from now. If it is awake already, the order is removed.
+        /// The time of a manual sleep is over, or the order was removed: it wakes, and idle time counts from now. If it is awake already, the order is removed.
         ManualSleepExpired => manual::sleep_expired,
-        /// It has a record of a sleep, and the label `state` says that it is awake: the label was removed. It wakes, and idle time counts from now.
+        /// `asleep-since` is set, but the label `state` is missing or `normal`: somebody reset it. It wakes, and idle time counts from now.
         StateLabelMissing => state_label_missing,
-        /// It is asleep, and `sleep-after` was removed: it wakes, and idle time counts from now.
+        /// It is asleep, and `sleep-after` was removed or set to zero: it wakes, and idle time counts from now.
         LabelRemoved => label_removed,
-        /// It is asleep or was being put to sleep, and was used since: it wakes as it was.
+        /// It is asleep or was being put to sleep, and was used since: it wakes, and idle time counts from that use.
         WokenByActivity => woken_by_activity,
-        /// The defaults wrote its label, and there are no defaults any more: it is left as it is.
+        /// The defaults wrote its label, and there are no defaults any more: an announced deletion is withdrawn, and nothing else happens to it.
         DefaultsOff => defaults_off,
         /// There are defaults and it has no label: it gets one, and idle time counts from now.
         DefaultsApplied => defaults_applied,
@@ -61,15 +61,15 @@ rules! {
         ActivityPending => activity_pending,
         /// An announcement that cannot be read: reported, and nothing is changed.
         InvalidAnnouncement => deletion::invalid_announcement,
-        /// Put to sleep by the defaults, and it has PersistentVolumeClaims: not deleted, unless the settings allow it.
+        /// It is asleep, only the defaults gave it `sleep-after`, and it has PersistentVolumeClaims: not deleted, unless the settings allow it; an announced deletion is withdrawn.
         RetainedForPVCs => deletion::retained_for_pvcs,
-        /// Its deletion is due, and something in it runs again or is excluded: refused, and idle time counts from now.
+        /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
-        /// It is awake, its deletion is near, and something in it is excluded: not announced, and refused.
+        /// It is awake, its deletion is near, and something in it is excluded: not deleted, and an announcement is withdrawn. It is still put to sleep if it has `sleep-after`.
         ContainsExcluded => deletion::contains_excluded,
-        /// Idle for longer than `delete-after`, asleep for as long as that requires, and announced: deleted.
+        /// Idle for longer than `delete-after`, asleep for the difference if it also has `sleep-after`, and announced unless the notice is off: deleted.
         DeleteAfterElapsed => deletion::delete_after_elapsed,
-        /// Only `sleep-after`, asleep for longer than that again, and announced: deleted.
+        /// It has only `sleep-after`, has been asleep for that long once more, and announced unless the notice is off: deleted.
         AsleepTooLong => deletion::asleep_too_long,
         /// Its deletion had started and is not due any more: called off.
         DeletionWithdrawn => deletion::deletion_withdrawn,
