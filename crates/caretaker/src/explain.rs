@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cli::{ExplainArgs, TextOutput};
 use crate::config::Config;
-use crate::keepers::{self, Kind};
+use crate::keepers::{self, KindNames};
 use crate::output::{Output, indented, json, sanitize_cell};
 use crate::plan::{FollowUp, next_after, verdict_name};
 use crate::snapshot::{Snapshot, UseState, Wanted};
@@ -86,7 +86,7 @@ pub fn run(args: &ExplainArgs, now: Timestamp) -> Result<Output> {
 }
 
 /// The name of the keeper that judges this kind, the kind, and the name of the subject.
-fn parse_subject(words: &[String]) -> Result<(&'static str, Kind, &str)> {
+fn parse_subject(words: &[String]) -> Result<(&'static str, KindNames, &str)> {
     let given = match words {
         [kind, name] if !kind.contains('/') => Some((kind.as_str(), name.as_str())),
         [word] => word.split_once('/'),

@@ -28,7 +28,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::RunArgs;
 use crate::config::{CommonConfig, Config};
-use crate::keepers::{self, KeeperCli, Running};
+use crate::keepers::{self, KeeperCli, StartedKeepers};
 use crate::live;
 use crate::output::Output;
 
@@ -41,7 +41,7 @@ pub(crate) type Shutdown = Shared<LocalBoxFuture<'static, ()>>;
 /// Runs the operator until SIGTERM or SIGINT.
 pub fn run(args: &RunArgs) -> Result<Output> {
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?.with_environment()?;
-    let selected = keepers::check_run(args, &config)?;
+    let selected = keepers::keepers_to_run(args, &config)?;
     init_tracing();
     // One thread is enough, because the loops wait for the API server nearly all the time. And if a loop
     // hangs, the health endpoint does not answer either.
@@ -54,7 +54,7 @@ pub fn run(args: &RunArgs) -> Result<Output> {
 
 async fn operate(args: &RunArgs, config: &Config, selected: &[&str]) -> Result<()> {
     let cluster = live::kube_config(&args.cluster).await?;
-    let Running { keepers, routes } = keepers::running(selected, args, config, &cluster).await?;
+    let StartedKeepers { keepers, routes } = keepers::start_keepers(selected, args, config, &cluster).await?;
     let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
     for keeper in &keepers {
         keeper.register_metrics(&mut metrics);

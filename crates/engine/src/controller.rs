@@ -31,7 +31,7 @@ pub trait Controller: Keeper {
 
     /// What subjects are judged in. The only place where a world is made, for `run`, `plan` and every
     /// command alike. Pure.
-    fn world(&self, cache: &Self::Cache, role: Role, now: Timestamp) -> Self::World;
+    fn world(&self, cache: &Self::Cache, role: ReplicaRole, now: Timestamp) -> Self::World;
 
     /// Writes one batch that the engine has confirmed. Idempotent; decides nothing; never called in a
     /// dry run.
@@ -63,7 +63,8 @@ pub trait Controller: Keeper {
         WriteTarget::object(self.subject_ref(subject).object)
     }
 
-    /// How many lists run at once where everything is read. One, where the order of the sources matters.
+    /// How many kinds are listed at once when everything is read. One for a keeper whose sources must be read in the
+    /// order in which it names them.
     fn list_concurrency(&self) -> usize {
         4
     }
@@ -77,9 +78,9 @@ pub trait Controller: Keeper {
     fn register_metrics(&self, _: &mut Registry) {}
 }
 
-/// In which role a world is made.
+/// What this process is among its replicas when a world is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ReplicaRole {
     /// This process decides. Commands rehearse in this role.
     Leader,
     /// Another process leads; only what is certain may be done.
@@ -91,7 +92,7 @@ pub enum Role {
 pub enum Standby {
     /// They keep their cache warm.
     Idle,
-    /// At each resync they judge everything in the role [`Role::Standby`] and act on it.
+    /// At each resync they judge everything in the role [`ReplicaRole::Standby`] and act on it.
     ActsAtResync,
 }
 

@@ -56,7 +56,7 @@ use kube::Client;
 
 pub use apply::{ActionResult, ApplyError, BatchResult, Confirmed, ConfirmedAction, FailedObject};
 pub use cache::{Cache, Rows};
-pub use controller::{Batch, Controller, Leadership, PlannedAction, Role, Standby, WriteTarget};
+pub use controller::{Batch, Controller, Leadership, PlannedAction, ReplicaRole, Standby, WriteTarget};
 pub use object::{Meta, Partial, PartialObject};
 pub use source::{Change, ObjectId, Observed, Source, SourceContext, SourceRef};
 

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use crate::Context;
 use crate::apply::ActionResult;
 use crate::cache::Cache;
-use crate::controller::{Controller, PlannedAction, Role};
+use crate::controller::{Controller, PlannedAction, ReplicaRole};
 use crate::feed::CacheFeed;
 use crate::planner::Planner;
 use crate::run::confirm_and_apply;
@@ -47,7 +47,7 @@ pub async fn run_once_on<K: Controller>(
     wanted: impl Fn(&PlannedAction<K>) -> bool,
 ) -> OnceResult<K> {
     let (now, limits) = (context.clock.now(), &context.limits);
-    let role = if context.is_leader() { Role::Leader } else { Role::Standby };
+    let role = if context.is_leader() { ReplicaRole::Leader } else { ReplicaRole::Standby };
     let world = keeper.world(&feed.cache, role, now);
     let mut planner = Planner::<K>::default();
     planner.mark_all_dirty(&feed.cache);

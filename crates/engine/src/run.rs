@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cache::Cache;
-use crate::controller::{Batch, Controller, Role};
+use crate::controller::{Batch, Controller, ReplicaRole};
 use crate::feed::{CacheReader, SharedFeed, SourceStatus};
 use crate::lease::{self, LeaderHandle};
 use crate::permissions::{self, RequiredRight, watch_permissions};
@@ -77,7 +77,7 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
             () = tokio::time::sleep(HEARTBEAT) => {}
             () = &mut rights => {}
         }
-        control.heartbeat();
+        control.report_alive_and_retry();
         control.follow_leadership();
         if let Some(mut round) = control.begin_round().await {
             // judge: no calls; the rules at one instant in one world
@@ -99,7 +99,7 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
             running.push(control.start(batch));
         }
     }
-    control.drain(running, streams).await;
+    control.finish_running_actions(running, streams).await;
 }
 
 type DeliveredStream<C> = BoxStream<'static, Delivered<C>>;
@@ -239,7 +239,8 @@ impl<K: Controller> ControlLoop<K> {
         }
     }
 
-    fn heartbeat(&mut self) {
+    /// Once a turn of the loop: tells the liveness probe that the loop turns, and tries again what failed before.
+    fn report_alive_and_retry(&mut self) {
         self.context.health.heartbeat();
         let now = Instant::now();
         self.state_retry = self.state_retry.filter(|at| *at > now);
@@ -262,8 +263,8 @@ impl<K: Controller> ControlLoop<K> {
         [self.state_retry, self.journal_retry, resync].into_iter().flatten().min()
     }
 
-    fn role(&self) -> Role {
-        if self.is_leader { Role::Leader } else { Role::Standby }
+    fn role(&self) -> ReplicaRole {
+        if self.is_leader { ReplicaRole::Leader } else { ReplicaRole::Standby }
     }
 
     fn may_judge(&self) -> bool {
@@ -336,7 +337,7 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     /// Nothing new starts; running writes end, and streams flush what they have.
-    async fn drain(
+    async fn finish_running_actions(
         mut self,
         mut running: Running<K>,
         mut streams: impl Stream<Item = Vec<Delivered<K::Cache>>> + Unpin,

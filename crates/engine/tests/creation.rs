@@ -10,7 +10,9 @@ use caretaker_core::{actions, rules};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::source::resource;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Cache, Change, Confirmed, Controller, Observed, Partial, Role, Source, SourceRef};
+use caretaker_engine::{
+    BatchResult, Cache, Change, Confirmed, Controller, Observed, Partial, ReplicaRole, Source, SourceRef,
+};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -162,7 +164,7 @@ impl Controller for Cards {
             Source::watch(CARDS, resource("", "v1", "ConfigMap", "configmaps"), card),
         ]
     }
-    fn world(&self, _: &Index, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Index, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let wanted = &batch.only().subject;

@@ -9,7 +9,7 @@ use caretaker_core::{ActionKind, Keeper, ObjectRef, Permission, RuleMatch, Sourc
 use caretaker_core::{actions, rules};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
+use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, ReplicaRole, Rows, Source};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
@@ -106,7 +106,7 @@ impl Controller for Painter {
     fn sources(&self) -> Vec<Source<Rows<Toy>>> {
         vec![Source::discover(TOYS, |resource| resource.group == GROUP, Toy::project)]
     }
-    fn world(&self, _: &Rows<Toy>, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Rows<Toy>, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let one = batch.only();

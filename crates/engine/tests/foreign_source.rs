@@ -14,7 +14,7 @@ use caretaker_engine::clock::Clock;
 use caretaker_engine::source::resource;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
-    BatchResult, Cache, Change, Confirmed, Controller, ObjectId, Observed, Partial, Role, Source, SourceContext,
+    BatchResult, Cache, Change, Confirmed, Controller, ObjectId, Observed, Partial, ReplicaRole, Source, SourceContext,
     SourceRef,
 };
 use caretaker_testkit::make::mk_namespace;
@@ -188,7 +188,7 @@ impl Controller for Doors {
             Source::stream(RINGS, rings).proves_currency(),
         ]
     }
-    fn world(&self, _: &Street, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Street, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let door = &batch.only().subject;

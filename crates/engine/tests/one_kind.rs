@@ -7,7 +7,7 @@ use caretaker_core::{ActionKind, Keeper, ObjectRef, Permission, RuleMatch, Sourc
 use caretaker_core::{actions, rules, time};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
+use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, ReplicaRole, Rows, Source};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::shared_without_controllers as shared;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -94,7 +94,7 @@ impl Controller for Leftovers {
     fn sources(&self) -> Vec<Source<Rows<Leftover>>> {
         vec![Source::watch(CONFIG_MAPS, ApiResource::erase::<ConfigMap>(&()), Leftover::project)]
     }
-    fn world(&self, _: &Rows<Leftover>, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Rows<Leftover>, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let leftover = &batch.only().subject;

@@ -14,7 +14,7 @@ use caretaker_engine::source::resource;
 use caretaker_engine::sources::Sources;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Confirmed, Controller, Leadership, Partial, Role, Rows, Source};
+use caretaker_engine::{BatchResult, Confirmed, Controller, Leadership, Partial, ReplicaRole, Rows, Source};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -101,7 +101,7 @@ impl Controller for Stickers {
         let pods = Source::watch(PODS, resource("", "v1", "Pod", "pods"), Bare::project);
         vec![pods.fields(format!("spec.nodeName={}", self.node))]
     }
-    fn world(&self, _: &Rows<Bare>, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Rows<Bare>, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let pod = &batch.only().subject;

@@ -8,7 +8,7 @@ use caretaker_core::limits::{Breaker, Ledger, Limits, OpenBreaker};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::planner::{Planner, Refusal};
-use caretaker_engine::{ActionResult, ApplyError, Batch, Role};
+use caretaker_engine::{ActionResult, ApplyError, Batch, ReplicaRole};
 use toy::{Shelf, Toys, World, at, change};
 
 /// Rounds over boxes, with their limits and their ledger.
@@ -18,7 +18,7 @@ struct Script {
     planner: Planner<Toys>,
     limits: Limits,
     ledger: Ledger,
-    role: Role,
+    role: ReplicaRole,
     rejudge_held: bool,
 }
 
@@ -39,7 +39,7 @@ impl Script {
             planner: Planner::default(),
             limits: Limits::default(),
             ledger: Ledger::default(),
-            role: Role::Leader,
+            role: ReplicaRole::Leader,
             rejudge_held: false,
         }
     }
@@ -261,12 +261,12 @@ fn refusals_and_invalid_objects_are_reported_once() {
 fn in_the_world_of_a_standby_only_what_is_certain_is_due() {
     let mut script = Script::new(2, 0);
     script.deliver("box", &[("ball", "1"), ("bear", "!")]);
-    script.role = Role::Standby;
+    script.role = ReplicaRole::Standby;
 
     let round = script.round(at(5));
     assert_eq!(names(&round.batches), [one("box", &["bear"])]);
 
-    script.role = Role::Leader;
+    script.role = ReplicaRole::Leader;
     script.planner.requeue(&round.batches[0].target);
     script.planner.reset();
     script.planner.mark_all_dirty(&script.feed.cache);

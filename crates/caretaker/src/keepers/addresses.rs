@@ -9,18 +9,18 @@ use caretaker_addresses::api::{ENDPOINT, IP, POOL};
 use caretaker_addresses::subject::Subject;
 use caretaker_core::Keeper as _;
 
-use super::{KeeperCli, Kind, TimelineMark, no_subject};
+use super::{KeeperCli, KindNames, TimelineMark, no_subject};
 
 const HELD: char = '█';
 const RELEASED: char = '×';
 const FREE: char = ' ';
 
 impl KeeperCli for Addresses {
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<KindNames> {
         vec![
-            Kind::new(IP, &["ip", "ips", "address"]),
-            Kind::new(POOL, &["spiderippool", "spiderippools", "sp"]),
-            Kind::new(ENDPOINT, &["spiderendpoint", "spiderendpoints", "se"]),
+            KindNames::new(IP, &["ip", "ips", "address"]),
+            KindNames::new(POOL, &["spiderippool", "spiderippools", "sp"]),
+            KindNames::new(ENDPOINT, &["spiderendpoint", "spiderendpoints", "se"]),
         ]
     }
 
@@ -58,7 +58,7 @@ impl KeeperCli for Addresses {
         ip.parse::<IpAddr>() == Ok(address.ip) && pool.is_none_or(|pool| *address.pool == *pool)
     }
 
-    fn not_found_message(&self, kind: &Kind, name: &str, subjects: &[Subject]) -> String {
+    fn not_found_message(&self, kind: &KindNames, name: &str, subjects: &[Subject]) -> String {
         if kind.name == IP {
             let ip = name.rsplit('/').next().unwrap_or(name);
             return match ip.parse::<IpAddr>() {

@@ -16,7 +16,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use kube::Client;
 
-use super::{KeeperCli, Kind};
+use super::{KeeperCli, KindNames};
 use crate::config::{CommonConfig, Selection};
 use crate::lint::LintFinding;
 use crate::manifests::ManifestSet;
@@ -29,7 +29,7 @@ pub trait DynKeeper: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// The kinds of its subjects.
-    fn kinds(&self) -> Vec<Kind>;
+    fn kinds(&self) -> Vec<KindNames>;
 
     /// When it is used without being named on the command line.
     fn selection(&self) -> Selection;
@@ -133,7 +133,7 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         self.keeper.name()
     }
 
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<KindNames> {
         self.keeper.kinds()
     }
 

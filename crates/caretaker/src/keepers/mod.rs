@@ -23,19 +23,19 @@ use serde_json::Value;
 use crate::config::did_you_mean;
 
 pub use erased::{DynKeeper, Erased};
-pub(crate) use registry::{Running, check_run, running};
+pub(crate) use registry::{StartedKeepers, keepers_to_run, start_keepers};
 pub use registry::{by_name, keepers, names, select};
 
-/// A kind of subject, as people type it.
+/// The names of a kind of subject, as people type them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kind {
+pub struct KindNames {
     /// The kind as the API writes it.
     pub name: String,
     /// Its names in lower case: singular, plural, short. Messages use the first.
     pub aliases: Vec<String>,
 }
 
-impl Kind {
+impl KindNames {
     /// A kind with its aliases.
     #[must_use]
     pub fn new(name: &str, aliases: &[&str]) -> Self {
@@ -58,10 +58,12 @@ pub type Linter = fn(&str, &Value, Timestamp) -> Vec<InvalidValue>;
 /// What commands ask of a keeper, beyond what it is. Everything has a default.
 pub trait KeeperCli: Controller {
     /// The kinds of its subjects. Default: those of its sources.
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<KindNames> {
         let sources = self.sources();
         let kinds = sources.iter().filter_map(|source| source.resource());
-        kinds.map(|resource| Kind::new(&resource.kind, &[&resource.kind.to_lowercase(), &resource.plural])).collect()
+        kinds
+            .map(|resource| KindNames::new(&resource.kind, &[&resource.kind.to_lowercase(), &resource.plural]))
+            .collect()
     }
 
     /// True if files with these kinds hold subjects of this keeper.
@@ -96,7 +98,7 @@ pub trait KeeperCli: Controller {
     }
 
     /// The error if no subject of a kind has this name.
-    fn not_found_message(&self, kind: &Kind, name: &str, subjects: &[Self::Subject]) -> String {
+    fn not_found_message(&self, kind: &KindNames, name: &str, subjects: &[Self::Subject]) -> String {
         no_subject(self, kind, name, subjects)
     }
 
@@ -132,7 +134,7 @@ pub trait KeeperCli: Controller {
 }
 
 /// The error if no subject has this name, with the closest name of its kind.
-fn no_subject<K: KeeperCli>(keeper: &K, kind: &Kind, name: &str, subjects: &[K::Subject]) -> String {
+fn no_subject<K: KeeperCli>(keeper: &K, kind: &KindNames, name: &str, subjects: &[K::Subject]) -> String {
     let refs = subjects.iter().map(|subject| keeper.subject_ref(subject));
     let names = refs.filter(|subject| subject.kind == kind.name).map(|subject| subject.name);
     format!("there is no {} {name:?}{}", kind.name, did_you_mean(name, names))

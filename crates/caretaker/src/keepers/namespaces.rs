@@ -9,7 +9,7 @@ use caretaker_namespaces::lint::lint;
 use caretaker_namespaces::observe::NamespaceCache;
 use caretaker_namespaces::subject::{Kind as SubjectKind, Subject};
 
-use super::{KeeperCli, Kind, Linter, TimelineMark};
+use super::{KeeperCli, KindNames, Linter, TimelineMark};
 use crate::snapshot::no_namespace;
 
 const AWAKE: char = '█';
@@ -19,11 +19,11 @@ const DELETED: char = '×';
 const GONE: char = ' ';
 
 impl KeeperCli for Namespaces {
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<KindNames> {
         vec![
-            Kind::new("Namespace", &["namespace", "namespaces", "ns"]),
-            Kind::new("Deployment", &["deployment", "deployments", "deploy"]),
-            Kind::new("Service", &["service", "services", "svc"]),
+            KindNames::new("Namespace", &["namespace", "namespaces", "ns"]),
+            KindNames::new("Deployment", &["deployment", "deployments", "deploy"]),
+            KindNames::new("Service", &["service", "services", "svc"]),
         ]
     }
 
@@ -59,7 +59,7 @@ impl KeeperCli for Namespaces {
         subject.namespace_name() == namespace
     }
 
-    fn not_found_message(&self, kind: &Kind, name: &str, subjects: &[Subject]) -> String {
+    fn not_found_message(&self, kind: &KindNames, name: &str, subjects: &[Subject]) -> String {
         if kind.name == SubjectKind::Namespace.name() {
             let namespaces = subjects.iter().filter(|subject| subject.kind == SubjectKind::Namespace);
             return no_namespace(name, namespaces.map(|subject| subject.name.as_str()));

@@ -70,7 +70,7 @@ pub fn select(
 
 /// The names of the keepers that `caretaker run` runs; an error if there is none, or if they cannot run with
 /// these arguments.
-pub(crate) fn check_run(args: &RunArgs, config: &Config) -> Result<Vec<&'static str>> {
+pub(crate) fn keepers_to_run(args: &RunArgs, config: &Config) -> Result<Vec<&'static str>> {
     let selected = select(config, args.keepers.as_deref(), None)?;
     if selected.is_empty() {
         bail!(
@@ -85,21 +85,21 @@ pub(crate) fn check_run(args: &RunArgs, config: &Config) -> Result<Vec<&'static 
     Ok(selected)
 }
 
-/// The keepers of a process that runs.
-pub(crate) struct Running {
+/// The keepers that `caretaker run` runs, ready to be run.
+pub(crate) struct StartedKeepers {
     /// The selected keepers.
     pub(crate) keepers: Vec<Box<dyn DynKeeper>>,
     /// What the process serves in addition to health and metrics.
     pub(crate) routes: Router,
 }
 
-/// The selected keepers with what they run with: activity is received for the namespaces keeper.
-pub(crate) async fn running(
+/// Makes the selected keepers, and starts to receive activity if the namespaces keeper is among them.
+pub(crate) async fn start_keepers(
     selected: &[&str],
     args: &RunArgs,
     config: &Config,
     cluster: &KubeConfig,
-) -> Result<Running> {
+) -> Result<StartedKeepers> {
     let activity = if selected.contains(&caretaker_namespaces::NAME) {
         start_activity(args, &config.keepers.namespaces, cluster).await?
     } else {
@@ -108,5 +108,5 @@ pub(crate) async fn running(
     let routes = activity.as_ref().map(|activity| activity_source::routes(&activity.collector)).unwrap_or_default();
     let mut keepers = with_activity(config, activity);
     keepers.retain(|keeper| selected.contains(&keeper.name()));
-    Ok(Running { keepers, routes })
+    Ok(StartedKeepers { keepers, routes })
 }

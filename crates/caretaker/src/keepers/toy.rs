@@ -6,11 +6,11 @@ use caretaker_core::{
 };
 use caretaker_engine::source::{SkippableField, resource};
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
+use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, ReplicaRole, Rows, Source};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Erased, KeeperCli, Kind, TimelineMark};
+use super::{Erased, KeeperCli, KindNames, TimelineMark};
 use crate::config::{Config, Selection};
 use crate::keepers::DynKeeper;
 
@@ -98,7 +98,7 @@ impl Controller for Toys {
                 .unread_fields(UNREAD),
         ]
     }
-    fn world(&self, _: &Rows<Toy>, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Rows<Toy>, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, _: Confirmed<Self>, _: &mut Writer<Self>) -> BatchResult {
         BatchResult(Vec::new())
@@ -106,8 +106,8 @@ impl Controller for Toys {
 }
 
 impl KeeperCli for Toys {
-    fn kinds(&self) -> Vec<Kind> {
-        vec![Kind::new("Toy", &["toy"])]
+    fn kinds(&self) -> Vec<KindNames> {
+        vec![KindNames::new("Toy", &["toy"])]
     }
     fn in_namespace(&self, toy: &Toy, namespace: &str) -> bool {
         toy.namespace == namespace

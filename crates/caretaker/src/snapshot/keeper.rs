@@ -9,12 +9,12 @@ use caretaker_core::keeper::{groups, population};
 use caretaker_core::limits::{Ledger, Limits, enforce};
 use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
 use caretaker_core::{RuleSet as _, Timestamp, VerdictOf};
-use caretaker_engine::Role;
+use caretaker_engine::ReplicaRole;
 use caretaker_engine::cache::Cache as _;
 
 use crate::breaker;
 use crate::explain::Explanation;
-use crate::keepers::{KeeperCli, Kind};
+use crate::keepers::{KeeperCli, KindNames};
 use crate::plan::PlanRow;
 use crate::simulate::{BlockedUser, EventRow};
 use crate::timeline;
@@ -57,7 +57,13 @@ pub trait DynSnapshot: Any {
     fn plan(&self, namespace: Option<&str>, now: Timestamp) -> Vec<PlanRow>;
 
     /// Everything about one subject at a time; an error if it is not found.
-    fn explain(&self, kind: &Kind, name: &str, namespace: Option<&str>, now: Timestamp) -> Result<Explanation, String>;
+    fn explain(
+        &self,
+        kind: &KindNames,
+        name: &str,
+        namespace: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Explanation, String>;
 
     /// Runs the clock forward, and keeps the events of one namespace or of all.
     fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp);
@@ -91,7 +97,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
     /// The world that subjects are judged in.
     #[must_use]
     pub fn world(&self, now: Timestamp) -> K::World {
-        self.keeper.world(&self.cache, Role::Leader, now)
+        self.keeper.world(&self.cache, ReplicaRole::Leader, now)
     }
 
     /// The verdict on each subject, before pace and breaker.
@@ -111,7 +117,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
         verdicts
     }
 
-    fn find(&self, kind: &Kind, name: &str, namespace: Option<&str>) -> Result<usize, String> {
+    fn find(&self, kind: &KindNames, name: &str, namespace: Option<&str>) -> Result<usize, String> {
         let keeper = &*self.keeper;
         let matches = |subject: &K::Subject| {
             let found = keeper.subject_ref(subject);
@@ -170,7 +176,13 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
             .collect()
     }
 
-    fn explain(&self, kind: &Kind, name: &str, namespace: Option<&str>, now: Timestamp) -> Result<Explanation, String> {
+    fn explain(
+        &self,
+        kind: &KindNames,
+        name: &str,
+        namespace: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Explanation, String> {
         let found = self.find(kind, name, namespace)?;
         let verdict = self.limited_verdicts(now).swap_remove(found);
         Ok(Explanation::new(&*self.keeper, &self.subjects[found], verdict, &self.world(now), now))

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{ControlLoop, STATE};
 use crate::Context;
-use crate::controller::{Batch, Controller, Leadership, Role, Standby};
+use crate::controller::{Batch, Controller, Leadership, ReplicaRole, Standby};
 use crate::planner::{Admitted, Judged};
 use crate::state::{StateStore, Versioned};
 use crate::watch::jittered;
@@ -134,7 +134,7 @@ impl<K: Controller> ControlLoop<K> {
                 self.queue.push_back(batch);
             }
         }
-        if self.role() == Role::Leader {
+        if self.role() == ReplicaRole::Leader {
             self.report_verdict_counts();
         }
     }

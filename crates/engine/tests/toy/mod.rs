@@ -17,8 +17,8 @@ use caretaker_engine::cache::InvalidObject;
 use caretaker_engine::source::resource;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
-    BatchResult, Cache, Change, Confirmed, Controller, Leadership, Meta, ObjectId, Observed, PartialObject, Role,
-    Source, SourceRef, Standby, WriteTarget,
+    BatchResult, Cache, Change, Confirmed, Controller, Leadership, Meta, ObjectId, Observed, PartialObject,
+    ReplicaRole, Source, SourceRef, Standby, WriteTarget,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub struct Toy {
 
 #[derive(Debug, Clone)]
 pub struct World {
-    pub role: Role,
+    pub role: ReplicaRole,
 }
 
 actions! { pub enum TakeOut {
@@ -88,8 +88,8 @@ fn certain(toy: &Toy, _: &World, _: Timestamp) -> Option<RuleMatch<TakeOut>> {
 fn in_time(toy: &Toy, world: &World, now: Timestamp) -> Option<RuleMatch<TakeOut>> {
     let due = at(toy.says.parse().ok()?);
     Some(match world.role {
-        Role::Standby => RuleMatch::nothing("the leader takes it out"),
-        Role::Leader => RuleMatch::act_after(due, TakeOut::TakeOut, now, "it has its time"),
+        ReplicaRole::Standby => RuleMatch::nothing("the leader takes it out"),
+        ReplicaRole::Leader => RuleMatch::act_after(due, TakeOut::TakeOut, now, "it has its time"),
     })
 }
 
@@ -249,7 +249,7 @@ impl Controller for Toys {
         std::iter::once(boxes).chain((self.more)()).collect()
     }
 
-    fn world(&self, _: &Shelf, role: Role, _: Timestamp) -> World {
+    fn world(&self, _: &Shelf, role: ReplicaRole, _: Timestamp) -> World {
         World { role }
     }
 

@@ -9,7 +9,7 @@ use caretaker_engine::confirm::{LiveView, ReadError};
 use caretaker_engine::events::EventRecord;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
-    ActionResult, Batch, BatchResult, Confirmed, Controller, Leadership, PlannedAction, Role, Source, Standby,
+    ActionResult, Batch, BatchResult, Confirmed, Controller, Leadership, PlannedAction, ReplicaRole, Source, Standby,
     WriteTarget,
 };
 use prometheus_client::registry::Registry;
@@ -31,8 +31,8 @@ impl Controller for Addresses {
         observe::sources()
     }
 
-    fn world(&self, _: &AddressCache, role: Role, _: Timestamp) -> World {
-        World { policy: self.policy, leads: role == Role::Leader }
+    fn world(&self, _: &AddressCache, role: ReplicaRole, _: Timestamp) -> World {
+        World { policy: self.policy, leads: role == ReplicaRole::Leader }
     }
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {

@@ -6,7 +6,8 @@ use caretaker_engine::events::{EventRecord, event_target};
 use caretaker_engine::journal::Outcome;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
-    ActionResult, ApplyError, Batch, BatchResult, Confirmed, Controller, PlannedAction, Role, Source, WriteTarget,
+    ActionResult, ApplyError, Batch, BatchResult, Confirmed, Controller, PlannedAction, ReplicaRole, Source,
+    WriteTarget,
 };
 use prometheus_client::registry::Registry;
 
@@ -29,7 +30,7 @@ impl Controller for Namespaces {
     }
 
     /// While activity may be missed, no idle time counts.
-    fn world(&self, cache: &NamespaceCache, _: Role, now: Timestamp) -> World {
+    fn world(&self, cache: &NamespaceCache, _: ReplicaRole, now: Timestamp) -> World {
         World { policy: self.policy.clone(), last_gap: cache.gaps().last_end(now) }
     }
 

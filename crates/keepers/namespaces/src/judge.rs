@@ -46,7 +46,7 @@ rules! {
         /// `asleep-since` is set, but the label `state` is missing or `normal`: somebody reset it. It wakes, and idle time counts from now.
         StateLabelMissing => state_label_missing,
         /// It is asleep, and `sleep-after` was removed or set to zero: it wakes, and idle time counts from now.
-        LabelRemoved => label_removed,
+        SleepAfterRemoved => sleep_after_removed,
         /// It is asleep or was being put to sleep, and was used since: it wakes, and idle time counts from that use.
         WokenByActivity => woken_by_activity,
         /// The defaults wrote its label, and there are no defaults any more: an announced deletion is withdrawn, and nothing else happens to it.
@@ -182,7 +182,7 @@ fn left_scaled_down(ns: &Subject) -> impl Iterator<Item = &Workload> {
     ns.workloads.iter().filter(move |w| awake && w.left_scaled_down())
 }
 
-fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
+fn sleep_after_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep_in_part() && ns.sleep_after().is_none()).then(|| {
         let when = match ns.state() {
             State::Sleeping => "was falling asleep",
@@ -190,7 +190,7 @@ fn label_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
             State::Sleep | State::Normal => "was asleep",
         };
         let because = format!("the label sleep-after was removed while the {} {when}", ns.kind.name().to_lowercase());
-        RuleMatch::act(Action::Wake(Some(Rule::LabelRemoved)), now, because)
+        RuleMatch::act(Action::Wake(Some(Rule::SleepAfterRemoved)), now, because)
     })
 }
 

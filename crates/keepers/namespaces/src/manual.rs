@@ -12,7 +12,7 @@ use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::once::run_once_on;
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{ApplyError, Context, Controller as _, Role};
+use caretaker_engine::{ApplyError, Context, Controller as _, ReplicaRole};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -192,7 +192,7 @@ impl Running<'_> {
 
     async fn read(&self) -> Result<(Subject, World), OrderError> {
         let feed = self.read_feed().await?;
-        let world = self.keeper.world(&feed.cache, Role::Leader, self.now);
+        let world = self.keeper.world(&feed.cache, ReplicaRole::Leader, self.now);
         let subjects = feed.cache.subjects_for(&self.namespace.to_owned());
         if let Some(subject) = subjects.into_iter().find(|subject| subject.kind == Kind::Namespace) {
             return Ok((subject, world));
@@ -255,7 +255,7 @@ impl Running<'_> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let feed = self.read_feed().await?;
-            let world = self.keeper.world(&feed.cache, Role::Leader, self.now);
+            let world = self.keeper.world(&feed.cache, ReplicaRole::Leader, self.now);
             let (keeper, context, mut ledger) = (self.keeper, self.context, Ledger::default());
             let round = run_once_on(keeper, context, &self.sources, feed, &mut ledger, |planned| {
                 planned.subject.kind == Kind::Namespace

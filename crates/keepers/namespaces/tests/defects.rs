@@ -75,7 +75,7 @@ fn node_selector_terms_are_ored_so_a_daemon_set_keeps_running() {
 #[test]
 fn removing_sleep_after_while_asleep_strands_it_asleep() {
     let ns = asleep("1h").with(scaled(0, Some(3)));
-    assert_eq!(verdict(&ns), "LabelRemoved: act wake @+0s");
+    assert_eq!(verdict(&ns), "SleepAfterRemoved: act wake @+0s");
 
     let woken = acted(ns);
 

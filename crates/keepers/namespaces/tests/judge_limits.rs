@@ -78,7 +78,7 @@ fn manually_asleep() -> Subject {
 #[case::over_and_awake_the_order_is_removed(awake().sleep_after("2h").idle("1h").ordered_asleep_until(past("1m")), "ManualSleepExpired: act record @-1m")]
 #[case::a_service_cannot_sleep(awake().kind(Kind::Service).delete_after("10h").idle("1h").ordered_asleep_until(future("1h")), "CountingDown: wait announce @+8h")]
 #[case::completes_an_interrupted_sleep(awake().in_state(State::Sleeping).ordered_asleep_until(future("1h")), "ManualSleep: act sleep @+0s")]
-#[case::a_removed_label_wakes(asleep("1h"), "LabelRemoved: act wake @+0s")]
+#[case::a_removed_label_wakes(asleep("1h"), "SleepAfterRemoved: act wake @+0s")]
 fn manual_sleep(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);
 }

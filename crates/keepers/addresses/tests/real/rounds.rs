@@ -23,7 +23,7 @@ use caretaker_engine::run::confirm_and_apply;
 use caretaker_engine::sources::Sources;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{ActionResult, ApplyError, Batch, Context, Controller as _, PlannedAction, Role};
+use caretaker_engine::{ActionResult, ApplyError, Batch, Context, Controller as _, PlannedAction, ReplicaRole};
 use kube::Client;
 
 use super::Corner;
@@ -31,7 +31,7 @@ use super::Corner;
 impl Corner {
     /// The world of this corner's role.
     pub fn world(&self) -> World {
-        let role = if self.leads { Role::Leader } else { Role::Standby };
+        let role = if self.leads { ReplicaRole::Leader } else { ReplicaRole::Standby };
         self.keeper.world(&AddressCache::default(), role, Timestamp::UNIX_EPOCH)
     }
 
