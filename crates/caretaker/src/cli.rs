@@ -1,5 +1,7 @@
 //! The command line.
 
+mod window;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -7,6 +9,8 @@ use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub use window::WindowArgs;
 
 /// What each exit code means; printed below the help.
 pub const EXIT_CODES: &str = "\
@@ -50,6 +54,8 @@ pub enum Command {
     Activity(ActivityArgs),
     /// Show what each pool of addresses holds, and what leaked
     Addresses(AddressesArgs),
+    /// Show when a window of time is open, and a calendar of it
+    Window(WindowArgs),
     /// Print what an API server needs to send its audit events to the operator
     AuditConfig(AuditConfigArgs),
     /// Print the rules in the order in which they are tried

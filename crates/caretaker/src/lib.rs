@@ -25,6 +25,7 @@ pub mod run;
 pub mod simulate;
 pub mod snapshot;
 mod timeline;
+pub mod window;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -84,6 +85,7 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Breaker(args) => breaker::run(args, now),
         Command::Activity(args) => activity::run(args, now),
         Command::Addresses(args) => addresses::run(args, now),
+        Command::Window(args) => window::run(args, now),
         Command::AuditConfig(args) => audit_config::run(args),
         Command::Rules { keeper } => rules(keeper.as_deref()),
         Command::Completions { shell } => {

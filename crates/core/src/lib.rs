@@ -15,6 +15,7 @@ pub mod rules;
 pub mod simulate;
 pub mod time;
 mod verdict;
+pub mod window;
 
 pub use action::{Action, ActionKind, Permission, SourceId};
 pub use jiff::{SignedDuration, Timestamp};

@@ -66,7 +66,26 @@ impl<K: Controller> Writer<K> {
         self.send(object, "writing", |request| request.patch(object.name, &params, &Patch::Merge(patch))).await
     }
 
-    /// The same on the status subresource.
+    /// Declares these fields and no others as a field manager, by server-side apply: what it declared before and does not
+    /// declare now is withdrawn. With `force`, fields that others have set become its own.
+    ///
+    /// The uid is part of it: without it, an apply about an object that is gone would create one.
+    pub async fn server_side_apply(
+        &mut self,
+        object: ObjectRef<'_>,
+        field_manager: &str,
+        mut fields: Value,
+        force: bool,
+    ) -> Result<Answer<K>, ApplyError> {
+        fields["apiVersion"] = json!(object.api_version);
+        fields["kind"] = json!(object.kind);
+        fields["metadata"]["name"] = json!(object.name);
+        fields["metadata"]["uid"] = json!(object.uid);
+        let params = PatchParams { field_manager: Some(field_manager.to_owned()), force, ..PatchParams::default() };
+        self.send(object, "writing", |request| request.patch(object.name, &params, &Patch::Apply(fields))).await
+    }
+
+    /// Merges a patch into the status subresource, on condition of uid and resourceVersion.
     pub async fn patch_status(
         &mut self,
         object: ObjectRef<'_>,

@@ -1,0 +1,110 @@
+//! Windows held against croner, an independent reader of cron, in zones with daylight saving: 10,000 random expressions
+//! and ten instants each.
+//!
+//! croner says whether a minute on the clock matches. Edges have no oracle, so each is checked by what it means: before
+//! it every minute is as it was, and at it the state is another one.
+
+use caretaker_core::window::Window;
+use caretaker_core::{SignedDuration, Timestamp};
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use jiff::{RoundMode, Unit, ZonedRound};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// New York has the usual daylight saving, Lord Howe half an hour of it, Casablanca ends it during Ramadan, Sao Paulo
+/// had it until 2019 at midnight, Apia skipped a whole day.
+const ZONES: [&str; 6] =
+    ["UTC", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "America/Sao_Paulo", "Pacific/Apia"];
+
+/// One entry of a field: a star, a number, a range, each with or without a step.
+fn entry(min: u32, max: u32) -> impl Strategy<Value = String> {
+    let ordered = (min..=max, min..=max).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    prop_oneof![
+        3 => (min..=max).prop_map(|n| n.to_string()),
+        3 => ordered.clone().prop_map(|(a, b)| format!("{a}-{b}")),
+        1 => (ordered, 1..=max).prop_map(|((a, b), step)| format!("{a}-{b}/{step}")),
+        1 => (2..=max).prop_map(|step| format!("*/{step}")),
+    ]
+}
+
+fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
+    prop_oneof![
+        2 => Just("*".to_owned()),
+        3 => prop::collection::vec(entry(min, max), 1..4).prop_map(|entries| entries.join(",")),
+    ]
+}
+
+/// Two names, or one. Not a range from a name to itself: croner takes `SUN-SUN` for the whole week.
+fn named(names: &'static [&'static str]) -> impl Strategy<Value = String> {
+    (0..names.len(), 0..names.len()).prop_map(|(a, b)| match a == b {
+        true => names[a].to_owned(),
+        false => format!("{}-{}", names[a.min(b)], names[a.max(b)]),
+    })
+}
+
+fn expression() -> impl Strategy<Value = String> {
+    let months = prop_oneof![4 => field(1, 12), 1 => named(&["jan", "MAR", "Apr", "OCT", "dec"])];
+    let week_days = prop_oneof![4 => field(0, 7), 1 => named(&["MON", "tue", "Fri", "SAT", "SUN"])];
+    (field(0, 59), field(0, 23), field(1, 31), months, week_days)
+        .prop_map(|(minute, hour, day, month, week_day)| format!("{minute} {hour} {day} {month} {week_day}"))
+}
+
+/// From 2005 to 2045.
+fn instant() -> impl Strategy<Value = Timestamp> {
+    (1_104_537_600_i64..2_366_841_600).prop_map(|second| Timestamp::from_second(second).expect("within the calendar"))
+}
+
+/// What croner says of the minute that a time is in.
+fn oracle(cron: &croner::Cron, zone: &TimeZone, at: Timestamp) -> bool {
+    let to_minute = ZonedRound::new().smallest(Unit::Minute).mode(RoundMode::Trunc);
+    let minute = at.to_zoned(zone.clone()).round(to_minute).expect("a minute");
+    cron.is_time_matching(&minute.datetime()).expect("a date that croner knows")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_same_minutes_match(
+        text in expression(),
+        zone in select(&ZONES[..]),
+        instants in prop::collection::vec(instant(), 10),
+        fractions in prop::collection::vec(0.0..1.0_f64, 6),
+    ) {
+        let zone = TimeZone::get(zone).expect("a zone");
+        let window = Window::parse(&text, &zone).expect(&text);
+        let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+        let cron = parser.parse(&text).expect(&text);
+
+        for at in instants {
+            let open = oracle(&cron, &zone, at);
+            prop_assert_eq!(window.is_open(at), open, "{} at {}", text, at);
+
+            let state = window.state_at(at);
+            let first = state.since.unwrap_or(at - SignedDuration::from_hours(24 * 366));
+            let end = state.until.unwrap_or(at + SignedDuration::from_hours(24 * 366));
+            prop_assert!(first <= at && at < end, "{} at {}: {:?}", text, at, state);
+            for fraction in &fractions {
+                let inside = first + end.duration_since(first).mul_f64(*fraction);
+                prop_assert_eq!(oracle(&cron, &zone, inside), open, "{} at {}, {:?}: {}", text, at, state, inside);
+            }
+            let before = |edge: Timestamp| edge - SignedDuration::from_nanos(1);
+            prop_assert_eq!(oracle(&cron, &zone, first), open);
+            prop_assert_eq!(oracle(&cron, &zone, before(end)), open);
+            if let Some(until) = state.until {
+                prop_assert_eq!(oracle(&cron, &zone, until), !open, "{} until {}", text, until);
+            }
+            if let Some(since) = state.since {
+                prop_assert_eq!(oracle(&cron, &zone, before(since)), !open, "{} since {}", text, since);
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "[-*/,;@#?=0-9A-Za-z ]{0,40}", at in instant()) {
+        if let Ok(window) = Window::parse(&text, &TimeZone::UTC) {
+            let _ = window.state_at(at);
+        }
+    }
+}

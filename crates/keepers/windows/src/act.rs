@@ -1,0 +1,157 @@
+//! What can be done, as data, and how it is written.
+//!
+//! What is suspended is one field and one annotation, written together by server-side apply as the keeper's own field
+//! manager. An empty apply withdraws both; what somebody else has set as well stays. Every apply names the uid: one
+//! about an object that is gone would create an empty one.
+
+use caretaker_core::{ActionKind, Permission, Timestamp, actions, time};
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{ApplyError, BatchResult, Confirmed};
+use serde_json::{Map, Value, json};
+
+use crate::Windows;
+use crate::api::{self, Switch};
+use crate::observe::FLUX;
+use crate::subject::{Condition, FluxObject, Manager};
+
+/// The end of a window without an end: later than any time that people mean.
+pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
+
+actions! {
+    /// What is done to a Flux object.
+    #[derive(Eq)]
+    pub enum Action {
+        /// Sets the field that suspends it, as a field of the keeper's own.
+        Suspend(Timestamp) => ActionKind::plain("suspend").priority().needs(&[Permission::on(FLUX, "patch")]),
+        /// Withdraws the keeper's field; what somebody else has suspended stays suspended.
+        Resume => ActionKind::plain("resume").priority().needs(&[Permission::on(FLUX, "patch")]),
+        /// Withdraws the keeper's field, and records that it stays resumed until the window ends.
+        Yield(Timestamp) => ActionKind::plain("yield").needs(&[Permission::on(FLUX, "patch")]),
+        /// Ends a suspension by `caretaker suspend --until`.
+        EndOrder => ActionKind::plain("end-order").needs(&[Permission::on(FLUX, "patch")]),
+        /// Writes the condition that shows the suspension, or removes it.
+        Show(Option<Condition>) => ActionKind::plain("show").needs(&[Permission::on(FLUX, "patch")]),
+    }
+}
+
+/// Writes one action.
+pub(crate) async fn apply(batch: &Confirmed<Windows>, writer: &mut Writer<Windows>) -> BatchResult {
+    let one = batch.only();
+    write(&one.subject, &one.action, batch.now(), writer).await.into()
+}
+
+async fn write(
+    object: &FluxObject,
+    action: &Action,
+    now: Timestamp,
+    writer: &mut Writer<Windows>,
+) -> Result<(), ApplyError> {
+    let target = object.object();
+    match action {
+        Action::Suspend(until) => {
+            // Nobody declares another value: the judge has seen to that.
+            writer.server_side_apply(target, api::FIELD_MANAGER, held(object.switch, *until), true).await?;
+        }
+        Action::Resume => {
+            writer.server_side_apply(target, api::FIELD_MANAGER, json!({}), false).await?;
+        }
+        Action::Yield(until) => {
+            let yielded = json!({ "metadata": { "annotations": { api::YIELDED_UNTIL: until.to_string() } } });
+            writer.server_side_apply(target, api::FIELD_MANAGER, yielded, false).await?;
+        }
+        Action::EndOrder => {
+            writer.server_side_apply(target, api::CLI_FIELD_MANAGER, json!({}), false).await?;
+        }
+        Action::Show(condition) => {
+            let conditions = with_condition(&object.conditions, condition.as_ref(), now);
+            let status = json!({ "status": { "conditions": conditions } });
+            writer.patch_status(target, &object.resource_version, status).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What the keeper declares while it suspends an object.
+fn held(switch: Switch, until: Timestamp) -> Value {
+    let mut annotations = Map::from_iter([(api::HELD_UNTIL.to_owned(), json!(until.to_string()))]);
+    match switch {
+        Switch::Field => json!({ "metadata": { "annotations": annotations }, "spec": { "suspend": true } }),
+        Switch::Annotation(key) => {
+            annotations.insert(key.to_owned(), json!(api::DISABLED));
+            json!({ "metadata": { "annotations": annotations } })
+        }
+    }
+}
+
+/// All conditions, with ours as it should be.
+fn with_condition(conditions: &str, ours: Option<&Condition>, now: Timestamp) -> Vec<Value> {
+    let mut all: Vec<Value> = serde_json::from_str(conditions).unwrap_or_default();
+    let before = all.iter().find(|condition| condition["type"] == api::CONDITION).cloned().unwrap_or_default();
+    all.retain(|condition| condition["type"] != api::CONDITION);
+    all.extend(ours.map(|Condition { status, reason, message }| {
+        let unchanged = before["status"] == status.as_str();
+        let since = before["lastTransitionTime"].as_str().filter(|_| unchanged);
+        let since = since.map_or_else(|| time::format(now), str::to_owned);
+        let kind = api::CONDITION;
+        json!({ "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since })
+    }));
+    all
+}
+
+/// The object after an action.
+#[must_use]
+pub(crate) fn simulate(mut object: FluxObject, action: &Action) -> FluxObject {
+    let ours = || Manager { name: api::FIELD_MANAGER.to_owned(), applies: true };
+    match action {
+        Action::Suspend(until) => {
+            object.suspended = Some(true);
+            object.managers.retain(|manager| manager.name != api::FIELD_MANAGER);
+            object.managers.push(ours());
+            object.held_until = Some(*until);
+        }
+        Action::Resume | Action::Yield(_) => {
+            withdraw(&mut object, api::FIELD_MANAGER);
+            object.held_until = None;
+            object.is_own_yield = false;
+            object.yielded_until = None.into();
+            if let Action::Yield(until) = action {
+                (object.yielded_until, object.is_own_yield) = (Some(*until).into(), true);
+            }
+        }
+        Action::EndOrder => {
+            withdraw(&mut object, api::CLI_FIELD_MANAGER);
+            object.suspended_until = None.into();
+            (object.reason, object.by) = (None, None);
+        }
+        Action::Show(condition) => {
+            let all = with_condition(&object.conditions, condition.as_ref(), Timestamp::UNIX_EPOCH);
+            object.conditions = serde_json::to_string(&all).unwrap_or_default().into();
+            object.condition.clone_from(condition);
+        }
+    }
+    object
+}
+
+/// A field that nobody declares any more is gone.
+fn withdraw(object: &mut FluxObject, manager: &str) {
+    let was_set = object.is_managed_by(manager);
+    object.managers.retain(|known| known.name != manager);
+    if was_set && object.managers.is_empty() {
+        object.suspended = None;
+    }
+}
+
+/// What is written, for people.
+#[must_use]
+pub(crate) fn describe(object: &FluxObject, action: &Action) -> Vec<String> {
+    let field = object.switch.describe();
+    let until = |at: &Timestamp| if *at == FOREVER { "for ever".to_owned() } else { time::format(*at) };
+    vec![match action {
+        Action::Suspend(at) => format!("apply {field} as {}, held-until={}", api::FIELD_MANAGER, until(at)),
+        Action::Resume => format!("withdraw what {} applied", api::FIELD_MANAGER),
+        Action::Yield(at) => format!("withdraw what {} applied, yielded-until={}", api::FIELD_MANAGER, until(at)),
+        Action::EndOrder => format!("withdraw what {} applied", api::CLI_FIELD_MANAGER),
+        Action::Show(Some(condition)) => format!("write the condition Suspended={}", condition.status),
+        Action::Show(None) => "remove the condition Suspended".to_owned(),
+    }]
+}

@@ -1,0 +1,119 @@
+//! Names on the wire.
+
+/// Annotation: the window in which the object is suspended.
+pub const SUSPENDED_DURING: &str = "reconcile.fluxcd.io/suspendedDuring";
+/// The same in the other spelling of the specification; the first wins.
+pub const SUSPEND_DURING: &str = "reconcile.fluxcd.io/suspendDuring";
+/// Annotation of the keeper: the end of the window for which it suspends the object.
+pub const HELD_UNTIL: &str = "caretaker.dev/held-until";
+/// Annotation: somebody resumed the object inside its window, and that is respected until this time.
+pub const YIELDED_UNTIL: &str = "caretaker.dev/yielded-until";
+/// Annotation of `caretaker suspend --until`: when the keeper ends that suspension.
+pub const SUSPENDED_UNTIL: &str = "caretaker.dev/suspended-until";
+/// Annotation: why somebody suspended the object.
+pub const REASON: &str = "caretaker.dev/reason";
+/// Annotation: who suspended the object.
+pub const BY: &str = "caretaker.dev/by";
+
+/// The field manager of the keeper.
+pub const FIELD_MANAGER: &str = "caretaker-windows";
+/// The field manager of the commands.
+pub const CLI_FIELD_MANAGER: &str = "caretaker-cli";
+
+/// The type of the condition that shows a suspension.
+pub const CONDITION: &str = "Suspended";
+
+/// The value that switches a controller off where there is no `spec.suspend`.
+pub const DISABLED: &str = "disabled";
+
+/// How objects of a kind are suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// By the field `spec.suspend`.
+    Field,
+    /// By this annotation with the value [`DISABLED`].
+    Annotation(&'static str),
+}
+
+impl Switch {
+    /// What is written, for people.
+    #[must_use]
+    pub fn describe(self) -> String {
+        match self {
+            Self::Field => "spec.suspend: true".to_owned(),
+            Self::Annotation(key) => format!("annotation {key}: {DISABLED}"),
+        }
+    }
+}
+
+/// A kind that can be suspended.
+#[derive(Debug, Clone, Copy)]
+pub struct FluxKind {
+    /// The API group.
+    pub group: &'static str,
+    /// The kind.
+    pub kind: &'static str,
+    /// Its names in lower case, as people type them: singular, plural, short. Messages use the first.
+    pub aliases: &'static [&'static str],
+    /// How it is suspended.
+    pub switch: Switch,
+    /// Whether its objects have a status.
+    pub has_status: bool,
+}
+
+const fn field(group: &'static str, kind: &'static str, aliases: &'static [&'static str]) -> FluxKind {
+    FluxKind { group, kind, aliases, switch: Switch::Field, has_status: true }
+}
+
+const fn annotation(
+    group: &'static str,
+    kind: &'static str,
+    aliases: &'static [&'static str],
+    key: &'static str,
+) -> FluxKind {
+    FluxKind { group, kind, aliases, switch: Switch::Annotation(key), has_status: true }
+}
+
+const fn without_status(kind: FluxKind) -> FluxKind {
+    FluxKind { has_status: false, ..kind }
+}
+
+const SOURCE: &str = "source.toolkit.fluxcd.io";
+const IMAGE: &str = "image.toolkit.fluxcd.io";
+const NOTIFICATION: &str = "notification.toolkit.fluxcd.io";
+const EXTENSIONS: &str = "source.extensions.fluxcd.io";
+const OPERATOR: &str = "fluxcd.controlplane.io";
+const EXTENSIONS_SWITCH: &str = "source.extensions.fluxcd.io/reconcile";
+const OPERATOR_SWITCH: &str = "fluxcd.controlplane.io/reconcile";
+
+/// Every kind that can be suspended. Versions are those that the API server serves.
+pub static KINDS: [FluxKind; 17] = [
+    field("kustomize.toolkit.fluxcd.io", "Kustomization", &["kustomization", "kustomizations", "ks"]),
+    field("helm.toolkit.fluxcd.io", "HelmRelease", &["helmrelease", "helmreleases", "hr"]),
+    field(SOURCE, "GitRepository", &["gitrepository", "gitrepositories", "gitrepo"]),
+    field(SOURCE, "OCIRepository", &["ocirepository", "ocirepositories", "ocirepo"]),
+    field(SOURCE, "HelmRepository", &["helmrepository", "helmrepositories", "helmrepo"]),
+    field(SOURCE, "HelmChart", &["helmchart", "helmcharts", "hc"]),
+    field(SOURCE, "Bucket", &["bucket", "buckets"]),
+    field(IMAGE, "ImageRepository", &["imagerepository", "imagerepositories", "imgrepo"]),
+    field(IMAGE, "ImagePolicy", &["imagepolicy", "imagepolicies", "imgpol"]),
+    field(IMAGE, "ImageUpdateAutomation", &["imageupdateautomation", "imageupdateautomations", "iua"]),
+    field(NOTIFICATION, "Receiver", &["receiver", "receivers"]),
+    without_status(field(NOTIFICATION, "Alert", &["alert", "alerts"])),
+    without_status(field(NOTIFICATION, "Provider", &["provider", "providers"])),
+    annotation(EXTENSIONS, "ArtifactGenerator", &["artifactgenerator", "artifactgenerators", "ag"], EXTENSIONS_SWITCH),
+    annotation(OPERATOR, "FluxInstance", &["fluxinstance", "fluxinstances"], OPERATOR_SWITCH),
+    annotation(OPERATOR, "ResourceSet", &["resourceset", "resourcesets", "rset"], OPERATOR_SWITCH),
+    annotation(
+        OPERATOR,
+        "ResourceSetInputProvider",
+        &["resourcesetinputprovider", "resourcesetinputproviders", "rsip"],
+        OPERATOR_SWITCH,
+    ),
+];
+
+/// The kind of a group and a name.
+#[must_use]
+pub fn kind(group: &str, kind: &str) -> Option<&'static FluxKind> {
+    KINDS.iter().find(|known| known.group == group && known.kind == kind)
+}

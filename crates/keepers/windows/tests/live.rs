@@ -1,0 +1,194 @@
+//! What the keeper does to Flux's objects on a real API server.
+
+mod flux;
+
+use caretaker_windows::subject::{OnResume, Policy};
+use flux::{Place, condition, is_managed};
+use kube::api::DeleteParams;
+use rstest::rstest;
+use serde_json::json;
+
+const EVENING: &str = "2026-03-01T22:00:00Z";
+const NIGHT: &str = "2026-03-02T00:00:01Z";
+const MORNING: &str = "2026-03-02T05:00:01Z";
+const NEXT_NIGHT: &str = "2026-03-03T00:00:01Z";
+
+#[rstest]
+#[case("Kustomization")]
+#[case("HelmRelease")]
+#[case("GitRepository")]
+#[case("ImagePolicy")]
+#[tokio::test]
+async fn it_is_suspended_inside_its_window_and_only_there(#[case] kind: &str) {
+    let place = Place::new(&format!("inside-{}", kind.to_lowercase())).await;
+    let before = place.create_nightly(kind, "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), EVENING);
+    keeper.ready().await;
+    assert_eq!(place.get(kind, "apps").await["spec"]["suspend"], json!(null), "outside of its window");
+
+    clock.set(flux::at(NIGHT));
+    let held = place.until(kind, "apps", "it to be shown as suspended", |o| condition(o) == Some("True")).await;
+    assert_eq!(held["spec"]["suspend"], true);
+    assert_eq!(held["metadata"]["annotations"]["caretaker.dev/held-until"], "2026-03-02T05:00:00Z");
+
+    clock.set(flux::at(MORNING));
+    let after = place.until(kind, "apps", "its condition to be gone", |o| condition(o).is_none()).await;
+    assert_eq!(after["spec"], json!({ "interval": "1m" }));
+    assert!(!is_managed(&after), "{after}");
+    assert_eq!(after["metadata"]["generation"], json!(before.metadata.generation.unwrap() + 2));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_without_the_field_is_switched_off_by_its_annotation() {
+    let place = Place::new("by-annotation").await;
+    place.create_nightly("ResourceSet", "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+
+    let key = "fluxcd.controlplane.io/reconcile";
+    place.until("ResourceSet", "apps", "it to be off", |o| o["metadata"]["annotations"][key] == "disabled").await;
+
+    clock.set(flux::at(MORNING));
+    let after = place.until("ResourceSet", "apps", "it to be clean", |o| !is_managed(o)).await;
+    assert_eq!(after["metadata"]["annotations"][key], json!(null));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_person_suspended_before_the_window_stays_suspended_after_it() {
+    let place = Place::new("person-first").await;
+    place.create_nightly("Kustomization", "apps").await;
+    place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": true } })).await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "apps", "it to be held as well", is_managed).await;
+
+    clock.set(flux::at(MORNING));
+    let after = place.until("Kustomization", "apps", "our part to be gone", |o| !is_managed(o)).await;
+    assert_eq!(after["spec"]["suspend"], true);
+    keeper.stop().await;
+}
+
+#[rstest]
+#[case::by_removing_the_field("removed", json!(null))]
+#[case::by_setting_it_to_false("false", json!(false))]
+#[tokio::test]
+async fn what_a_person_resumes_inside_the_window_stays_resumed_until_the_next(
+    #[case] name: &str,
+    #[case] value: serde_json::Value,
+) {
+    let place = Place::new(&format!("resumed-{name}")).await;
+    place.create_nightly("Kustomization", "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+
+    place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": value } })).await;
+    let yielded = place
+        .until("Kustomization", "apps", "the keeper to yield", |o| {
+            o["metadata"]["annotations"]["caretaker.dev/yielded-until"] == "2026-03-02T05:00:00Z"
+                && condition(o).is_none()
+        })
+        .await;
+    assert_ne!(yielded["spec"]["suspend"], true);
+
+    clock.set(flux::at(MORNING));
+    place.until("Kustomization", "apps", "the yield to be over", |o| !is_managed(o)).await;
+    clock.set(flux::at(NEXT_NIGHT));
+    place.until("Kustomization", "apps", "it to be suspended again", |o| o["spec"]["suspend"] == true).await;
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn settings_that_enforce_suspend_again_what_a_person_resumed() {
+    let place = Place::new("enforced").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let (keeper, _clock) = place.start(Policy { on_resume: OnResume::Enforce, ..Policy::default() }, NIGHT);
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+
+    let resumed = place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": null } })).await;
+    assert_eq!(resumed.data["spec"]["suspend"], json!(null));
+    place.until("Kustomization", "apps", "it to be suspended again", |o| o["spec"]["suspend"] == true).await;
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn what_git_declares_is_reported_and_not_fought() {
+    let place = Place::new("declared").await;
+    place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await;
+    place.apply_from_git("Kustomization", "other", json!({ "interval": "1m" })).await;
+    let before = place.get("Kustomization", "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "other", "the other one to be suspended", |o| condition(o) == Some("True")).await;
+
+    let entries = keeper.journal.entries();
+    let refused = entries.iter().find(|entry| entry["name"] == "apps").expect("an entry about it");
+    assert_eq!((&refused["rule"], &refused["outcome"]), (&json!("EnforcementConflict"), &json!("refused")));
+    assert!(refused["because"].as_str().unwrap().contains("spec.ignore"), "{refused}");
+    assert_eq!(place.get("Kustomization", "apps").await, before);
+
+    // Git applies again while ours holds, and Git does not name the field: ours stays.
+    let again = place.apply_from_git("Kustomization", "other", json!({ "interval": "2m" })).await;
+    assert_eq!(again.data["spec"], json!({ "interval": "2m", "suspend": true }));
+    clock.set(flux::at(MORNING));
+    let after = place.until("Kustomization", "other", "it to be resumed", |o| !is_managed(o)).await;
+    assert_eq!(after["spec"], json!({ "interval": "2m" }));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_recreated_inside_its_window_is_suspended_at_once() {
+    let place = Place::new("recreated").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "apps", "it to be suspended", |o| o["spec"]["suspend"] == true).await;
+
+    place.api("Kustomization").delete("apps", &DeleteParams::default()).await.unwrap();
+    place.create_nightly("Kustomization", "apps").await;
+    place.until("Kustomization", "apps", "the new one to be suspended", |o| o["spec"]["suspend"] == true).await;
+
+    // One that is gone at the end of its window is not created by its release.
+    place.api("Kustomization").delete("apps", &DeleteParams::default()).await.unwrap();
+    clock.set(flux::at(MORNING));
+    place.create_nightly("Kustomization", "next").await;
+    clock.set(flux::at(NEXT_NIGHT));
+    place.until("Kustomization", "next", "the keeper to have passed the end", |o| o["spec"]["suspend"] == true).await;
+    assert!(place.api("Kustomization").get_opt("apps").await.unwrap().is_none());
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn an_expression_that_cannot_be_read_suspends_nothing_and_says_so() {
+    let place = Place::new("unreadable").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let (keeper, _clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+
+    let annotations = json!({ "metadata": { "annotations": { flux::SUSPENDED_DURING: "* 22-5 * * *" } } });
+    place.merge("Kustomization", "apps", "kubectl-annotate", annotations).await;
+    let after = place.until("Kustomization", "apps", "it to be unknown", |o| condition(o) == Some("Unknown")).await;
+    assert_eq!(after["spec"]["suspend"], json!(null));
+    let message = after["status"]["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with("write 22-23,0-5"), "{message}");
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_condition_of_somebody_else_is_kept() {
+    let place = Place::new("conditions").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "ReconciliationSucceeded", "message": "Applied revision",
+        "lastTransitionTime": "2026-03-01T00:00:00Z", "observedGeneration": 1,
+    });
+    let params = kube::api::PatchParams::default();
+    let status = json!({ "status": { "conditions": [ready] } });
+    let objects = place.api("Kustomization");
+    objects.patch_status("apps", &params, &kube::api::Patch::Merge(status)).await.unwrap();
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+
+    let held = place.until("Kustomization", "apps", "it to be shown", |o| condition(o) == Some("True")).await;
+    assert_eq!(held["status"]["conditions"][0], ready);
+    clock.set(flux::at(MORNING));
+    let after = place.until("Kustomization", "apps", "it to be cleared", |o| condition(o).is_none()).await;
+    assert_eq!(after["status"]["conditions"], json!([ready]));
+    keeper.stop().await;
+}
