@@ -4,6 +4,7 @@ mod activity;
 mod addresses;
 mod common;
 mod namespaces;
+mod windows;
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ pub use common::{
     Selection,
 };
 pub use namespaces::{DefaultsConfig, NamespacesConfig};
+pub use windows::{OnResumeConfig, RuleConfig, WindowsConfig};
 
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +59,8 @@ pub struct KeepersConfig {
     pub namespaces: NamespacesConfig,
     /// Leaked addresses.
     pub addresses: AddressesConfig,
+    /// Flux objects that are suspended by a schedule.
+    pub windows: WindowsConfig,
 }
 
 impl Config {
@@ -85,6 +89,7 @@ impl Config {
             return Err(format!("leaseDuration is {duration}: at least 3s"));
         }
         self.keepers.namespaces.validate()?;
+        self.keepers.windows.validate()?;
         keepers::keepers(self).iter().try_for_each(|keeper| keeper.validate())
     }
 

@@ -12,6 +12,7 @@ mod registry;
 mod tests;
 #[cfg(test)]
 pub(crate) mod toy;
+mod windows;
 
 use std::collections::BTreeSet;
 

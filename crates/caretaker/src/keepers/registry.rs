@@ -7,12 +7,13 @@ use axum::Router;
 use caretaker_addresses::Addresses;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::activity::ActivitySource;
+use caretaker_windows::Windows;
 use kube::Config as KubeConfig;
 
 use super::{DynKeeper, Erased};
 use crate::activity_source::{self, start_activity};
 use crate::cli::RunArgs;
-use crate::config::{Config, FileContents, suggest};
+use crate::config::{Config, FileContents, KeepersConfig, suggest};
 
 /// Every keeper with its settings, in the order in which they are shown.
 #[must_use]
@@ -21,10 +22,11 @@ pub fn keepers(config: &Config) -> Vec<Box<dyn DynKeeper>> {
 }
 
 fn with_activity(config: &Config, activity: Option<ActivitySource>) -> Vec<Box<dyn DynKeeper>> {
-    let (namespaces, addresses) = (&config.keepers.namespaces, &config.keepers.addresses);
+    let KeepersConfig { namespaces, addresses, windows } = &config.keepers;
     vec![
         Erased::boxed(Namespaces::new(namespaces.policy(), activity), namespaces.common()),
         Erased::boxed(Addresses::new(addresses.policy()), addresses.common()),
+        Erased::boxed(Windows::new(windows.policy()), windows.common()),
     ]
 }
 

@@ -112,8 +112,9 @@ pub static KINDS: [FluxKind; 17] = [
     ),
 ];
 
-/// The kind of a group and a name.
+/// The kind of a group and a name. The items of a list in a file may not say their group; no kind of the core group has
+/// one of these names.
 #[must_use]
 pub fn kind(group: &str, kind: &str) -> Option<&'static FluxKind> {
-    KINDS.iter().find(|known| known.group == group && known.kind == kind)
+    KINDS.iter().find(|known| known.kind == kind && (known.group == group || group.is_empty()))
 }

@@ -11,7 +11,7 @@
 //! # Modules
 //!
 //! [`api`] has the names on the wire. [`observe`] turns API objects into [`subject`]s. [`judge`] has the rules. [`act`]
-//! has the actions and their writes. `controller` connects all of that to the engine.
+//! has the actions and their writes, [`warnings`] what people should know beforehand. `controller` connects all of that to the engine.
 //!
 //! # What it never does
 //!
@@ -26,6 +26,7 @@ mod controller;
 pub mod judge;
 pub mod observe;
 pub mod subject;
+pub mod warnings;
 
 use std::sync::Arc;
 

@@ -1,0 +1,157 @@
+//! The section `keepers.windows`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use caretaker_core::SignedDuration;
+use caretaker_core::window::Window;
+use caretaker_windows::api::KINDS;
+use caretaker_windows::subject::{OnResume, Policy, WindowRule};
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+use wildmatch::WildMatch;
+
+use super::common::{CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, OrNone, Selection, duration};
+use super::suggest;
+
+/// Settings of the windows keeper.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct WindowsConfig {
+    /// Whether the keeper runs. If it is not set: only on files with Flux objects.
+    pub enabled: Option<bool>,
+    /// The zone of windows that name none.
+    pub zone: String,
+    /// What happens when somebody resumes an object inside its window.
+    pub on_resume: OnResumeConfig,
+    /// Whether a condition shows that an object is suspended.
+    pub condition: bool,
+    /// Kinds whose controllers honour the annotation themselves.
+    pub native_kinds: Vec<String>,
+    /// Windows for many objects.
+    pub rules: Vec<RuleConfig>,
+    /// Over how long the resumes at one end of a window are spread.
+    #[serde(deserialize_with = "duration")]
+    pub resume_jitter: SignedDuration,
+    /// How many objects are written at a time.
+    pub concurrency: usize,
+    /// Maximum number of API calls per second.
+    pub calls_per_second: OrNone<u32>,
+    /// How often everything is listed again.
+    #[serde(deserialize_with = "duration")]
+    pub resync_interval: SignedDuration,
+}
+
+/// What happens when somebody resumes an object inside its window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnResumeConfig {
+    /// It stays resumed until the next window.
+    #[default]
+    Yield,
+    /// It is suspended again.
+    Enforce,
+}
+
+/// A window for many objects.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct RuleConfig {
+    kinds: Vec<String>,
+    namespaces: Vec<String>,
+    selector: BTreeMap<String, String>,
+    during: String,
+    reason: Option<String>,
+}
+
+impl Default for WindowsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: None,
+            zone: "UTC".to_owned(),
+            on_resume: OnResumeConfig::default(),
+            condition: true,
+            native_kinds: Vec::new(),
+            rules: Vec::new(),
+            resume_jitter: SignedDuration::ZERO,
+            concurrency: DEFAULT_CONCURRENCY,
+            calls_per_second: OrNone(Some(DEFAULT_QPS)),
+            resync_interval: DEFAULT_RESYNC,
+        }
+    }
+}
+
+impl WindowsConfig {
+    /// The settings that every keeper has. A schedule is an order: it has neither pace nor breaker.
+    #[must_use]
+    pub fn common(&self) -> CommonConfig {
+        CommonConfig {
+            selection: match self.enabled {
+                Some(true) => Selection::Always,
+                Some(false) => Selection::Never,
+                None => Selection::FilesWithSubjects,
+            },
+            pace: OrNone::default(),
+            breaker: OrNone::default(),
+            concurrency: self.concurrency,
+            calls_per_second: self.calls_per_second.clone(),
+            resync_interval: self.resync_interval,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let zone = self.time_zone()?;
+        check_kinds("keepers.windows.nativeKinds", &self.native_kinds)?;
+        for (i, rule) in self.rules.iter().enumerate() {
+            let key = format!("keepers.windows.rules[{i}]");
+            check_kinds(&format!("{key}.kinds"), &rule.kinds)?;
+            Window::parse(&rule.during, &zone)
+                .map_err(|error| format!("{key}.during is {:?}: {error}", rule.during))?;
+        }
+        Ok(())
+    }
+
+    fn time_zone(&self) -> Result<TimeZone, String> {
+        TimeZone::get(&self.zone).map_err(|_| {
+            let zone = &self.zone;
+            format!("keepers.windows.zone is {zone:?}: write a name of the IANA database, such as Europe/Paris or UTC")
+        })
+    }
+
+    /// The settings that the rules use.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let zone = self.time_zone().unwrap_or(TimeZone::UTC);
+        // Windows that cannot be read were refused when the settings were.
+        let rule = |rule: &RuleConfig| {
+            Some(WindowRule {
+                kinds: rule.kinds.clone(),
+                namespaces: rule.namespaces.iter().map(|pattern| WildMatch::new(pattern)).collect(),
+                labels: rule.selector.clone(),
+                during: Arc::new(Window::parse(&rule.during, &zone).ok()?),
+                reason: rule.reason.clone(),
+            })
+        };
+        Policy {
+            on_resume: match self.on_resume {
+                OnResumeConfig::Yield => OnResume::Yield,
+                OnResumeConfig::Enforce => OnResume::Enforce,
+            },
+            show_condition: self.condition,
+            native_kinds: self.native_kinds.clone(),
+            rules: self.rules.iter().filter_map(rule).collect(),
+            resume_jitter: self.resume_jitter,
+            zone,
+        }
+    }
+}
+
+fn check_kinds(key: &str, kinds: &[String]) -> Result<(), String> {
+    let known: Vec<&str> = KINDS.iter().map(|kind| kind.kind).collect();
+    match kinds.iter().find(|kind| !known.contains(&kind.as_str())) {
+        Some(unknown) => {
+            Err(format!("{key} has {unknown:?}: not a kind that can be suspended{}", suggest(unknown, &known)))
+        }
+        None => Ok(()),
+    }
+}
