@@ -120,6 +120,8 @@ struct ControlLoop<K: Controller> {
     known_ledger: Option<Ledger>,
     /// What is held back must be judged again.
     rejudge_held: bool,
+    /// A queued batch went back: the next round comes at once.
+    requeued: bool,
     is_leader: bool,
     state_ready: bool,
     /// Rights that are denied; `None` before the first answer.
@@ -156,6 +158,7 @@ impl<K: Controller> ControlLoop<K> {
             ledger: None,
             known_ledger: None,
             rejudge_held: true,
+            requeued: false,
             is_leader: false,
             state_ready: false,
             denied: watch::channel(None).0,
@@ -259,7 +262,8 @@ impl<K: Controller> ControlLoop<K> {
     /// The next retry of something that failed, or the next round of a standby.
     fn next_retry(&self) -> Option<Instant> {
         let resync = self.standby_resync.filter(|_| !self.is_leader && self.state_retry.is_none() && self.is_ready());
-        [self.state_retry, self.journal_retry, resync].into_iter().flatten().min()
+        let requeued = self.requeued.then(Instant::now);
+        [self.state_retry, self.journal_retry, resync, requeued].into_iter().flatten().min()
     }
 
     fn role(&self) -> Role {
@@ -267,10 +271,10 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     fn may_judge(&self) -> bool {
-        self.is_leader && self.state_retry.is_none() && self.is_ready()
+        self.is_leader && self.is_ready()
     }
 
-    /// True if everything is there that every action needs.
+    /// True if everything is there that every action needs; [`is_blocked`](Self::is_blocked) has the rest.
     fn is_ready(&self) -> bool {
         let leadership = self.context.leadership.as_ref();
         let lease_known = leadership.is_none_or(|l| l.observed() && l.last_error().is_none());
@@ -280,15 +284,31 @@ impl<K: Controller> ControlLoop<K> {
         let rights_ready = self.denied.borrow().as_ref().is_some_and(|denied| {
             denied.iter().all(|right| self.enabled.iter().any(|kind| !right.needed_by.contains(kind.name)))
         });
-        lease_known && self.state_ready && sources_ready && rights_ready && self.context.journal.is_flushed()
+        lease_known && sources_ready && rights_ready
     }
 
-    /// True if a source or a right is missing that this kind of action needs.
+    /// The enabled kinds of action for which something is missing.
+    fn blocked_kinds(&self) -> Vec<&'static str> {
+        self.enabled.iter().filter(|kind| self.is_blocked(kind)).map(|kind| kind.name).collect()
+    }
+
+    /// True if a source or a right is missing that this kind of action needs, or if it cannot be recorded. A wake
+    /// waits for nothing that only a deletion needs.
     fn is_blocked(&self, kind: &ActionKind) -> bool {
+        let records = kind.waits_for_records() && !(self.context.journal.is_flushed() && self.state_ready);
+        let uncounted = self.ledger.is_none() && self.needs_ledger(kind);
+        if records || uncounted {
+            return true;
+        }
         let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
         let missing = |source: &Source<K::Cache>| (source.needed_for)(kind) && !feed.status(source.id).is_ready();
         let denied = |denied: &RequiredRight| denied.needed_by.contains(kind.name);
         self.sources.iter().any(missing) || self.denied.borrow().iter().flatten().any(denied)
+    }
+
+    /// True if an action of this kind is counted in the ledger, or must not start while that cannot be read.
+    fn needs_ledger(&self, kind: &ActionKind) -> bool {
+        kind.waits_for_records() || self.context.limits.pace.contains_key(kind.name)
     }
 
     fn follow_leadership(&mut self) {

@@ -116,7 +116,8 @@ fn needs_volume_claims(kind: &ActionKind) -> bool {
     *kind == ANNOUNCE || *kind == DELETE
 }
 
-/// A namespace that is protected must not be changed; a wake does no harm.
+/// A namespace that is protected or excluded must not be changed; a wake does no harm, and needs Namespaces and
+/// workloads alone.
 fn needs_protection(kind: &ActionKind) -> bool {
     *kind != WAKE
 }
@@ -148,7 +149,7 @@ pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
         watch_workload(DAEMON_SETS, super::project_daemon_set),
         watch_workload(CRON_JOBS, super::project_cron_job),
         watch_workload(SCALED_OBJECTS, super::project_scaled_object).optional(),
-        watch(SERVICES, super::project_service).unread_fields(UNREAD),
+        watch(SERVICES, super::project_service).needed_for(needs_protection).unread_fields(UNREAD),
         watch(PERSISTENT_VOLUME_CLAIMS, |_: &MetadataObject| Some(Row::PersistentVolumeClaim))
             .needed_for(needs_volume_claims)
             .unread_fields(UNREAD),
