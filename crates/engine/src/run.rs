@@ -126,6 +126,8 @@ struct ControlLoop<K: Controller> {
     state_ready: bool,
     /// Rights that are denied; `None` before the first answer.
     denied: watch::Sender<Option<Vec<RequiredRight>>>,
+    /// When the leader judges everything again, in case it missed something.
+    judge_all: Instant,
     /// When a standby judges everything; `None` if it never does.
     standby_resync: Option<Instant>,
     /// The state could not be read or written; nothing is judged before this.
@@ -162,6 +164,7 @@ impl<K: Controller> ControlLoop<K> {
             is_leader: false,
             state_ready: false,
             denied: watch::channel(None).0,
+            judge_all: jittered(context.resync_interval),
             standby_resync: round::standby_acts(&*keeper, &context).then(|| jittered(context.resync_interval)),
             state_retry: None,
             journal_retry: None,
@@ -214,7 +217,7 @@ impl<K: Controller> ControlLoop<K> {
             if let Some(of) = self.sources.iter().find(|of| of.id == source.id) {
                 report_source_health(&self.context, of, &feed.status(source.id), self.is_leader);
             }
-            // A new list of the first source marks everything to be judged again, in case a watch missed something.
+            // After a new list of the first source everything is judged again, in case a watch missed something.
             if is_list && self.sources.iter().next().is_some_and(|first| first.id == source.id) {
                 self.planner.mark_all_dirty(&feed.cache);
             }
@@ -259,9 +262,13 @@ impl<K: Controller> ControlLoop<K> {
         if self.may_judge() { self.planner.next_deadline() } else { None }
     }
 
-    /// The next retry of something that failed, or the next round of a standby.
+    /// The next retry of something that failed, or the next round over everything.
     fn next_retry(&self) -> Option<Instant> {
-        let resync = self.standby_resync.filter(|_| !self.is_leader && self.state_retry.is_none() && self.is_ready());
+        let resync = if self.is_leader {
+            Some(self.judge_all).filter(|_| self.is_ready())
+        } else {
+            self.standby_resync.filter(|_| self.state_retry.is_none() && self.is_ready())
+        };
         let requeued = self.requeued.then(Instant::now);
         [self.state_retry, self.journal_retry, resync, requeued].into_iter().flatten().min()
     }

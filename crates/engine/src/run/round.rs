@@ -44,7 +44,15 @@ impl<K: Controller> ControlLoop<K> {
         if self.ledger.is_none() && self.state_retry.is_none() {
             self.read_ledger(&self.context.state.clone()).await;
         }
-        if self.may_judge() { Some(self.round()) } else { None }
+        if !self.may_judge() {
+            return None;
+        }
+        if Instant::now() >= self.judge_all {
+            self.judge_all = jittered(self.context.resync_interval);
+            let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+            self.planner.mark_all_dirty(&feed.cache);
+        }
+        Some(self.round())
     }
 
     /// A round over everything, once a resync interval.

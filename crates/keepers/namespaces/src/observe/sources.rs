@@ -2,7 +2,7 @@
 
 use caretaker_core::{ActionKind, SourceId};
 use caretaker_engine::source::{self, SkippableField};
-use caretaker_engine::{PartialObject, Source};
+use caretaker_engine::{PartialObject, Resync, Source};
 use kube::core::ApiResource;
 
 use super::partial::{ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, WebhookConfigurationObject};
@@ -127,7 +127,18 @@ fn watch<T: PartialObject>(
     id: SourceId,
     project: impl Fn(&T) -> Option<Row> + Send + Sync + 'static,
 ) -> Source<NamespaceCache> {
-    Source::watch(id, resource(id), move |object: T| project(&object))
+    Source::watch(id, resource(id), move |object: T| project(&object)).resync(resync(id))
+}
+
+/// A use is a change of a Namespace, and Namespaces are small: they are listed every interval, so that none is lost.
+/// What is in them may be a hundred times as much; a workload is written on condition of its version, and everything
+/// is read again before a deletion.
+fn resync(id: SourceId) -> Resync {
+    match id {
+        NAMESPACES => Resync::Interval,
+        VALIDATING_WEBHOOKS | MUTATING_WEBHOOKS | API_SERVICES | CUSTOM_RESOURCE_DEFINITIONS => Resync::VersionDrift,
+        _ => Resync::CountDrift,
+    }
 }
 
 /// The same for a kind with a pod template.
