@@ -207,6 +207,32 @@ async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() 
 }
 
 #[tokio::test]
+async fn nothing_is_listed_again_on_a_timer() {
+    let pools = Pools::new().await;
+    let web = pools.pod("web", "10.0.0.1", 1).await;
+    pools.pool("pool", &[record("10.0.0.1", "web", &web)]).await;
+    let (_folder, config) = settings("{keepers: {addresses: {resyncInterval: 1s}}}");
+    let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
+    let leader = as_user(&pools, "leader", &args).await;
+    leader.ready().await;
+    let standby = as_user(&pools, "standby", &args).await;
+    standby.ready().await;
+
+    for user in ["leader", "standby"] {
+        let calls = || pools.cluster.audit().unwrap().of(user);
+        until("several resyncs", TIMEOUT, async || {
+            let (versions, counts) = (calls().lists("spiderippools", 1_000), calls().lists("pods", 1));
+            Ok(if versions >= 4 && counts >= 4 { Ok(()) } else { Err(format!("{versions} {counts}")) })
+        })
+        .await
+        .unwrap();
+        for resource in ["spiderippools", "spiderendpoints", "pods", "statefulsets", "nodes"] {
+            assert_eq!(calls().lists(resource, 500), 1, "{user} {resource}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_new_leader_rebuilds_every_deadline_from_the_objects() {
     let pools = Pools::new().await;
     let web = pools.pod("web", "10.0.0.1", 6).await;

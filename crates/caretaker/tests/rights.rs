@@ -269,6 +269,34 @@ async fn a_missing_verb_is_noticed_and_nothing_starts() {
 }
 
 #[rstest]
+#[case::claims("", "persistentvolumeclaims", "list")]
+#[case::events("events.k8s.io", "events", "create")]
+#[case::services("", "services", "watch")]
+#[tokio::test]
+async fn a_wake_waits_for_no_right_that_it_does_not_need(
+    #[case] group: &str,
+    #[case] resource: &str,
+    #[case] verb: &'static str,
+) {
+    let (cluster, client) = NAMESPACES.installed(Cluster::builder()).await;
+    create_namespace(&client, "shop", 2).await;
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, NAMESPACES.account).await.unwrap();
+    let operator = start_operator(&kubeconfig, &[]).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+    drop(operator);
+    let (mut everywhere, own) = NAMESPACES.allowed(&client).await;
+    assert!(everywhere.remove(&(group.to_owned(), resource.to_owned(), verb.to_owned(), None)));
+    NAMESPACES.allow(&client, &everywhere, &own).await;
+
+    let operator = start_operator(&kubeconfig, &[]).await;
+    let missing = AccessRight::new(verb, group, resource);
+    operator.waits_for(&format!("permissions: not allowed: {missing}")).await;
+    use_namespace(&client, "shop").await;
+
+    wait_for_state(&client, "shop", "normal", 2).await;
+}
+
+#[rstest]
 #[case::of_namespaces(NAMESPACES)]
 #[case::of_addresses(ADDRESSES)]
 #[tokio::test]

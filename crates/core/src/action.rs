@@ -129,6 +129,13 @@ impl ActionKind {
     pub const fn needs(self, permissions: &'static [Permission]) -> Self {
         Self { permissions, ..self }
     }
+
+    /// False for what a user is blocked on and what takes nothing away: it starts even while the journal, Events
+    /// or the state cannot be written.
+    #[must_use]
+    pub const fn waits_for_records(&self) -> bool {
+        self.destructive || !self.priority
+    }
 }
 
 /// The actions of a keeper, written with [`actions!`](crate::actions!). Never implemented by hand.
@@ -189,5 +196,6 @@ mod tests {
         let (take, paint) = (Deed::Take(1).kind(), Deed::Paint.kind());
         assert!(take.destructive && take.confirmed && take.removes_subject && !take.priority);
         assert!(!paint.destructive && !paint.confirmed && !paint.removes_subject && paint.priority);
+        assert!(take.waits_for_records() && !paint.waits_for_records());
     }
 }

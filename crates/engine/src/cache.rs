@@ -17,7 +17,9 @@ pub trait Cache: Default + Send + Sync + 'static {
     /// What is judged.
     type Subject;
 
-    /// Takes in one change of one source. An older version of what is known is ignored.
+    /// Takes in one change of one source. An older version of what is known is ignored, because the answer to a write
+    /// comes before the watch delivers what was before it. But a list is newer than everything that was known when it
+    /// started, whatever the versions say: after a restore of etcd they are lower than before.
     fn update(&mut self, source: &SourceRef, change: Change<Self::Row>);
 
     /// The keys whose subjects may have changed since the last call.
@@ -117,10 +119,8 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
             Change::Init => *list += 1,
             Change::Apply(Observed { id, row: subject }) => {
                 let key = (source, id.namespace.clone(), id.name.clone());
-                if let Some(known) = self.all.get_mut(&key)
-                    && is_newer(&known.id, &id)
-                {
-                    known.list = *list;
+                // What was known before the list started says nothing against it.
+                if self.all.get(&key).is_some_and(|known| known.list == *list && is_newer(&known.id, &id)) {
                     return;
                 }
                 let unchanged = self.all.get(&key).is_some_and(|known| known.subject == subject);

@@ -113,8 +113,8 @@ impl<C: Cache> Discovering<C> {
             discovered.insert(key.clone(), kind.clone());
             // The source is not complete until this kind is.
             self.pending.push_back((kind.clone(), Change::Init));
-            let changes =
-                projection.watch(self.client.clone(), resource.clone(), &Selector::default(), true, self.resync);
+            let resync = (source.resync, self.resync);
+            let changes = projection.watch(self.client.clone(), resource.clone(), &Selector::default(), true, resync);
             let (changes, handle) = abortable(changes.map(move |change| (kind.clone(), change)));
             self.watches.push(changes.boxed());
             self.running.insert(key, (resource, handle));

@@ -56,8 +56,8 @@ impl<C: Cache> CacheFeed<C> {
                 return;
             }
             Change::Delete(id) => _ = self.deleted.remove(&id.uid),
-            // A complete list is newer than every deletion of ours before it.
-            Change::InitDone => self.deleted.retain(|_, of| *of != source.id),
+            // A list is newer than every deletion of ours before it.
+            Change::Init => self.deleted.retain(|_, of| *of != source.id),
             _ => {}
         }
         self.cache.update(source, change);
@@ -147,6 +147,46 @@ mod tests {
         feed.update(&source(), Change::Delete(id("u1")));
         feed.update(&source(), Change::apply(id("u2"), 2));
         assert_eq!(feed.cache.keys().len(), 1, "another object of that name");
+    }
+
+    #[test]
+    fn what_we_deleted_before_a_list_started_and_is_in_it_exists_again() {
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        feed.deleted_by_us(&source(), id("u1"));
+
+        feed.update(&source(), Change::Init);
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        assert_eq!(feed.cache.keys().len(), 1, "etcd was restored");
+        feed.deleted_by_us(&source(), id("u1"));
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        feed.update(&source(), Change::InitDone);
+        assert!(feed.cache.keys().is_empty(), "deleted while the list was under way");
+    }
+
+    #[test]
+    fn after_a_restore_of_etcd_a_list_with_lower_versions_is_taken_in_whole() {
+        let version = |version: &str| ObjectId { resource_version: version.to_owned(), ..id("u1") };
+        let rows = |feed: &CacheFeed<Rows<u8>>| feed.cache.subjects();
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::Init);
+        feed.update(&source(), Change::apply(version("900"), 1));
+        feed.update(&source(), Change::InitDone);
+        feed.update(&source(), Change::apply(version("899"), 2));
+        assert_eq!(rows(&feed), [1], "a late event");
+
+        feed.update(&source(), Change::Init);
+        feed.update(&source(), Change::apply(version("100"), 3));
+        feed.update(&source(), Change::InitDone);
+        assert_eq!(rows(&feed), [3]);
+        feed.update(&source(), Change::apply(version("101"), 4));
+        assert_eq!(rows(&feed), [4], "what comes after it is newer");
+
+        feed.update(&source(), Change::Init);
+        feed.update(&source(), Change::apply(version("103"), 5));
+        feed.update(&source(), Change::apply(version("102"), 6));
+        feed.update(&source(), Change::InitDone);
+        assert_eq!(rows(&feed), [5], "the answer to a write came while the list was under way");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!
 //! | stage | modules | may touch |
 //! |---|---|---|
-//! | sources | [`source`], [`sources`], `projection`, `watch`, `discovery` | the API server, read only |
+//! | sources | [`source`], [`sources`], `projection`, `watch`, `drift`, `discovery` | the API server, read only |
 //! | cache | [`cache`], [`feed`] | memory |
 //! | judge, limit, batch | [`planner`] | memory |
 //! | confirm | [`confirm`] | the API server, read only |
@@ -29,6 +29,7 @@ pub mod confirm;
 pub mod controller;
 pub mod decode;
 mod discovery;
+mod drift;
 pub mod events;
 pub mod feed;
 pub mod health;
@@ -58,7 +59,7 @@ pub use apply::{ActionResult, ApplyError, BatchResult, Confirmed, ConfirmedActio
 pub use cache::{Cache, Rows};
 pub use controller::{Batch, Controller, Leadership, PlannedAction, ReplicaRole, Standby, WriteTarget};
 pub use object::{Meta, Partial, PartialObject};
-pub use source::{Change, ObjectId, Observed, Source, SourceContext, SourceRef};
+pub use source::{Change, ObjectId, Observed, Resync, Source, SourceContext, SourceRef};
 
 /// Everything a keeper runs with.
 #[derive(Clone)]
@@ -89,7 +90,7 @@ pub struct Context {
     pub concurrency: usize,
     /// Nothing is written.
     pub dry_run: bool,
-    /// How often everything is listed and judged again.
+    /// How often everything is judged again, and every source finds out whether its watch has lost something.
     pub resync_interval: Duration,
     /// The field manager of writes; `caretaker-<keeper>` for the operator.
     pub field_manager: String,

@@ -103,15 +103,16 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
             }
         }
     }
-    // An Event that cannot be written holds nothing back; without the ledger and the Lease nothing may start.
+    // One Event that cannot be written holds nothing back. Without the Lease nothing may start; without the right to
+    // write Events or the ledger, only what a user is blocked on.
     for verb in ["create", "patch"] {
-        need(AccessRight::new(verb, "events.k8s.io", "events"), &|_| true);
+        need(AccessRight::new(verb, "events.k8s.io", "events"), &ActionKind::waits_for_records);
     }
     if let Leadership::Lease { .. } = keeper.leadership() {
         for verb in ["get", "list", "watch", "patch"] {
-            need(AccessRight::own(verb, "", "configmaps", Some(state::NAME)), &|_| true);
+            need(AccessRight::own(verb, "", "configmaps", Some(state::NAME)), &ActionKind::waits_for_records);
         }
-        need(AccessRight::own("create", "", "configmaps", None), &|_| true);
+        need(AccessRight::own("create", "", "configmaps", None), &ActionKind::waits_for_records);
         let lease = lease_name(keeper.name());
         for verb in ["get", "update"] {
             need(AccessRight::own(verb, "coordination.k8s.io", "leases", Some(&lease)), &|_| true);

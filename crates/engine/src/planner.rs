@@ -319,6 +319,15 @@ impl<K: Controller> Planner<K> {
         self.dirty.extend(self.locks.release(&target.key));
     }
 
+    /// A queued batch that the ledger has counted does not start after all: its keys are judged again, and what is
+    /// still asked for is not counted twice.
+    pub fn hand_back(&mut self, keeper: &K, batch: &Batch<K>, now: Timestamp) {
+        for planned in &batch.actions {
+            self.retries.entry(planned.key.clone()).or_default().record_admission(keeper, planned, now);
+        }
+        self.requeue(&batch.target);
+    }
+
     /// In a dry run: the batch would have been written, and is not reported again.
     pub fn record_dry_run(&mut self, keeper: &K, batch: &Batch<K>) {
         self.requeue(&batch.target);

@@ -17,11 +17,13 @@ use kube::{Api, Client, Resource};
 
 use crate::decode::{DecodeError, Document};
 use crate::object::{ApiObject, PartialObject};
-use crate::source::{Change, ObjectId, Observed, Selector};
+use crate::source::{Change, ObjectId, Observed, Resync, Selector};
 use crate::watch::{self, Raw};
 
 /// Objects in a page of a list: large enough to be quick, small enough to be held.
 pub(crate) const PAGE: u32 = 500;
+/// Objects in a page of metadata, which is smaller than whole objects.
+pub(crate) const METADATA_PAGE: u32 = 1_000;
 
 /// What a live read found, and the API server's time.
 pub(crate) type ReadChange<R> = (Change<R>, Option<Timestamp>);
@@ -33,15 +35,15 @@ pub(crate) trait Projection<R>: Send + Sync {
     /// From a file, or from the answer to a write.
     fn decode(&self, resource: &ApiResource, object: Document<'_>) -> Result<Change<R>, DecodeError>;
 
-    /// From a watch, which is restarted with a list after an error and after each resync interval. Of an
-    /// optional kind that the cluster does not serve, it delivers an empty list.
+    /// From a watch, which is restarted with a list after an error, and if something was lost. Of an optional kind
+    /// that the cluster does not serve, it delivers an empty list.
     fn watch(
         &self,
         client: Client,
         resource: Arc<ApiResource>,
         selector: &Selector,
         optional: bool,
-        resync: Duration,
+        resync: (Resync, Duration),
     ) -> BoxStream<'static, Change<R>>;
 
     /// From a live read of one object. An object that the API server says does not exist is a
@@ -121,7 +123,7 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
         resource: Arc<ApiResource>,
         selector: &Selector,
         optional: bool,
-        resync: Duration,
+        resync: (Resync, Duration),
     ) -> BoxStream<'static, Change<R>> {
         let project = self.project.clone();
         watch::watch::<T>(client, &resource, selector, optional, resync)

@@ -120,10 +120,14 @@ struct ControlLoop<K: Controller> {
     known_ledger: Option<Ledger>,
     /// What is held back must be judged again.
     rejudge_held: bool,
+    /// A queued batch went back: the next round comes at once.
+    requeued: bool,
     is_leader: bool,
     state_ready: bool,
     /// Rights that are denied; `None` before the first answer.
     denied: watch::Sender<Option<Vec<RequiredRight>>>,
+    /// When the leader judges everything again, in case it missed something.
+    judge_all: Instant,
     /// When a standby judges everything; `None` if it never does.
     standby_resync: Option<Instant>,
     /// The state could not be read or written; nothing is judged before this.
@@ -156,9 +160,11 @@ impl<K: Controller> ControlLoop<K> {
             ledger: None,
             known_ledger: None,
             rejudge_held: true,
+            requeued: false,
             is_leader: false,
             state_ready: false,
             denied: watch::channel(None).0,
+            judge_all: jittered(context.resync_interval),
             standby_resync: round::standby_acts(&*keeper, &context).then(|| jittered(context.resync_interval)),
             state_retry: None,
             journal_retry: None,
@@ -211,7 +217,7 @@ impl<K: Controller> ControlLoop<K> {
             if let Some(of) = self.sources.iter().find(|of| of.id == source.id) {
                 report_source_health(&self.context, of, &feed.status(source.id), self.is_leader);
             }
-            // A new list of the first source marks everything to be judged again, in case a watch missed something.
+            // After a new list of the first source everything is judged again, in case a watch missed something.
             if is_list && self.sources.iter().next().is_some_and(|first| first.id == source.id) {
                 self.planner.mark_all_dirty(&feed.cache);
             }
@@ -257,10 +263,15 @@ impl<K: Controller> ControlLoop<K> {
         if self.may_judge() { self.planner.next_deadline() } else { None }
     }
 
-    /// The next retry of something that failed, or the next round of a standby.
+    /// The next retry of something that failed, or the next round over everything.
     fn next_retry(&self) -> Option<Instant> {
-        let resync = self.standby_resync.filter(|_| !self.is_leader && self.state_retry.is_none() && self.is_ready());
-        [self.state_retry, self.journal_retry, resync].into_iter().flatten().min()
+        let resync = if self.is_leader {
+            Some(self.judge_all).filter(|_| self.is_ready())
+        } else {
+            self.standby_resync.filter(|_| self.state_retry.is_none() && self.is_ready())
+        };
+        let requeued = self.requeued.then(Instant::now);
+        [self.state_retry, self.journal_retry, resync, requeued].into_iter().flatten().min()
     }
 
     fn role(&self) -> ReplicaRole {
@@ -268,10 +279,10 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     fn may_judge(&self) -> bool {
-        self.is_leader && self.state_retry.is_none() && self.is_ready()
+        self.is_leader && self.is_ready()
     }
 
-    /// True if everything is there that every action needs.
+    /// True if everything is there that every action needs; [`is_blocked`](Self::is_blocked) has the rest.
     fn is_ready(&self) -> bool {
         let leadership = self.context.leadership.as_ref();
         let lease_known = leadership.is_none_or(|l| l.observed() && l.last_error().is_none());
@@ -281,15 +292,31 @@ impl<K: Controller> ControlLoop<K> {
         let rights_ready = self.denied.borrow().as_ref().is_some_and(|denied| {
             denied.iter().all(|right| self.enabled.iter().any(|kind| !right.needed_by.contains(kind.name)))
         });
-        lease_known && self.state_ready && sources_ready && rights_ready && self.context.journal.is_flushed()
+        lease_known && sources_ready && rights_ready
     }
 
-    /// True if a source or a right is missing that this kind of action needs.
+    /// The enabled kinds of action for which something is missing.
+    fn blocked_kinds(&self) -> Vec<&'static str> {
+        self.enabled.iter().filter(|kind| self.is_blocked(kind)).map(|kind| kind.name).collect()
+    }
+
+    /// True if a source or a right is missing that this kind of action needs, or if it cannot be recorded. A wake
+    /// waits for nothing that only a deletion needs.
     fn is_blocked(&self, kind: &ActionKind) -> bool {
+        let records = kind.waits_for_records() && !(self.context.journal.is_flushed() && self.state_ready);
+        let uncounted = self.ledger.is_none() && self.needs_ledger(kind);
+        if records || uncounted {
+            return true;
+        }
         let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
         let missing = |source: &Source<K::Cache>| (source.needed_for)(kind) && !feed.status(source.id).is_ready();
         let denied = |denied: &RequiredRight| denied.needed_by.contains(kind.name);
         self.sources.iter().any(missing) || self.denied.borrow().iter().flatten().any(denied)
+    }
+
+    /// True if an action of this kind is counted in the ledger, or must not start while that cannot be read.
+    fn needs_ledger(&self, kind: &ActionKind) -> bool {
+        kind.waits_for_records() || self.context.limits.pace.contains_key(kind.name)
     }
 
     fn follow_leadership(&mut self) {

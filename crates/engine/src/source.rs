@@ -91,6 +91,21 @@ pub struct Selector {
     pub fields: Option<String>,
 }
 
+/// How a source finds out every resync interval whether its watch has lost something. After an error of the watch
+/// everything is listed again in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Resync {
+    /// Everything is listed again: for few and small objects.
+    #[default]
+    Interval,
+    /// The versions of all objects are compared, which takes a list of their metadata; everything is listed again if
+    /// they differ twice: for few and large objects.
+    VersionDrift,
+    /// The number of objects is compared, which takes one object; everything is listed again if it differs twice: for
+    /// many objects. A change that is lost is not found by it; what a keeper does is confirmed by a live read anyway.
+    CountDrift,
+}
+
 /// A key of an object that no projection reads, with its colon, and its depth: `(0, "status:")`, or
 /// below `spec`, two for each level, `(6, "containers:")`.
 pub type SkippableField = (usize, &'static str);
@@ -143,12 +158,14 @@ pub struct Source<C: Cache> {
     pub needed_for: fn(&ActionKind) -> bool,
     /// Fields that its projection never reads, so that large manifests are cut before they are parsed.
     pub unread_fields: &'static [SkippableField],
+    /// How it finds what its watch has lost. A stream of another system does that itself.
+    pub resync: Resync,
     pub(crate) origin: Origin<C>,
 }
 
 impl<C: Cache> Source<C> {
     fn new(id: SourceId, origin: Origin<C>) -> Self {
-        Self { id, needed_for: |_| true, unread_fields: &[], origin }
+        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, origin }
     }
 
     /// Watches one kind. The projection returns `None` for an object that does not matter.
@@ -209,6 +226,13 @@ impl<C: Cache> Source<C> {
     #[must_use]
     pub fn unread_fields(mut self, fields: &'static [SkippableField]) -> Self {
         self.unread_fields = fields;
+        self
+    }
+
+    /// How it finds what its watch has lost.
+    #[must_use]
+    pub fn resync(mut self, resync: Resync) -> Self {
+        self.resync = resync;
         self
     }
 

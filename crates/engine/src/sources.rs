@@ -226,16 +226,17 @@ impl<C: Cache> Sources<C> {
         context: &SourceContext<C>,
     ) -> (BoxStream<'static, Delivered<C>>, BoxStream<'static, Delivered<C>>) {
         let (mut kinds, mut streams) = (SelectAll::new(), SelectAll::new());
-        let (client, resync) = (context.context.reader.clone(), context.context.resync_interval);
+        let (client, interval) = (context.context.reader.clone(), context.context.resync_interval);
         for (index, source) in self.all.iter().enumerate() {
             match &source.origin {
                 Origin::Watch { resource, optional, selector, projection } => {
                     let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
+                    let resync = (source.resync, interval);
                     let changes = projection.watch(client.clone(), resource.clone(), selector, *optional, resync);
                     kinds.push(changes.map(move |change| (itself.clone(), change)).boxed());
                 }
                 Origin::Discover { .. } => {
-                    kinds.push(discovery::follow(self.clone(), index, client.clone(), resync).boxed());
+                    kinds.push(discovery::follow(self.clone(), index, client.clone(), interval).boxed());
                 }
                 Origin::Stream { start, .. } => {
                     let itself = SourceRef { id: source.id, resource: None };

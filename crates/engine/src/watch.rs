@@ -1,24 +1,31 @@
-//! A list, then a watch, and the list again.
+//! A list, then a watch, and the list again where it is needed.
 //!
-//! kube's watcher resumes a watch that ends. Here a watch that fails is restarted with a list, and so is
-//! one that has lasted for the resync interval: whatever was lost on the way is found then. That list
-//! comes the same way as every other change, so that there is one path and no second truth.
+//! kube's watcher resumes a watch that ends. Here a watch that fails is restarted with a list. Every resync interval
+//! it is found out whether something was lost on the way: few and small objects are simply listed again; otherwise
+//! the API server is asked for their number or their versions, and they are listed again only if that differs twice
+//! from what the watch has delivered. A list comes the same way as every other change, so that there is one path and
+//! no second truth.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use kube::api::ListParams;
 use kube::core::ApiResource;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Resource};
 use tokio::time::Instant;
 
+use crate::drift::{Drift, Due, Inventory, Objects, object_key, version};
 use crate::object::{ApiObject, PartialObject};
-use crate::projection::{PAGE, api};
-use crate::source::Selector;
+use crate::projection::{METADATA_PAGE, PAGE, api};
+use crate::source::{Resync, Selector};
 
 /// How long an API is left alone that the cluster does not serve.
 const NOT_SERVED_PAUSE: Duration = Duration::from_mins(1);
+/// How long the API server may take to say how many objects there are. The watch waits meanwhile.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a watch delivers, before it is projected.
 pub(crate) enum Raw<T> {
@@ -29,28 +36,29 @@ pub(crate) enum Raw<T> {
     Error(String),
 }
 
-/// Lists and watches the objects of a kind, and lists them again every `resync` or so.
+/// Lists and watches the objects of a kind, and finds out every `interval` or so whether something was lost.
 pub(crate) fn watch<T: PartialObject>(
     client: Client,
     resource: &ApiResource,
     selector: &Selector,
     optional: bool,
-    resync: Duration,
+    (resync, interval): (Resync, Duration),
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let mut config = watcher::Config::default().page_size(PAGE);
     config.field_selector.clone_from(&selector.fields);
-    follow(api(client, resource, None), config, resource, optional, resync)
+    follow(api(client, resource, None), config, resource, optional, Drift::new(resync, interval))
 }
 
-/// The same for one object of a namespace.
+/// The same for one object of a namespace, which is read again every interval.
 pub(crate) fn watch_one<T: PartialObject>(
     client: Client,
     resource: &ApiResource,
     (namespace, name): (&str, &str),
-    resync: Duration,
+    interval: Duration,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    follow(api(client, resource, Some(namespace)), config, resource, false, resync)
+    let drift = Drift::new(Resync::Interval, interval);
+    follow(api(client, resource, Some(namespace)), config, resource, false, drift)
 }
 
 fn follow<T: PartialObject>(
@@ -58,11 +66,11 @@ fn follow<T: PartialObject>(
     config: watcher::Config,
     resource: &ApiResource,
     optional: bool,
-    resync: Duration,
+    drift: Drift,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let stream = watcher(api.clone(), config.clone()).boxed();
     let (path, backoff) = (ApiObject::<T>::url_path(resource, None), DefaultBackoff::default());
-    let watching = Watching { api, config, path, optional, stream, resync, until: None, pause: None, backoff };
+    let watching = Watching { api, config, path, optional, stream, drift, pause: None, backoff };
     futures::stream::unfold(watching, |mut watching| async {
         let raw = watching.next().await;
         Some((raw, watching))
@@ -77,9 +85,7 @@ struct Watching<T: PartialObject> {
     path: String,
     optional: bool,
     stream: Events<T>,
-    resync: Duration,
-    /// When to list again; `None` while a list is under way.
-    until: Option<Instant>,
+    drift: Drift,
     pause: Option<Duration>,
     backoff: DefaultBackoff,
 }
@@ -97,17 +103,40 @@ impl<T: PartialObject> Watching<T> {
         }
         loop {
             let event = tokio::select! {
+                // What has arrived counts before anything is compared with it.
+                biased;
                 event = self.stream.next() => event,
-                () = crate::clock::sleep_until(self.until) => None,
+                () = crate::clock::sleep_until(self.drift.next()) => {
+                    if self.drift.due() == Due::List {
+                        self.restart();
+                    } else if let Some(why) = self.find_loss().await {
+                        self.list_again(&why);
+                    }
+                    continue;
+                }
             };
             match event {
-                Some(Ok(Event::Init)) => return Raw::Init,
-                Some(Ok(Event::InitApply(found) | Event::Apply(found))) => return Raw::Apply(found.object),
+                Some(Ok(Event::Init)) => {
+                    self.drift.list_started();
+                    return Raw::Init;
+                }
+                Some(Ok(Event::InitApply(found))) => return self.applied(found.object),
+                Some(Ok(Event::Apply(found))) => {
+                    if !self.precedes_a_list(&found.object) {
+                        return self.applied(found.object);
+                    }
+                }
                 Some(Ok(Event::InitDone)) => {
-                    self.until = Some(jittered(self.resync));
+                    self.drift.list_done();
                     return Raw::InitDone;
                 }
-                Some(Ok(Event::Delete(found))) => return Raw::Delete(found.object),
+                Some(Ok(Event::Delete(found))) => {
+                    if !self.precedes_a_list(&found.object) {
+                        let meta = found.object.metadata();
+                        self.drift.deleted(&meta.uid, &meta.resource_version);
+                        return Raw::Delete(found.object);
+                    }
+                }
                 Some(Err(error)) if self.optional && is_not_served(&error) => {
                     self.pause = Some(NOT_SERVED_PAUSE);
                     return Raw::InitDone;
@@ -121,13 +150,80 @@ impl<T: PartialObject> Watching<T> {
         }
     }
 
+    fn applied(&mut self, object: T) -> Raw<T> {
+        let meta = object.metadata();
+        self.drift.applied(&meta.uid, &meta.resource_version);
+        Raw::Apply(object)
+    }
+
+    /// True if a list was started instead of taking in this change, because a loss was found before it.
+    fn precedes_a_list(&mut self, object: &T) -> bool {
+        if !self.drift.is_answer_older_than(&object.metadata().resource_version) {
+            return false;
+        }
+        let Some(why) = self.drift.compare() else { return false };
+        self.list_again(&why);
+        true
+    }
+
+    /// Asks how many objects there are, or compares the answer: returns why everything must be listed again, if it
+    /// must.
+    async fn find_loss(&mut self) -> Option<String> {
+        if self.drift.due() == Due::Compare {
+            return self.drift.compare();
+        }
+        let asking = ask(&self.api, self.drift.resync(), self.config.field_selector.clone());
+        if let Ok(Ok(answer)) = tokio::time::timeout(ASK_TIMEOUT, asking).await {
+            return self.drift.answered(answer);
+        }
+        self.drift.unanswered();
+        None
+    }
+
+    fn list_again(&mut self, why: &str) {
+        tracing::warn!("{}: {why}; everything is listed again", self.path);
+        self.restart();
+    }
+
     fn restart(&mut self) {
         self.stream = watcher(self.api.clone(), self.config.clone()).boxed();
-        self.until = None;
+        self.drift.list_started();
     }
 }
 
 /// The answer of a cluster that does not serve this API.
 fn is_not_served(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(error) if crate::projection::is_not_served(error))
+}
+
+/// Asks the API server for the number or the versions of all objects. With a selector it does not say how many
+/// there are; then the metadata of all of them is listed.
+async fn ask<T: PartialObject>(
+    api: &Api<ApiObject<T>>,
+    resync: Resync,
+    fields: Option<String>,
+) -> Result<Inventory, kube::Error> {
+    let by_count = resync == Resync::CountDrift;
+    let is_told = by_count && fields.is_none();
+    let mut params = ListParams::default().limit(if is_told { 1 } else { METADATA_PAGE });
+    params.field_selector = fields;
+    let (mut at, mut versions) = (None, HashMap::new());
+    loop {
+        let page = api.list_metadata(&params).await?;
+        let at = *at.get_or_insert_with(|| version(page.metadata.resource_version.as_deref().unwrap_or_default()));
+        versions.extend(page.items.iter().map(|found| {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            (object_key(&text(&found.metadata.uid)), version(&text(&found.metadata.resource_version)))
+        }));
+        if is_told && let Some(remaining) = page.metadata.remaining_item_count {
+            let count = versions.len() + usize::try_from(remaining).unwrap_or(0);
+            return Ok(Inventory { version: at, objects: Objects::Count(count) });
+        }
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            let objects = if by_count { Objects::Count(versions.len()) } else { Objects::Versions(versions) };
+            return Ok(Inventory { version: at, objects });
+        }
+        params.limit = Some(METADATA_PAGE);
+    }
 }

@@ -187,6 +187,22 @@ fn a_batch_that_did_not_start_leaves_no_rest() {
 }
 
 #[test]
+fn what_was_counted_and_did_not_start_is_not_counted_twice() {
+    let mut script = Script::new(ALL, 10);
+    script.limits = breaker();
+    script.deliver("box", &[("ball", "1"), ("bear", "1"), ("kite", "stays"), ("doll", "stays"), ("drum", "stays")]);
+    let round = script.round(at(5));
+    let counted = |script: &Script| script.ledger.recent_destructive.iter().map(|batch| batch.count).sum::<usize>();
+    assert_eq!(counted(&script), 2);
+
+    script.planner.hand_back(&script.keeper, &round.batches[0], at(5));
+    let round = script.round(at(6));
+
+    assert_eq!(names(&round.batches), [one("box", &["ball", "bear"])]);
+    assert_eq!((counted(&script), round.opens), (2, None), "twice two would be more than the breaker allows");
+}
+
+#[test]
 fn half_of_one_group_opens_the_breaker_however_many_there_are_elsewhere() {
     let mut script = Script::new(ALL, 0);
     script.limits = breaker();

@@ -26,6 +26,8 @@ pub struct AuditedCall {
     pub verb: String,
     /// The plural name, with `/subresource` if there is one; the URL path if the call is not for a resource.
     pub resource: String,
+    /// The query of the URL: `limit=500`; empty if there is none.
+    pub query: String,
     /// The object's namespace; empty if there is none.
     pub namespace: String,
     /// The object's name; empty if there is none, or until a later entry names a created object.
@@ -106,6 +108,17 @@ impl AuditLog {
     #[must_use]
     pub fn count(&self, verb: &str, resource: &str) -> usize {
         self.calls.iter().filter(|c| c.verb == verb && c.resource == resource).count()
+    }
+
+    /// Returns the number of lists of this resource with this limit, by their first pages.
+    #[must_use]
+    pub fn lists(&self, resource: &str, limit: u32) -> usize {
+        let wanted = format!("limit={limit}");
+        let is_first = |c: &&AuditedCall| {
+            let mut parts = c.query.split('&');
+            parts.any(|part| part == wanted) && !c.query.contains("continue=")
+        };
+        self.calls.iter().filter(|c| c.verb == "list" && c.resource == resource).filter(is_first).count()
     }
 
     /// Returns the number of calls other than get, list and watch.
@@ -192,6 +205,7 @@ impl From<Entry> for AuditedCall {
             agent: entry.user_agent,
             verb: entry.verb,
             resource,
+            query: entry.request_uri.split_once('?').map_or("", |(_, query)| query).to_owned(),
             namespace: object.namespace,
             name: object.name,
             code: entry.response_status.and_then(|s| s.code),

@@ -102,6 +102,15 @@ impl<K: Controller> RetryState<K> {
         self.attempts.insert(key, Attempt::next(keeper, before.as_ref(), planned, done, now));
     }
 
+    /// An action was admitted and did not start: as long as that counts, it is not admitted twice.
+    pub(super) fn record_admission(&mut self, keeper: &K, planned: &PlannedAction<K>, now: Timestamp) {
+        let key = subject_key(keeper, planned);
+        let known = self.attempts.get(&key).is_some_and(|attempt| !attempt.done && attempt.is_of(keeper, planned));
+        if !known {
+            self.attempts.insert(key, Attempt::admitted(keeper, planned, now));
+        }
+    }
+
     /// A dry run reported an action.
     pub(super) fn record_dry_run(&mut self, keeper: &K, planned: &PlannedAction<K>) {
         let uid = keeper.subject_ref(&planned.subject).uid.to_owned();
@@ -125,6 +134,14 @@ struct Attempt<K: Controller> {
 }
 
 impl<K: Controller> Attempt<K> {
+    /// An action that was admitted and not tried yet.
+    fn admitted(keeper: &K, planned: &PlannedAction<K>, now: Timestamp) -> Self {
+        let uid = keeper.subject_ref(&planned.subject).uid.to_owned();
+        let (rule, action) = (planned.verdict.rule, planned.action.clone());
+        let guarded = planned.verdict.next.is_guarded();
+        Self { uid, rule, action, guarded, admitted: now, count: 0, not_before: now, done: false }
+    }
+
     /// True if the same is asked for again. What failed may be asked for by another rule: a sleep that was
     /// interrupted is finished by a rule of its own.
     fn is_of(&self, keeper: &K, planned: &PlannedAction<K>) -> bool {

@@ -28,7 +28,7 @@ enum Gate {
     Proceed,
     /// Keep it queued: a source that it needs is not proven current beyond its deadline.
     Hold,
-    /// Judge again: a subject of it changed, or the breaker opened.
+    /// Judge again: a subject of it changed, the breaker opened, or something is missing now that it needs.
     Rejudge,
 }
 
@@ -39,14 +39,18 @@ impl<K: Controller> ControlLoop<K> {
         let mut held = Vec::new();
         let mut startable = None;
         let ready = !self.queue.is_empty() && self.is_ready();
+        let blocked = if ready { self.blocked_kinds() } else { Vec::new() };
         while ready && let Some(batch) = self.queue.pop_front() {
-            match self.gate(&batch) {
+            match self.gate(&batch, &blocked) {
                 Gate::Proceed => {
                     startable = Some(batch);
                     break;
                 }
                 Gate::Hold => held.push(batch),
-                Gate::Rejudge => self.planner.requeue(&batch.target),
+                Gate::Rejudge => {
+                    self.planner.hand_back(&self.keeper, &batch, self.context.clock.now());
+                    self.requeued = true;
+                }
             }
         }
         for batch in held.into_iter().rev() {
@@ -55,7 +59,10 @@ impl<K: Controller> ControlLoop<K> {
         startable
     }
 
-    fn gate(&self, batch: &Batch<K>) -> Gate {
+    fn gate(&self, batch: &Batch<K>, blocked: &[&str]) -> Gate {
+        if batch.actions.iter().any(|planned| blocked.contains(&planned.action.name())) {
+            return Gate::Rejudge;
+        }
         let is_guarded = |planned: &&PlannedAction<K>| planned.verdict.next.is_guarded();
         let mut guarded = batch.actions.iter().filter(is_guarded).peekable();
         if guarded.peek().is_none() {

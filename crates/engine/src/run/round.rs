@@ -21,7 +21,9 @@ const STATE_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Round<K: Controller> {
     pub(super) now: Timestamp,
     pub(super) world: K::World,
+    /// Empty while the state cannot be read: then only what needs no ledger is admitted.
     pub(super) ledger: Versioned<Ledger>,
+    ledger_known: bool,
     rejudge_held: bool,
 }
 
@@ -34,17 +36,23 @@ pub(super) fn standby_acts<K: Controller>(keeper: &K, context: &Context) -> bool
 impl<K: Controller> ControlLoop<K> {
     /// The time, the world and the ledger of the next round; `None` if none may be made now.
     pub(super) async fn begin_round(&mut self) -> Option<Round<K>> {
+        self.requeued = false;
         if self.is_leader { self.begin_leader_round().await } else { self.begin_standby_round().await }
     }
 
     async fn begin_leader_round(&mut self) -> Option<Round<K>> {
-        if self.state_retry.is_some() {
+        if self.ledger.is_none() && self.state_retry.is_none() {
+            self.read_ledger(&self.context.state.clone()).await;
+        }
+        if !self.may_judge() {
             return None;
         }
-        if self.ledger.is_none() && !self.read_ledger(&self.context.state.clone()).await {
-            return None;
+        if Instant::now() >= self.judge_all {
+            self.judge_all = jittered(self.context.resync_interval);
+            let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
+            self.planner.mark_all_dirty(&feed.cache);
         }
-        if self.may_judge() { self.round() } else { None }
+        Some(self.round())
     }
 
     /// A round over everything, once a resync interval.
@@ -68,13 +76,14 @@ impl<K: Controller> ControlLoop<K> {
         let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
         self.planner.mark_all_dirty(&feed.cache);
         drop(feed);
-        self.round()
+        Some(self.round())
     }
 
-    fn round(&mut self) -> Option<Round<K>> {
-        let (now, ledger) = (self.context.clock.now(), self.ledger.clone()?);
+    fn round(&mut self) -> Round<K> {
+        let now = self.context.clock.now();
+        let (ledger_known, ledger) = (self.ledger.is_some(), self.ledger.clone().unwrap_or_default());
         let rejudge_held = std::mem::take(&mut self.rejudge_held);
-        Some(Round { now, world: self.world(now), ledger, rejudge_held })
+        Round { now, world: self.world(now), ledger, ledger_known, rejudge_held }
     }
 
     pub(super) fn world(&self, now: Timestamp) -> K::World {
@@ -84,14 +93,13 @@ impl<K: Controller> ControlLoop<K> {
 
     pub(super) fn judge(&mut self, round: &Round<K>) -> Judged<K> {
         let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
-        let Round { now, world, ledger, rejudge_held } = round;
+        let Round { now, world, ledger, rejudge_held, .. } = round;
         let limits = &self.context.limits;
         self.planner.judge(&self.keeper, &mut feed.cache, world, limits, &ledger.value, *rejudge_held, *now)
     }
 
     pub(super) fn limit(&mut self, judged: Judged<K>, round: &mut Round<K>) -> Admitted<K> {
-        let blocked: Vec<&'static str> =
-            self.enabled.iter().filter(|kind| self.is_blocked(kind)).map(|kind| kind.name).collect();
+        let blocked = self.blocked_kinds();
         let is_blocked = |kind: &caretaker_core::ActionKind| blocked.contains(&kind.name);
         let (limits, ledger) = (&self.context.limits, &mut round.ledger.value);
         self.planner.limit(&self.keeper, judged, is_blocked, limits, ledger, round.now)
@@ -104,16 +112,20 @@ impl<K: Controller> ControlLoop<K> {
 
     /// Persists the ledger, then queues the batches. Nothing of them may start if that fails.
     pub(super) async fn persist_and_queue(&mut self, batches: Vec<Batch<K>>, round: Round<K>) {
-        let Round { mut ledger, .. } = round;
+        let Round { mut ledger, ledger_known, .. } = round;
         if self.context.dry_run {
             // Nobody can reset a breaker that a dry run opened, so it is not kept open.
             ledger.value.open = None;
-            self.ledger = Some(ledger);
+            self.ledger = ledger_known.then_some(ledger);
             for batch in &batches {
                 batch.actions.iter().for_each(|planned| self.record_dry_run(planned));
                 self.planner.record_dry_run(&self.keeper, batch);
             }
             return self.report_verdict_counts();
+        }
+        if !ledger_known {
+            // Nothing of this is counted.
+            return self.queue(batches);
         }
         let changed = self.ledger.as_ref().is_none_or(|known| known.value != ledger.value);
         let state = self.state_store();
@@ -127,6 +139,10 @@ impl<K: Controller> ControlLoop<K> {
         }
         self.known_ledger = Some(ledger.value.clone());
         self.ledger = Some(ledger);
+        self.queue(batches);
+    }
+
+    fn queue(&mut self, batches: Vec<Batch<K>>) {
         for batch in batches {
             if batch.actions.iter().any(|planned| planned.action.kind().priority) {
                 self.queue.push_front(batch);
@@ -146,7 +162,7 @@ impl<K: Controller> ControlLoop<K> {
         }
     }
 
-    /// Reads the ledger; false if that failed.
+    /// Reads the ledger; false if that failed, and then it is read again after a while.
     async fn read_ledger(&mut self, state: &StateStore) -> bool {
         match state.read::<Ledger>(self.keeper.name()).await {
             Ok(ledger) => {

@@ -18,7 +18,7 @@ use caretaker_engine::source::resource;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
     BatchResult, Cache, Change, Confirmed, Controller, Leadership, Meta, ObjectId, Observed, PartialObject,
-    ReplicaRole, Source, SourceRef, Standby, WriteTarget,
+    ReplicaRole, Resync, Source, SourceRef, Standby, WriteTarget,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -31,11 +31,22 @@ pub struct Toys {
     pub judged: AtomicUsize,
     /// What it reads beside boxes.
     pub more: fn() -> Vec<Source<Shelf>>,
+    /// How a box is found that the watch has lost.
+    pub resync: Resync,
+    /// Selects boxes on the server.
+    pub fields: Option<&'static str>,
 }
 
 impl Toys {
     pub fn new(max_batch: usize, min_interval: u64) -> Self {
-        Self { max_batch, min_interval: Duration::from_secs(min_interval), judged: AtomicUsize::new(0), more: Vec::new }
+        Self {
+            max_batch,
+            min_interval: Duration::from_secs(min_interval),
+            judged: AtomicUsize::new(0),
+            more: Vec::new,
+            resync: Resync::Interval,
+            fields: None,
+        }
     }
 }
 
@@ -246,6 +257,8 @@ impl Controller for Toys {
 
     fn sources(&self) -> Vec<Source<Shelf>> {
         let boxes = Source::watch(BOXES, resource("", "v1", "ConfigMap", "configmaps"), Inside::project);
+        let boxes = boxes.resync(self.resync);
+        let boxes = if let Some(fields) = self.fields { boxes.fields(fields) } else { boxes };
         std::iter::once(boxes).chain((self.more)()).collect()
     }
 

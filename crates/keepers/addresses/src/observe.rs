@@ -6,7 +6,7 @@
 mod cache;
 mod objects;
 
-use caretaker_engine::{Partial, Source};
+use caretaker_engine::{Partial, Resync, Source};
 
 use crate::api::{Allocated, Kind, Ranges, Records};
 use crate::subject::{EndpointState, PodState};
@@ -98,5 +98,11 @@ pub(crate) fn sources() -> Vec<Source<AddressCache>> {
             Kind::Node => Source::watch(id, resource, objects::project_node),
         }
     };
-    Kind::ALL.into_iter().map(source).collect()
+    Kind::ALL.into_iter().map(|kind| source(kind).resync(resync(kind))).collect()
+}
+
+/// Pools are few and large: a record that a watch has lost is found by the version of its pool. Of everything else
+/// there may be hundreds of thousands, and every write is confirmed by a live read.
+fn resync(kind: Kind) -> Resync {
+    if kind == Kind::Pool { Resync::VersionDrift } else { Resync::CountDrift }
 }

@@ -220,6 +220,38 @@ fn an_older_version_does_not_replace_what_was_written() {
 }
 
 #[test]
+fn after_a_restore_of_etcd_a_list_with_lower_versions_is_taken_in_whole() {
+    let key = address("pool", "10.0.0.1");
+    let running = pod("shop/web", &uid(1), &["10.0.0.1"]);
+    let finished = running.clone().finished("Succeeded", Some(at(-3600)));
+    let version = |version: &str, object: Value| object.with("/metadata/resourceVersion", json!(version));
+    let cluster = |objects: [Value; 2]| objects.map(|object| (name(&object), object)).into_iter().collect::<Cluster>();
+    let mut cache = AddressCache::default();
+    let before = cluster([version("900", pool("pool", &[])), version("901", running)]);
+    Kind::ALL.into_iter().for_each(|kind| list(&mut cache, &before, kind));
+    assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
+
+    let held = pool("pool", &[("10.0.0.1", "shop/web", &uid(1))]);
+    let restored = cluster([version("100", held), version("101", finished)]);
+    Kind::ALL.into_iter().for_each(|kind| list(&mut cache, &restored, kind));
+
+    assert_eq!(rule(&cache, &key), "PodFinished");
+}
+
+#[test]
+fn a_pool_that_was_deleted_and_is_in_a_later_list_exists_again() {
+    let at = |version: &str| pool("pool", &[]).with("/metadata/resourceVersion", json!(version));
+    let mut cache = watched(&[at("900")]);
+    delete(&mut cache, &at("901"));
+    apply(&mut cache, &[at("900")]);
+    assert!(cache.keys().is_empty(), "the answer to a write arrives after the deletion");
+
+    list(&mut cache, &[(name(&at("100")), at("100"))].into(), Kind::Pool);
+
+    assert_eq!(cache.keys(), [Key::Pool("pool".into())], "etcd was restored");
+}
+
+#[test]
 fn deleted_objects_leave_nothing_behind() {
     let (pool, pods) = many(50);
     let mut cache = cache_of(&[vec![pool.clone()], pods.clone()].concat());

@@ -232,6 +232,36 @@ fn an_older_version_of_an_object_is_ignored() {
 }
 
 #[test]
+fn after_a_restore_of_etcd_a_list_with_lower_versions_is_taken_in_whole() {
+    let mut seen = Objects::default();
+    seen.list("Namespace", [object("Namespace", 0, 0, 4, 900)].iter());
+    seen.list("Deployment", [object("Deployment", 0, 0, 4, 901)].iter());
+
+    seen.list("Namespace", [object("Namespace", 0, 0, 0, 100)].iter());
+    seen.list("Deployment", [object("Deployment", 0, 0, 5, 101)].iter());
+
+    let subject = &seen.cache().subjects_for(&"home-0".to_owned())[0];
+    assert_eq!(subject.workloads[0].to_string(), "Deployment/deployment-0: 5 replicas");
+    assert!(subject.labelled);
+}
+
+#[test]
+fn the_answer_to_a_write_is_not_replaced_by_a_list_that_started_before_it() {
+    let mut seen = Objects::default();
+    let deployments = Objects::source("Deployment");
+    seen.list("Deployment", [object("Deployment", 0, 0, 4, 20)].iter());
+    seen.apply("Namespace", &object("Namespace", 0, 0, 4, 20));
+
+    seen.feed.update(&deployments, Change::Init);
+    seen.apply("Deployment", &object("Deployment", 0, 0, 5, 22));
+    seen.apply("Deployment", &object("Deployment", 0, 0, 4, 20));
+    seen.feed.update(&deployments, Change::InitDone);
+
+    let subject = &seen.cache().subjects_for(&"home-0".to_owned())[0];
+    assert_eq!(subject.workloads[0].to_string(), "Deployment/deployment-0: 5 replicas");
+}
+
+#[test]
 fn another_object_of_the_same_name_is_taken_whatever_its_version() {
     let mut seen = Objects::default();
     seen.apply("Namespace", &object("Namespace", 0, 0, 4, 20));

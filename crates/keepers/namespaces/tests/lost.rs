@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_namespaces::observe::sources::{KINDS, Kind, SCALED_OBJECTS};
 use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::faults::{Faults, Rates, WatchFault};
 use caretaker_testkit::{Cluster, until};
@@ -87,6 +88,41 @@ async fn whichever_watch_event_is_lost_it_ends_the_same() {
     }
 
     assert!(lost >= 20, "only {lost} events came by: does it act at all?");
+}
+
+/// How often a list of all objects of a kind began, with this limit.
+fn lists(faults: &Faults, kind: &Kind, limit: u32) -> usize {
+    let (resource, limit) = (format!("/{}?", kind.id.0), format!("limit={limit}"));
+    let is_list = |path: &str| {
+        let parts = || path.split(['?', '&']);
+        path.contains(&resource) && !path.contains("/namespaces/") && parts().any(|part| part == limit)
+    };
+    faults.calls().iter().filter(|call| is_list(&call.path)).count()
+}
+
+#[tokio::test]
+async fn only_namespaces_are_listed_again_on_a_timer() {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    create_sample(&client, "shop").await;
+    let faults = Faults::none();
+    let troubled = faults.client(cluster.admin_config().await.unwrap()).unwrap();
+    let (clock, _handle) = Clock::manual(start() + SignedDuration::from_mins(1));
+    let operator = InProcessOperator::start(&troubled, clock, RESYNC, Policy::default());
+    operator.ready().await;
+
+    until("several resyncs", LIMIT, async || {
+        let (listed, counted) = (lists(&faults, &KINDS[0], 500), lists(&faults, &KINDS[1], 1));
+        Ok(if listed >= 4 && counted >= 4 { Ok(()) } else { Err(format!("{listed} {counted}")) })
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+
+    // The CRDs of KEDA are not there.
+    for kind in KINDS.iter().skip(1).filter(|kind| kind.id != SCALED_OBJECTS) {
+        assert_eq!(lists(&faults, kind, 500), 1, "{}", kind.kind);
+    }
 }
 
 #[tokio::test]

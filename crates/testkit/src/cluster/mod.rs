@@ -1,6 +1,7 @@
 //! A control plane, optionally with a node, that runs until its value is dropped.
 
 mod processes;
+mod restore;
 mod users;
 
 use std::collections::BTreeMap;
@@ -174,10 +175,15 @@ impl Cluster {
 
     /// Starts a stopped process with its former arguments, and waits until the API server is ready.
     pub async fn start_again(&self, name: &str) -> Result<()> {
+        self.respawn(name)?;
+        self.await_ready().await
+    }
+
+    /// Starts a stopped process with its former arguments.
+    fn respawn(&self, name: &str) -> Result<()> {
         let command = self.commands.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         let (program, args) = command.ok_or_else(|| Error::NeverStarted(name.to_owned()))?;
-        self.spawn(name, &program, &args)?;
-        self.await_ready().await
+        self.spawn(name, &program, &args)
     }
 
     /// Reads the audit log so far.

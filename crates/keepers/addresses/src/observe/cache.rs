@@ -68,7 +68,7 @@ pub struct AddressCache {
     dirty: BTreeSet<Key>,
     /// The number of the current or last list of each kind; zero where none was started.
     lists: [u32; Kind::ALL.len()],
-    /// Pools whose deletion was delivered since their last list, and the version of the deletion.
+    /// Pools whose deletion was delivered since their last list started, and the version of the deletion.
     deleted_pools: BTreeMap<Uid, u64>,
     /// The number of endpoints.
     endpoints: usize,
@@ -179,7 +179,12 @@ impl Cache for AddressCache {
     fn update(&mut self, source: &SourceRef, change: Change<Row>) {
         let Some(kind) = Kind::of(source.id) else { return };
         match change {
-            Change::Init => self.lists[kind as usize] += 1,
+            Change::Init => {
+                self.lists[kind as usize] += 1;
+                if kind == Kind::Pool {
+                    self.start_pools();
+                }
+            }
             Change::Apply(observed) => self.apply(observed),
             Change::Delete(id) => self.delete(kind, &id),
             Change::InitDone => self.finish_list(kind),

@@ -96,10 +96,10 @@ impl NamespaceCache {
 
     fn apply(&mut self, source: SourceId, Observed { id, row }: Observed<Row>) {
         let listed_by = if matches!(row, Row::Namespace(_)) { NAMESPACES } else { source };
-        if let Some(unlisted) = self.unlisted.get_mut(&listed_by) {
-            unlisted.remove(&name_of(listed_by, &id));
-        }
-        if self.is_outdated(&id, &row) {
+        let unlisted = self.unlisted.get_mut(&listed_by);
+        // A list is newer than what was known before it: after a restore of etcd all versions are lower.
+        let is_listed = unlisted.is_some_and(|unlisted| unlisted.remove(&name_of(listed_by, &id)));
+        if !is_listed && self.is_outdated(&id, &row) {
             return;
         }
         match row {

@@ -2,7 +2,7 @@
 
 use caretaker_core::{ActionKind, SourceId};
 use caretaker_engine::source::{self, SkippableField};
-use caretaker_engine::{PartialObject, Source};
+use caretaker_engine::{PartialObject, Resync, Source};
 use kube::core::ApiResource;
 
 use super::partial::{ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, WebhookConfigurationObject};
@@ -116,7 +116,8 @@ fn needs_volume_claims(kind: &ActionKind) -> bool {
     *kind == ANNOUNCE || *kind == DELETE
 }
 
-/// A namespace that is protected must not be changed; a wake does no harm.
+/// A namespace that is protected or excluded must not be changed; a wake does no harm, and needs Namespaces and
+/// workloads alone.
 fn needs_protection(kind: &ActionKind) -> bool {
     *kind != WAKE
 }
@@ -126,7 +127,18 @@ fn watch<T: PartialObject>(
     id: SourceId,
     project: impl Fn(&T) -> Option<Row> + Send + Sync + 'static,
 ) -> Source<NamespaceCache> {
-    Source::watch(id, resource(id), move |object: T| project(&object))
+    Source::watch(id, resource(id), move |object: T| project(&object)).resync(resync(id))
+}
+
+/// A use is a change of a Namespace, and Namespaces are small: they are listed every interval, so that none is lost.
+/// What is in them may be a hundred times as much; a workload is written on condition of its version, and everything
+/// is read again before a deletion.
+fn resync(id: SourceId) -> Resync {
+    match id {
+        NAMESPACES => Resync::Interval,
+        VALIDATING_WEBHOOKS | MUTATING_WEBHOOKS | API_SERVICES | CUSTOM_RESOURCE_DEFINITIONS => Resync::VersionDrift,
+        _ => Resync::CountDrift,
+    }
 }
 
 /// The same for a kind with a pod template.
@@ -148,7 +160,7 @@ pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
         watch_workload(DAEMON_SETS, super::project_daemon_set),
         watch_workload(CRON_JOBS, super::project_cron_job),
         watch_workload(SCALED_OBJECTS, super::project_scaled_object).optional(),
-        watch(SERVICES, super::project_service).unread_fields(UNREAD),
+        watch(SERVICES, super::project_service).needed_for(needs_protection).unread_fields(UNREAD),
         watch(PERSISTENT_VOLUME_CLAIMS, |_: &MetadataObject| Some(Row::PersistentVolumeClaim))
             .needed_for(needs_volume_claims)
             .unread_fields(UNREAD),

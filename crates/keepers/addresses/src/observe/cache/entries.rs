@@ -97,8 +97,10 @@ impl AddressCache {
         let list = self.list(Kind::Pod);
         pod.node = pod.node.map(|name| self.node_name(&name));
         let (key, entry) = self.entry(key);
-        entry.pod_list = list;
-        if entry.pod.as_ref().is_some_and(|known| known.uid == pod.uid && known.version > pod.version) {
+        // A list is newer than what was known before it: after a restore of etcd all versions are lower.
+        let is_listed = std::mem::replace(&mut entry.pod_list, list) != list;
+        let is_newer = |known: &Arc<PodState>| known.uid == pod.uid && known.version > pod.version;
+        if !is_listed && entry.pod.as_ref().is_some_and(is_newer) {
             return;
         }
         let terminating = pod.deletion.is_some();
@@ -147,9 +149,10 @@ impl AddressCache {
     pub(super) fn apply_endpoint(&mut self, key: &str, endpoint: EndpointState) {
         let (list, pod_list) = (self.list(Kind::Endpoint), self.list(Kind::Pod));
         let (key, entry) = self.entry(key);
-        entry.endpoint_list = list;
+        let is_listed = std::mem::replace(&mut entry.endpoint_list, list) != list;
         let known = entry.endpoint.as_ref();
-        if known.is_some_and(|known| known.uid == endpoint.uid && known.version > endpoint.version) {
+        let is_newer = |known: &Arc<EndpointState>| known.uid == endpoint.uid && known.version > endpoint.version;
+        if !is_listed && known.is_some_and(is_newer) {
             return;
         }
         let is_vm = endpoint.owner == Owner::Vm;

@@ -76,8 +76,8 @@ impl AddressCache {
         }
         let (mut before, mut was_invalid) = (BTreeMap::new(), false);
         if let Some(known) = self.pools.get_mut(&name) {
-            known.list = list;
-            if known.uid == uid && known.version > version {
+            let is_listed = std::mem::replace(&mut known.list, list) != list;
+            if !is_listed && known.uid == uid && known.version > version {
                 return;
             }
             before = std::mem::take(&mut known.records);
@@ -199,8 +199,12 @@ impl AddressCache {
         self.dirty.insert(Key::Pool(name));
     }
 
-    pub(super) fn finish_pools(&mut self, list: u32) {
+    /// A list of pools starts: it is newer than every deletion before it.
+    pub(super) fn start_pools(&mut self) {
         self.deleted_pools.clear();
+    }
+
+    pub(super) fn finish_pools(&mut self, list: u32) {
         let missing = self.pools.iter().filter(|(_, pool)| pool.list != list);
         let missing: Vec<Arc<str>> = missing.map(|(name, _)| name.clone()).collect();
         for name in &missing {
