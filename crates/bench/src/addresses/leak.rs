@@ -185,6 +185,7 @@ fn context(client: &Client, concurrency: usize) -> caretaker_engine::Context {
     caretaker_engine::Context {
         reader: client.clone(),
         writer: client.clone(),
+        urgent_writer: client.clone(),
         leadership: None,
         state: StateStore::config_map(client.clone(), "bench"),
         standby: None,
