@@ -232,7 +232,7 @@ fn resident(process: u32) -> Result<u64> {
 async fn baseline(cluster: &Cluster, down: bool) -> Result<Cost> {
     let user = if down { "green-sleep" } else { "green-wake" };
     let config = cluster.user_config(user, Some("system:masters")).await?;
-    let client = caretaker_engine::client::writer(config, None, Duration::from_secs(30), None)?;
+    let client = caretaker_engine::client::writer(config, None, Duration::from_secs(30), None, false)?;
     if down {
         let admin = cluster.client().await?;
         for i in 0..NAMESPACES {

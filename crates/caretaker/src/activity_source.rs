@@ -103,7 +103,7 @@ fn keeper_source(
     };
     Ok(ActivitySource {
         collector,
-        client: client::writer(cluster.clone(), None, CALL_TIMEOUT, Some(QPS))?,
+        client: client::writer(cluster.clone(), None, CALL_TIMEOUT, Some(&client::CallLimit::new(QPS)), false)?,
         canary_client: Arc::new(canary_client),
         canary_interval: config.canary_interval,
         write_interval: config.write_interval,

@@ -81,6 +81,7 @@ pub fn command_context(client: Client, dry_run: bool) -> Context {
     Context {
         reader: client.clone(),
         writer: client.clone(),
+        urgent_writer: client.clone(),
         leadership: None,
         state: StateStore::config_map(client, FIELD_MANAGER),
         standby: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use caretaker_engine::client::CallLimit;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::controller::{Leadership, Standby};
 use caretaker_engine::events::Events;
@@ -125,9 +126,11 @@ impl Operator {
         health: Health,
     ) -> Result<(Context, Background)> {
         let field_manager = lease_name(keeper.name());
-        let calls_per_second = config.calls_per_second.0;
+        let limit = config.calls_per_second.0.map(CallLimit::new);
         let reader = client::reader(self.cluster.clone())?;
-        let writer = |leadership, qps| client::writer(self.cluster.clone(), leadership, self.timing.call(), qps);
+        let writer = |leadership, limit, urgent| {
+            client::writer(self.cluster.clone(), leadership, self.timing.call(), limit, urgent)
+        };
         let (mut leadership, mut events, mut standby) = (None, Events::disabled(), None);
         let mut background = Background::default();
         if !self.dry_run {
@@ -138,7 +141,7 @@ impl Operator {
         }
         if let (Leadership::Lease { standby: role }, false) = (keeper.leadership(), self.dry_run) {
             let candidate = Candidate {
-                client: writer(None, None)?,
+                client: writer(None, None, true)?,
                 namespace: state::NAMESPACE.to_owned(),
                 name: field_manager.clone(),
                 identity: self.identity.clone(),
@@ -154,19 +157,21 @@ impl Operator {
             background.release = Some(release);
             leadership = Some(handle);
             if role == Standby::ActsAtResync {
-                let writer = writer(None, calls_per_second)?;
+                let writer = writer(None, limit.as_ref(), true)?;
                 standby =
                     Some(StandbyContext { state: StateStore::config_map(writer.clone(), &*field_manager), writer });
             }
         }
-        let writer = writer(leadership.clone(), calls_per_second)?;
+        let urgent_writer = writer(leadership.clone(), limit.as_ref(), true)?;
+        let writer = writer(leadership.clone(), limit.as_ref(), false)?;
         let state = match keeper.leadership() {
-            Leadership::Lease { .. } => StateStore::config_map(writer.clone(), &*field_manager),
+            Leadership::Lease { .. } => StateStore::config_map(urgent_writer.clone(), &*field_manager),
             Leadership::PerNode { state_file } => StateStore::file(state_file),
         };
         let context = Context {
             reader,
             writer,
+            urgent_writer,
             leadership,
             state,
             standby,

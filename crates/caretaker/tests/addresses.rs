@@ -61,8 +61,9 @@ async fn a_leaked_address_is_released_and_a_used_one_stays() {
     assert_eq!(entry["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
     let published = event(&pools, "default", "SpiderIPPool", "PodGone").await;
     assert_eq!(published.note.as_deref(), Some("released 10.0.0.2: there is no pod shop/worker"));
-    assert_eq!(operator.metric("spiderpool_ip_gc_counts "), Some(1.0), "{}", operator.ask("/metrics").1);
-    assert_eq!(operator.metric("spiderpool_ip_gc_failure_counts "), Some(0.0));
+    // The name that Spiderpool's dashboard asks for.
+    assert_eq!(operator.metric("spiderpool_ip_gc_counts_total "), Some(1.0), "{}", operator.ask("/metrics").1);
+    assert_eq!(operator.metric("spiderpool_ip_gc_failure_counts_total "), Some(0.0));
     let counted = r#"caretaker_actions_total{keeper="addresses",action="release",rule="PodGone",outcome="done"}"#;
     assert_eq!(operator.metric(counted), Some(1.0));
     assert_eq!(operator.metric(r#"caretaker_leader{keeper="addresses"}"#), Some(1.0));
@@ -70,7 +71,7 @@ async fn a_leaked_address_is_released_and_a_used_one_stays() {
     pools.force_delete("web").await;
     pools.holds("pool", &[]).await;
     pools.has_endpoints(&[]).await;
-    assert_eq!(operator.metric("spiderpool_ip_gc_counts "), Some(2.0));
+    assert_eq!(operator.metric("spiderpool_ip_gc_counts_total "), Some(2.0));
 }
 
 #[tokio::test]

@@ -1,14 +1,17 @@
-//! The clients of a keeper: one that reads, one that writes.
+//! The clients of a keeper: one that reads, and those that write.
+
+mod call_limit;
 
 use std::time::Duration;
 
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::filter::FilterLayer;
-use tower::limit::RateLimitLayer;
 use tower::timeout::TimeoutLayer;
 
 use crate::lease::LeaderHandle;
+
+pub use call_limit::CallLimit;
 
 /// A server that does not accept a connection in this time is unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,13 +27,14 @@ pub fn reader(mut config: Config) -> Result<Client, kube::Error> {
     Client::try_from(config)
 }
 
-/// A client that makes no call without leadership, none that lasts longer than `call`, no more than
-/// `per_second` calls a second, and no call twice.
+/// A client that makes no call without leadership, none that lasts longer than `call`, no more calls than the limit
+/// allows, and no call twice. The calls of an `urgent` one go before those of the others that share the limit.
 pub fn writer(
     mut config: Config,
     leadership: Option<LeaderHandle>,
     call: Duration,
-    per_second: Option<u32>,
+    limit: Option<&CallLimit>,
+    urgent: bool,
 ) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(call);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -41,8 +45,8 @@ pub fn writer(
     };
     let builder = ClientBuilder::try_from(config)?.with_layer(&TimeoutLayer::new(call));
     let builder = builder.with_layer(&FilterLayer::new(leading));
-    Ok(match per_second {
-        Some(calls) => builder.with_layer(&RateLimitLayer::new(calls.max(1).into(), Duration::from_secs(1))).build(),
+    Ok(match limit {
+        Some(limit) => builder.with_layer(&limit.layer(urgent)).build(),
         None => builder.build(),
     })
 }

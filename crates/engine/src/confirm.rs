@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, KeyOf, PlannedAction, RowOf};
 use crate::format_error;
 use crate::projection::{is_forbidden, is_not_served};
-use crate::source::{Change, SourceRef};
+use crate::source::{Change, ObjectId, Observed, SourceRef};
 use crate::sources::{Reading, Sources};
 
 /// Something could not be read, so nothing is known about it.
@@ -168,11 +168,28 @@ impl<'a, K: Controller> LiveView<'a, K> {
             }
         }
         drop(lists);
+        let mut rest = Names::new();
+        for (namespace, name) in left {
+            rest.entry(namespace).or_default().insert(name);
+        }
+        unreadable.extend(self.get_each(&reading, &rest, may_be_absent).await);
+        unreadable
+    }
+
+    /// Reads objects one by one. Returns what could not be read.
+    async fn get_each(
+        &mut self,
+        reading: &Reading<'_, K::Cache>,
+        all: &Names<'_>,
+        may_be_absent: bool,
+    ) -> Vec<Unreadable> {
+        let mut unreadable = Vec::new();
         let one = async |(namespace, name): (&'_ str, &'_ str)| {
             let read = reading.projection.get(&self.client, &reading.resource, in_namespace(namespace), name).await;
             (namespace.to_owned(), name.to_owned(), read)
         };
-        let reads = left.into_iter().map(one).collect::<Vec<_>>();
+        let names = all.iter().flat_map(|(namespace, names)| names.iter().map(|name| (*namespace, *name)));
+        let reads = names.map(one).collect::<Vec<_>>();
         let mut reads = futures::stream::iter(reads).buffer_unordered(CONCURRENT_READS);
         let mut found = Vec::new();
         while let Some((namespace, name, read)) = reads.next().await {
@@ -191,6 +208,40 @@ impl<'a, K: Controller> LiveView<'a, K> {
             self.server_time = self.server_time.max(date);
             self.extract.update(&reading.source, change);
         }
+        unreadable
+    }
+
+    /// Reads objects that should not exist any more, by their names in each namespace. Where many are looked for, the
+    /// metadata of everything in the namespace is listed, as far as that is worth its pages; what is there after all
+    /// is read one by one. Returns what could not be read.
+    pub async fn check_absent(&mut self, source: SourceId, all: &Names<'_>) -> Vec<Unreadable> {
+        let Some(reading) = self.sources.reading_source(source) else { return Vec::new() };
+        let mut unreadable = Vec::new();
+        let mut left = Names::new();
+        let (many, few): (Vec<_>, Vec<_>) = all.iter().partition(|(_, names)| names.len() > ONE_BY_ONE);
+        left.extend(few.into_iter().map(|(namespace, names)| (*namespace, names.clone())));
+        let lists = many.iter().map(|(namespace, names)| list_absent(&self.client, &reading, namespace, names));
+        let mut lists = futures::stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_READS);
+        let mut gone = Vec::new();
+        while let Some((namespace, listed)) = lists.next().await {
+            match listed {
+                Ok((absent, unknown)) => {
+                    gone.extend(absent.into_iter().map(|name| (namespace, name)));
+                    if !unknown.is_empty() {
+                        left.insert(namespace, unknown);
+                    }
+                }
+                Err(error) => {
+                    let error = ReadError::from_api(reading.path(in_namespace(namespace)), &error);
+                    unreadable.push(Unreadable { namespace: namespace.to_owned(), name: None, error });
+                }
+            }
+        }
+        drop(lists);
+        for (namespace, name) in gone {
+            self.extract.update(&reading.source, deletion(namespace, name));
+        }
+        unreadable.extend(self.get_each(&reading, &left, false).await);
         unreadable
     }
 
@@ -309,7 +360,7 @@ async fn list_names<'n, C: Cache>(
             }
         };
         for change in changes {
-            let (Change::Apply(crate::source::Observed { id, .. }) | Change::Delete(id)) = &change else { continue };
+            let (Change::Apply(Observed { id, .. }) | Change::Delete(id)) = &change else { continue };
             if let Some(name) = names.get(id.name.as_str()) {
                 listed.missing.remove(name);
                 listed.changes.push(change);
@@ -317,13 +368,41 @@ async fn list_names<'n, C: Cache>(
         }
         token = more;
         if token.is_none() {
-            let gone = std::mem::take(&mut listed.missing).into_iter().map(|name| {
-                let namespace = in_namespace(namespace).map(str::to_owned);
-                Change::Delete(crate::source::ObjectId { namespace, ..crate::source::ObjectId::named(name) })
-            });
-            listed.changes.extend(gone);
+            let gone = std::mem::take(&mut listed.missing);
+            listed.changes.extend(gone.into_iter().map(|name| deletion(namespace, name)));
             return (namespace, listed);
         }
     }
     (namespace, listed)
+}
+
+/// Lists the metadata of everything in a namespace, as far as that is worth its pages: returns the names that are not
+/// there, and those that are there or that it did not get to.
+async fn list_absent<'n, C: Cache>(
+    client: &Client,
+    reading: &Reading<'_, C>,
+    namespace: &'n str,
+    names: &BTreeSet<&'n str>,
+) -> (&'n str, Result<(BTreeSet<&'n str>, BTreeSet<&'n str>), kube::Error>) {
+    let (mut absent, mut present, mut token) = (names.clone(), BTreeSet::new(), None);
+    for _ in 0..=names.len() / NAMES_PER_PAGE {
+        let page = reading.names(client, in_namespace(namespace), token.take()).await;
+        let (found, more) = match page {
+            Ok(page) => page,
+            Err(error) => return (namespace, Err(error)),
+        };
+        present.extend(found.iter().filter_map(|name| absent.take(name.as_str())));
+        token = more;
+        if token.is_none() {
+            return (namespace, Ok((absent, present)));
+        }
+    }
+    present.append(&mut absent);
+    (namespace, Ok((absent, present)))
+}
+
+/// There is nothing of this name.
+fn deletion<R>(namespace: &str, name: &str) -> Change<R> {
+    let namespace = in_namespace(namespace).map(str::to_owned);
+    Change::Delete(ObjectId { namespace, ..ObjectId::named(name) })
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caretaker_core::{Keeper, ObjectRef, Timestamp, VerdictOf};
+use caretaker_core::{Action as _, Keeper, ObjectRef, Timestamp, VerdictOf};
 use prometheus_client::registry::Registry;
 
 use crate::apply::{ActionResult, BatchResult, Confirmed};
@@ -203,6 +203,12 @@ impl<K: Controller> Debug for Batch<K> {
 }
 
 impl<K: Controller> Batch<K> {
+    /// True if a user is blocked on one of its actions.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.actions.iter().any(|planned| planned.action.kind().priority)
+    }
+
     /// The keys of its subjects.
     #[must_use]
     pub fn keys(&self) -> BTreeSet<KeyOf<K>> {

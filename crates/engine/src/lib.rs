@@ -68,6 +68,8 @@ pub struct Context {
     pub reader: Client,
     /// For live reads and writes: makes no call without leadership, and none that outlasts the Lease.
     pub writer: Client,
+    /// The same for actions that a user is blocked on, where calls are limited: its calls go first.
+    pub urgent_writer: Client,
     /// Whether this process leads; `None` where there is no Lease: on a node, and in a dry run.
     pub leadership: Option<lease::LeaderHandle>,
     /// Where the ledger is kept.

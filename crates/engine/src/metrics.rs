@@ -131,10 +131,12 @@ mod tests {
         metrics.record_action("toys", "tidy", "Broken", Outcome::Done);
         let heard: Counter = Counter::default();
         metrics.register(|registry| registry.register("heard", "Heard", heard.clone()));
-        let gauge: Gauge = Gauge::default();
-        metrics.register_full_names(|registry| registry.register("spiderpool_ip_gc_counts", "Released", gauge.clone()));
+        let released: Counter = Counter::default();
+        metrics.register_full_names(|registry| {
+            registry.register("spiderpool_ip_gc_counts", "Released", released.clone());
+        });
         heard.inc();
-        gauge.set(7);
+        released.inc_by(7);
 
         let text = metrics.encode();
 
@@ -142,8 +144,8 @@ mod tests {
             r#"caretaker_actions_total{keeper="toys",action="tidy",rule="Broken",outcome="done"} 1"#,
             r#"caretaker_build_info{version="1.2.3"} 1"#,
             "caretaker_heard_total 1",
-            "# TYPE spiderpool_ip_gc_counts gauge",
-            "spiderpool_ip_gc_counts 7",
+            "# TYPE spiderpool_ip_gc_counts counter",
+            "spiderpool_ip_gc_counts_total 7",
         ] {
             assert!(text.lines().any(|told| told == line), "{line} is missing in:\n{text}");
         }

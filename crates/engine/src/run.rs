@@ -93,9 +93,7 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
             control.persist_and_queue(batches, round).await;
         }
         // confirm ──► apply: live read, same judge, conditional writes; the result arrives above
-        while running.len() < control.context.concurrency.max(1)
-            && let Some(batch) = control.next_startable()
-        {
+        while let Some(batch) = control.next_startable(running.len()) {
             running.push(control.start(batch));
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use caretaker_core::{Action as _, ObjectRef, SourceId};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, TryStreamExt};
+use kube::api::ListParams;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Resource as _};
 
@@ -15,7 +16,7 @@ use crate::decode::{DecodeError, Document};
 use crate::discovery::{self, Served};
 use crate::feed::CacheFeed;
 use crate::object::{ApiObject, Partial};
-use crate::projection::{Projection, is_not_served};
+use crate::projection::{METADATA_PAGE, Projection, api, is_not_served};
 use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, group_of,
 };
@@ -259,6 +260,21 @@ impl<C: Cache> Reading<'_, C> {
     /// The path of all objects of this kind, or of those in one namespace, for messages.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
         ApiObject::<Partial>::url_path(&self.resource, namespace)
+    }
+
+    /// The names of one page of a list of metadata, and the token of the next page.
+    pub(crate) async fn names(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        token: Option<String>,
+    ) -> Result<(Vec<String>, Option<String>), kube::Error> {
+        let mut params = ListParams::default().limit(METADATA_PAGE);
+        params.field_selector.clone_from(&self.selector.fields);
+        params.continue_token = token;
+        let page = api::<Partial>(client.clone(), &self.resource, namespace).list_metadata(&params).await?;
+        let names = page.items.into_iter().filter_map(|found| found.metadata.name).collect();
+        Ok((names, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
 
     /// A complete list as changes, in one namespace or in all.

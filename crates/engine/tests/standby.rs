@@ -50,8 +50,9 @@ fn candidate(client: &Client, identity: &str) -> (LeaderHandle, oneshot::Sender<
 
 fn with_lease(context: &mut Context, client: &Client, config: Config, leadership: LeaderHandle) {
     let state = |client: &Client| StateStore::config_map(client.clone(), "test");
-    let writer = client::writer(config, Some(leadership.clone()), LEASE, None).unwrap();
+    let writer = client::writer(config, Some(leadership.clone()), LEASE, None, false).unwrap();
     context.state = state(&writer);
+    context.urgent_writer = writer.clone();
     context.writer = writer;
     context.leadership = Some(leadership);
     context.resync_interval = RESYNC;

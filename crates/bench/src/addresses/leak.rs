@@ -185,6 +185,7 @@ fn context(client: &Client, concurrency: usize) -> caretaker_engine::Context {
     caretaker_engine::Context {
         reader: client.clone(),
         writer: client.clone(),
+        urgent_writer: client.clone(),
         leadership: None,
         state: StateStore::config_map(client.clone(), "bench"),
         standby: None,
@@ -263,7 +264,7 @@ async fn by_the_operator(cluster: &Cluster, count: usize) -> Result<Row> {
     operator.ready().await;
     let up = began.elapsed();
     let wall = until("all to be released", LIMIT, async || {
-        let released = operator.metric("spiderpool_ip_gc_counts");
+        let released = operator.metric("spiderpool_ip_gc_counts_total");
         #[expect(clippy::cast_precision_loss, reason = "a count of addresses")]
         let all = count as f64;
         Ok(if released == Some(all) { Ok(began.elapsed()) } else { Err(format!("{released:?}\n{}", operator.log())) })

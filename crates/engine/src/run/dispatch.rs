@@ -33,14 +33,21 @@ enum Gate {
 }
 
 impl<K: Controller> ControlLoop<K> {
-    /// The next queued batch that may start. What must be judged again goes back; what waits for a proof
-    /// stays.
-    pub(super) fn next_startable(&mut self) -> Option<Batch<K>> {
+    /// The next queued batch that may start, while so many run. What must be judged again goes back; what waits for
+    /// a proof stays. A batch that a user is blocked on does not wait for others to end, up to twice as many.
+    pub(super) fn next_startable(&mut self, running: usize) -> Option<Batch<K>> {
+        let most = self.context.concurrency.max(1);
+        let is_full = |batch: &Batch<K>| running >= if batch.is_urgent() { 2 * most } else { most };
         let mut held = Vec::new();
         let mut startable = None;
         let ready = !self.queue.is_empty() && self.is_ready();
         let blocked = if ready { self.blocked_kinds() } else { Vec::new() };
         while ready && let Some(batch) = self.queue.pop_front() {
+            if is_full(&batch) {
+                // Those that a user is blocked on are at the front of the queue.
+                held.push(batch);
+                break;
+            }
             match self.gate(&batch, &blocked) {
                 Gate::Proceed => {
                     startable = Some(batch);
@@ -100,6 +107,7 @@ impl<K: Controller> ControlLoop<K> {
         }
         let client = match &self.context.standby {
             Some(standby) if !self.is_leader => standby.writer.clone(),
+            _ if batch.is_urgent() => self.context.urgent_writer.clone(),
             _ => self.context.writer.clone(),
         };
         let world = self.world(now);

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use caretaker_core::Timestamp;
 use caretaker_core::limits::Ledger;
-use caretaker_core::{Action as _, Timestamp};
 use tokio::time::Instant;
 
 use super::{ControlLoop, STATE};
@@ -144,7 +144,7 @@ impl<K: Controller> ControlLoop<K> {
 
     fn queue(&mut self, batches: Vec<Batch<K>>) {
         for batch in batches {
-            if batch.actions.iter().any(|planned| planned.action.kind().priority) {
+            if batch.is_urgent() {
                 self.queue.push_front(batch);
             } else {
                 self.queue.push_back(batch);

@@ -35,6 +35,7 @@ pub fn context(client: &Client, clock: Clock, journal: Lines) -> Context {
     Context {
         reader: client.clone(),
         writer: client.clone(),
+        urgent_writer: client.clone(),
         leadership: None,
         state: StateStore::config_map(client.clone(), "test"),
         standby: None,

@@ -29,9 +29,8 @@ const RELEASE: &[Permission] = &[
     PATCH_POOL_STATUS,
 ];
 
-/// Pools are not read again for an endpoint.
+/// Pools are not read again for an endpoint, and neither is the endpoint.
 const DELETE_ENDPOINT: &[Permission] = &[
-    get(Kind::Endpoint),
     get(Kind::Pod),
     get(Kind::StatefulSet),
     get(Kind::VmInstance),
@@ -48,7 +47,7 @@ actions! {
     #[derive(Copy)]
     pub enum Action {
         /// Removes the record of the address from its pool.
-        // A pod may wait for an address. Endpoints are many, and each takes several calls: pools come first.
+        // A pod may wait for an address. Endpoints are many, and each takes two calls of its own: pools come first.
         Release => ActionKind::destructive("release").removes_subject().priority().needs(RELEASE),
         /// Deletes the endpoint and removes its finalizer.
         DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().needs(DELETE_ENDPOINT),

@@ -21,6 +21,8 @@ use crate::subject::{Subject, World};
 
 /// A pool is large, and every agent sees every write of it.
 const POOL_WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Endpoints that are confirmed together: the last of them is written a fraction of a second later.
+const ENDPOINTS_TOGETHER: usize = 20;
 /// A pool that somebody else keeps writing is left for the next round after so many retries.
 const POOL_CONFLICT_RETRIES: u32 = 6;
 
@@ -54,11 +56,13 @@ impl Controller for Addresses {
         Leadership::Lease { standby: Standby::ActsAtResync }
     }
 
-    /// All records of a pool are one write; an endpoint is a write of its own. The name of a pool has no
-    /// slash, the key of an endpoint has one.
+    /// All records of a pool are one write. Endpoints of a namespace are written one by one, but what they depend on
+    /// is read together. The name of a pool has no slash.
     fn write_target(&self, subject: &Subject) -> WriteTarget {
         match subject {
-            Subject::Endpoint(endpoint) => WriteTarget::new(endpoint.holder.key.clone()),
+            Subject::Endpoint(endpoint) => {
+                WriteTarget::new(format!("{}/", endpoint.namespace)).max_batch(ENDPOINTS_TOGETHER)
+            }
             Subject::Address(_) | Subject::Pool(_) => {
                 let pool = subject.pool().cloned().unwrap_or_default();
                 WriteTarget::new(pool)

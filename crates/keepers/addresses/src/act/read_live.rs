@@ -55,12 +55,20 @@ impl Reader<'_, '_> {
     /// Reads what exists under the names of the subjects, and what retains their addresses.
     async fn read_holders(&mut self) {
         let policy = self.live.world().policy;
-        let (mut names, mut sets, mut vms) = (Names::new(), Names::new(), Names::new());
+        let (mut existing, mut gone, mut endpoints) = (Names::new(), Names::new(), Names::new());
+        let (mut sets, mut vms) = (Names::new(), Names::new());
         let mut nodes: BTreeSet<&str> = BTreeSet::new();
-        let holders: Vec<_> = self.planned.iter().filter_map(|planned| planned.subject.holder()).collect();
-        for holder in &holders {
+        let mut holders = Vec::with_capacity(self.planned.len());
+        for planned in self.planned {
+            let Some(holder) = planned.subject.holder() else { continue };
+            holders.push(holder);
             let Some((namespace, name)) = holder.key.split_once('/') else { continue };
-            names.entry(namespace).or_default().insert(name);
+            let pods = if holder.pod.is_some() { &mut existing } else { &mut gone };
+            pods.entry(namespace).or_default().insert(name);
+            // An endpoint that is deleted is not read: its deletion is on condition of the version that was judged.
+            if let Subject::Address(_) = planned.subject {
+                endpoints.entry(namespace).or_default().insert(name);
+            }
             if let Some((by_name, _)) = ordinal(name) {
                 let owner = holder.endpoint.as_deref().map(|endpoint| &endpoint.owner);
                 let by_endpoint = if let Some(Owner::StatefulSet(set)) = owner { Some(&**set) } else { None };
@@ -70,7 +78,11 @@ impl Reader<'_, '_> {
                 nodes.extend(holder.pod.as_ref().and_then(|pod| pod.node.as_deref()));
             }
         }
-        self.read(Kind::Endpoint, &names, false).await;
+        // One list is for all names of a namespace.
+        for (namespace, names) in &mut existing {
+            names.extend(gone.remove(namespace).unwrap_or_default());
+        }
+        self.read(Kind::Endpoint, &endpoints, false).await;
         let any_vm = self.live.cache().has_vms();
         for holder in holders.iter().filter(|holder| any_vm || self.live.cache().is_vm_endpoint(&holder.key)) {
             if let Some((namespace, name)) = holder.key.split_once('/') {
@@ -85,15 +97,23 @@ impl Reader<'_, '_> {
             self.read(Kind::Vm, &vms, strict).await;
         }
         self.read(Kind::StatefulSet, &sets, false).await;
-        self.read(Kind::Pod, &names, false).await;
+        self.read(Kind::Pod, &existing, false).await;
+        let unreadable = self.live.check_absent(Kind::Pod.source(), &gone).await;
+        self.exclude(Kind::Pod, unreadable);
         if !nodes.is_empty() {
             self.read(Kind::Node, &[("", nodes)].into(), false).await;
         }
     }
 
-    /// Reads objects of a kind by name. A subject that depends on one that could not be read is not confirmed.
+    /// Reads objects of a kind by name.
     async fn read(&mut self, kind: Kind, names: &Names<'_>, strict: bool) {
-        for Unreadable { namespace, name, error } in self.live.get_many(kind.source(), names, strict).await {
+        let unreadable = self.live.get_many(kind.source(), names, strict).await;
+        self.exclude(kind, unreadable);
+    }
+
+    /// A subject that depends on something that could not be read is not confirmed.
+    fn exclude(&mut self, kind: Kind, unreadable: Vec<Unreadable>) {
+        for Unreadable { namespace, name, error } in unreadable {
             // Sets and nodes have names of their own: any pod of the namespace may depend on them.
             let name = name.filter(|_| kind.has_pod_name());
             for planned in self.planned {

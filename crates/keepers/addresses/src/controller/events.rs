@@ -17,7 +17,8 @@ const MAX_POD_EVENTS: usize = 20;
 const MAX_LISTED: usize = 10;
 
 pub(super) fn events(results: &[ActionResult<Addresses>]) -> Vec<EventRecord> {
-    let mut groups: BTreeMap<(&'static str, Option<String>), Vec<&PlannedAction<Addresses>>> = BTreeMap::new();
+    type Group<'a> = (Option<&'a str>, &'static str, Option<String>);
+    let mut groups: BTreeMap<Group<'_>, Vec<&PlannedAction<Addresses>>> = BTreeMap::new();
     for ActionResult { planned, result } in results {
         let failure = match result {
             // A stale action is judged again at once; nobody needs to do anything.
@@ -25,10 +26,12 @@ pub(super) fn events(results: &[ActionResult<Addresses>]) -> Vec<EventRecord> {
             Err(error) => Some(error.to_string()),
             Ok(()) => None,
         };
-        groups.entry((planned.verdict.rule.name(), failure)).or_default().push(planned);
+        // Each endpoint is an object of its own.
+        let endpoint = if let Subject::Endpoint(endpoint) = &planned.subject { Some(&*endpoint.name) } else { None };
+        groups.entry((endpoint, planned.verdict.rule.name(), failure)).or_default().push(planned);
     }
     let mut events = Vec::new();
-    for ((reason, failure), group) in groups {
+    for ((_, reason, failure), group) in groups {
         let first = group[0];
         let record = |object: ObjectRef<'_>, note| EventRecord {
             regarding: event_target(object),

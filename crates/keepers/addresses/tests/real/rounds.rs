@@ -49,6 +49,7 @@ impl Corner {
         Context {
             reader: client.clone(),
             writer: client.clone(),
+            urgent_writer: client.clone(),
             leadership: (!self.leads).then_some(standby),
             state: StateStore::config_map(client.clone(), "test"),
             standby: None,
