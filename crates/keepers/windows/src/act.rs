@@ -17,6 +17,29 @@ use crate::subject::{Condition, FluxObject, Manager};
 /// The end of a window without an end: later than any time that people mean.
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
+const SOURCE: &str = "source.toolkit.fluxcd.io";
+const IMAGE: &str = "image.toolkit.fluxcd.io";
+const OPERATOR: &str = "fluxcd.controlplane.io";
+
+/// The kinds with a status.
+const WRITE_STATUS: &[Permission] = &[
+    Permission::resource("patch", "kustomize.toolkit.fluxcd.io", "kustomizations/status"),
+    Permission::resource("patch", "helm.toolkit.fluxcd.io", "helmreleases/status"),
+    Permission::resource("patch", SOURCE, "gitrepositories/status"),
+    Permission::resource("patch", SOURCE, "ocirepositories/status"),
+    Permission::resource("patch", SOURCE, "helmrepositories/status"),
+    Permission::resource("patch", SOURCE, "helmcharts/status"),
+    Permission::resource("patch", SOURCE, "buckets/status"),
+    Permission::resource("patch", IMAGE, "imagerepositories/status"),
+    Permission::resource("patch", IMAGE, "imagepolicies/status"),
+    Permission::resource("patch", IMAGE, "imageupdateautomations/status"),
+    Permission::resource("patch", "notification.toolkit.fluxcd.io", "receivers/status"),
+    Permission::resource("patch", "source.extensions.fluxcd.io", "artifactgenerators/status"),
+    Permission::resource("patch", OPERATOR, "fluxinstances/status"),
+    Permission::resource("patch", OPERATOR, "resourcesets/status"),
+    Permission::resource("patch", OPERATOR, "resourcesetinputproviders/status"),
+];
+
 actions! {
     /// What is done to a Flux object.
     #[derive(Eq)]
@@ -30,7 +53,7 @@ actions! {
         /// Ends a suspension by `caretaker suspend --until`.
         EndOrder => ActionKind::plain("end-order").needs(&[Permission::on(FLUX, "patch")]),
         /// Writes the condition that shows the suspension, or removes it.
-        Show(Option<Condition>) => ActionKind::plain("show").needs(&[Permission::on(FLUX, "patch")]),
+        Show(Option<Condition>) => ActionKind::plain("show").needs(WRITE_STATUS),
     }
 }
 

@@ -1,10 +1,16 @@
-//! `caretaker window` as a user types it.
+//! `caretaker window` as a user types it, and what the windows keeper is allowed to do.
 
 mod cli;
 
+use std::collections::BTreeSet;
+
+use caretaker_engine::permissions::required;
+use caretaker_engine::sources::Sources;
+use caretaker_windows::Windows;
+use caretaker_windows::api::KINDS;
 use serde_json::{Value, json};
 
-use cli::{caretaker, text};
+use cli::{caretaker, root, text};
 
 #[test]
 fn as_json_it_has_the_documented_fields() {
@@ -71,4 +77,45 @@ fn it_fits_into_80_columns() {
     let printed = text(&output.stdout);
     let longest = printed.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 80, "{longest} columns:\n{printed}");
+}
+
+/// The rights of the ClusterRole in `deploy/windows.yaml`: group, resource and verb.
+fn granted() -> BTreeSet<(String, String, String)> {
+    let text = std::fs::read_to_string(root().join("deploy/windows.yaml")).unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let role = documents.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
+    let words = |value: &Value| value.as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect();
+    let mut granted = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let [groups, resources, verbs]: [Vec<String>; 3] = ["apiGroups", "resources", "verbs"].map(|key| words(&rule[key]));
+        for group in &groups {
+            for resource in &resources {
+                granted.extend(verbs.iter().map(|verb| (group.clone(), resource.clone(), verb.clone())));
+            }
+        }
+    }
+    granted
+}
+
+#[test]
+fn the_manifest_grants_exactly_what_the_keeper_needs_of_every_kind() {
+    let right = |group: &str, resource: &str, verb: &str| (group.to_owned(), resource.to_owned(), verb.to_owned());
+    let mut needed = BTreeSet::new();
+    for kind in &KINDS {
+        needed.extend(["list", "watch", "patch"].map(|verb| right(kind.group, kind.aliases[1], verb)));
+        if kind.has_status {
+            needed.insert(right(kind.group, &format!("{}/status", kind.aliases[1]), "patch"));
+        }
+    }
+    needed.extend(["create", "patch"].map(|verb| right("events.k8s.io", "events", verb)));
+
+    assert_eq!(granted(), needed);
+
+    // What the keeper asks for without having seen a kind is among them.
+    let keeper = Windows::default();
+    let asked = required(&keeper, &Sources::of(&keeper), false);
+    let everywhere = asked.iter().map(|asked| &asked.right).filter(|asked| asked.namespace.is_none());
+    for asked in everywhere {
+        assert!(needed.contains(&right(&asked.group, &asked.resource, asked.verb)), "{asked}");
+    }
 }
