@@ -160,6 +160,27 @@ async fn invalid_events_are_counted_by_reason_and_the_others_count() {
     assert_eq!((outcomes, receiver.batches("partial")), ([1, 1, 2, 1], 1));
 }
 
+#[tokio::test]
+async fn connections_that_send_no_credentials_take_no_place_from_a_client_that_does() {
+    let folder = Folder::new();
+    let receiver = start_receiver(folder.token()).await;
+    let request = post(&format!("Authorization: Bearer {TOKEN}\r\n"), &event_list(&[]));
+    let mut early = receiver.connect().await;
+    assert_eq!(send(&mut early, &request).await, 200);
+
+    // More than there are places of either kind.
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(receiver.connect().await);
+    }
+
+    assert_eq!(send(&mut receiver.connect().await, &request).await, 200, "a new client is served");
+    assert_eq!(send(&mut early, &request).await, 200, "a client that has shown credentials keeps its connection");
+    assert!(silent[0].read_u8().await.is_err(), "the oldest silent connection has made room");
+    let waits = silent[200].try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(waits, "and no client had to wait until the time of the younger ones was over");
+}
+
 #[rstest]
 #[case::no_token("", 401)]
 #[case::a_wrong_token("Authorization: Bearer a-token-that-nobody-guessed\r\n", 401)]
