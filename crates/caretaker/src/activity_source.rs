@@ -1,9 +1,12 @@
 //! Where the operator receives activity from: audit events of API servers, by webhook or from a log.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::extract::ConnectInfo;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use caretaker_activity::audit_log::AuditLogSource;
@@ -12,8 +15,8 @@ use caretaker_activity::collector::ActivityCollector;
 use caretaker_activity::state::ActivityState;
 use caretaker_engine::client;
 use caretaker_namespaces::activity::ActivitySource;
-use http::HeaderValue;
 use http::header::USER_AGENT;
+use http::{HeaderValue, StatusCode};
 use kube::{Client, Config as KubeConfig};
 use tokio::net::TcpListener;
 
@@ -56,10 +59,28 @@ pub(crate) async fn start_activity(
     keeper_source(cluster, collector, &config.activity, resumes).map(Some)
 }
 
-/// `/activity`: what was received.
+/// `/activity`: what was received, with the names of users. So it is served to connections from inside the pod
+/// alone: those of `kubectl port-forward`, for which the API server has authenticated the user and checked
+/// that the user may forward ports.
 pub(crate) fn routes(collector: &ActivityCollector) -> Router {
     let collector = collector.clone();
-    Router::new().route("/activity", get(move || async move { Json(collector.namespaces()) }))
+    let handler = async move |ConnectInfo(client): ConnectInfo<SocketAddr>| show_activity(&collector, client);
+    Router::new().route("/activity", get(handler))
+}
+
+fn show_activity(collector: &ActivityCollector, client: SocketAddr) -> Response {
+    if is_port_forward(client.ip()) {
+        return Json(collector.namespaces()).into_response();
+    }
+    let advice = "this tells who used what, and is served to connections from inside the pod alone: use caretaker \
+                  activity, or kubectl port-forward\n";
+    (StatusCode::FORBIDDEN, advice).into_response()
+}
+
+/// True for the addresses from which a container runtime connects for a port-forward. Sidecars of service meshes
+/// use other loopback addresses for connections from outside.
+fn is_port_forward(client: IpAddr) -> bool {
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&client.to_canonical())
 }
 
 /// Starts to receive. `write_interval` is how often a namespace is written; `None` in a dry run, which
@@ -109,4 +130,23 @@ fn keeper_source(
         write_interval: config.write_interval,
         resumes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::a_port_forward("127.0.0.1:40000", StatusCode::OK)]
+    #[case::a_port_forward_over_ipv6("[::1]:40000", StatusCode::OK)]
+    #[case::a_port_forward_to_a_listener_of_both("[::ffff:127.0.0.1]:40000", StatusCode::OK)]
+    #[case::another_pod("10.244.1.7:40000", StatusCode::FORBIDDEN)]
+    #[case::the_proxy_of_the_api_server("172.18.0.2:40000", StatusCode::FORBIDDEN)]
+    #[case::another_pod_through_a_sidecar("127.0.0.6:40000", StatusCode::FORBIDDEN)]
+    fn activity_is_shown_to_connections_from_inside_the_pod_alone(#[case] client: &str, #[case] status: StatusCode) {
+        let collector = collector(&ActivityConfig::default());
+
+        assert_eq!(show_activity(&collector, client.parse().unwrap()).status(), status);
+    }
 }
