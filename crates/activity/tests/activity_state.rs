@@ -3,7 +3,7 @@
 mod events;
 
 use caretaker_activity::event::{decode_batch, decode_line};
-use caretaker_activity::filter::{Filter, IgnoreReason, PatternLists};
+use caretaker_activity::filter::{Filter, GitOpsAccounts, IgnoreReason, PatternLists};
 use caretaker_activity::state::{ActivityState, EventOutcome, MAX_SESSIONS};
 use caretaker_core::{SignedDuration, Timestamp};
 use events::{TestEvent, mk_event};
@@ -26,6 +26,14 @@ fn outcome(event: &TestEvent) -> EventOutcome {
     mk_state().record(&event.decode(), now())
 }
 
+/// A request of Flux, from its pod.
+fn flux(verb: &str, resource: &str) -> TestEvent {
+    let event = mk_event("system:serviceaccount:flux-system:kustomize-controller", verb, resource);
+    event.user_group("system:serviceaccounts:flux-system").bound_to_pod("kustomize-controller-1")
+}
+
+const DRY_RUN: &str = "/apis/apps/v1/namespaces/shop/deployments/web?dryRun=All&fieldManager=kustomize-controller";
+
 #[rstest]
 #[case::a_list(mk_event("ann", "list", "pods"))]
 #[case::a_get(mk_event("ann", "get", "secrets"))]
@@ -39,6 +47,18 @@ fn outcome(event: &TestEvent) -> EventOutcome {
     mk_event("system:serviceaccount:kube-system:proxy", "list", "pods").user_group("kube-system").impersonating("ann")
 )]
 #[case::a_timestamp_within_the_clock_skew(mk_event("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
+#[case::a_kubeconfig_with_an_account_of_the_namespace(mk_event("system:serviceaccount:shop:deployer", "list", "pods"))]
+#[case::a_person_who_impersonates_an_account_of_the_namespace(
+    mk_event("ann", "list", "pods").impersonating("system:serviceaccount:shop:web")
+)]
+#[case::a_write_of_flux(flux("patch", "deployments"))]
+#[case::a_write_of_flux_as_an_account_of_the_namespace(
+    flux("patch", "deployments").impersonating("system:serviceaccount:shop:flux")
+)]
+#[case::a_deployment_by_argo_cd(
+    mk_event("system:serviceaccount:argocd:argocd-application-controller", "create", "deployments")
+        .user_group("system:serviceaccounts:argocd").status_code(201)
+)]
 fn an_event_counts(#[case] event: TestEvent) {
     assert_eq!(outcome(&event), EventOutcome::Counted);
 }
@@ -79,8 +99,14 @@ fn an_event_counts(#[case] event: TestEvent) {
     IgnoreReason::IgnoredAgent
 )]
 #[case::a_pod_of_the_namespace(
-    mk_event("system:serviceaccount:shop:leader", "get", "configmaps"),
+    mk_event("system:serviceaccount:shop:leader", "get", "configmaps").bound_to_pod("leader-0"),
     IgnoreReason::OwnServiceAccount
+)]
+#[case::a_read_of_flux(flux("list", "deployments"), IgnoreReason::GitOps)]
+#[case::a_dry_run_of_flux(flux("patch", "deployments").uri(DRY_RUN), IgnoreReason::GitOps)]
+#[case::a_dry_run_of_flux_as_an_account_of_the_namespace(
+    flux("patch", "deployments").uri(DRY_RUN).impersonating("system:serviceaccount:shop:flux"),
+    IgnoreReason::GitOps
 )]
 #[case::leader_election(
     mk_event("ann", "update", "leases").api_group("coordination.k8s.io"),
@@ -134,6 +160,19 @@ fn settings_extend_the_ignore_lists_and_include_exceptions() {
     assert_eq!(outcome(mk_event("ann", "get", "events")), EventOutcome::Counted);
     let lease = mk_event("ann", "update", "leases").api_group("coordination.k8s.io");
     assert_eq!(outcome(lease), ignored(IgnoreReason::Resource));
+}
+
+#[test]
+fn writes_of_gitops_accounts_count_unless_the_settings_say_otherwise_and_accounts_can_be_added() {
+    let accounts = GitOpsAccounts { writes_count: false, ..GitOpsAccounts::default() };
+    let accounts = accounts.extended_with(&["deploy-bot".to_owned()], &[]);
+    let filter = Filter::new(&PatternLists::default(), &PatternLists::default()).with_gitops(&accounts);
+    let mut state = ActivityState::new(filter, None, DAY);
+    let mut outcome = |event: TestEvent| state.record(&event.decode(), now());
+
+    for event in [flux("patch", "deployments"), mk_event("deploy-bot", "create", "pods")] {
+        assert_eq!(outcome(event), EventOutcome::Ignored(IgnoreReason::GitOps));
+    }
 }
 
 #[test]
@@ -261,7 +300,8 @@ fn a_dashboard_left_open_stops_counting_and_other_requests_of_its_user_count() {
 fn ignored_events_are_counted_by_reason_and_are_not_pending() {
     let mut state = mk_state();
     for _ in 0..3 {
-        state.record(&mk_event("system:serviceaccount:shop:web", "get", "configmaps").decode(), now());
+        let event = mk_event("system:serviceaccount:shop:web", "get", "configmaps").bound_to_pod("web-0");
+        state.record(&event.decode(), now());
     }
     let namespace = state.namespaces().remove(0);
 
