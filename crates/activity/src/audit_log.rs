@@ -99,9 +99,15 @@ impl AuditLogSource {
         // Lines that were read before an error count.
         let starts = std::iter::once(0).chain(ends.iter().copied());
         let lines = starts.zip(&ends).map(|(start, end)| &text[start..*end]);
-        self.collector.add_lines(lines.filter(|line| !line.is_empty()));
-        let progress = progress?;
+        let undecodable = self.collector.add_lines(lines.filter(|line| !line.is_empty()));
         let log = self.log.display();
+        if undecodable > 0 {
+            self.collector.count_batch(BatchOutcome::LinesLost);
+            self.collector.report_lost_events(format!(
+                "lines of audit log {log} are not audit events: check that only the API server writes to it"
+            ));
+        }
+        let progress = progress?;
         if let Some(reason) = progress.lines_lost {
             self.collector.count_batch(BatchOutcome::LinesLost);
             self.collector.report_lost_events(format!("lines of audit log {log} may be lost: {reason}"));

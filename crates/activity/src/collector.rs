@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 
+use crate::canary::ReturnedCanary;
 use crate::event::{self, AuditEvent, DecodeError};
 use crate::state::{ActivityState, EventOutcome, MAX_NAMESPACES, NamespaceActivity, PendingActivity};
 
@@ -139,21 +140,31 @@ impl ActivityCollector {
         registry.register("audit_batches", "Batches of audit events by outcome", batches.clone());
     }
 
-    /// Adds the events of one webhook request. Undecodable events are counted and skipped; the batch is rejected only
-    /// if the body is not a list of audit events, or after [`close`](Self::close).
+    /// Adds the events of one webhook request. Undecodable events are counted, skipped and reported as lost; the batch is
+    /// rejected only if the body is not a list of audit events, or after [`close`](Self::close).
     pub fn add_batch(&self, body: &[u8]) -> Result<(), BatchError> {
         let mut counts = OutcomeCounts::default();
         let decoded = self.ingest(&mut counts, |each| event::decode_batch(body, each))?;
-        self.count_batch(match &decoded {
-            Ok(()) if counts.get(UNDECODABLE) > 0 => BatchOutcome::Partial,
-            Ok(()) => BatchOutcome::Read,
-            Err(_) => BatchOutcome::Malformed,
-        });
+        let outcome = match &decoded {
+            Ok(()) if counts.get(UNDECODABLE) == 0 => BatchOutcome::Read,
+            Ok(()) => {
+                self.report_lost_events(
+                    "events of the audit webhook could not be decoded: check that no proxy changes the requests of \
+                     the API servers",
+                );
+                BatchOutcome::Partial
+            }
+            Err(error) => {
+                self.report_lost_events(format!("a request to the audit webhook could not be decoded: {error}"));
+                BatchOutcome::Malformed
+            }
+        };
+        self.count_batch(outcome);
         Ok(decoded?)
     }
 
-    /// Adds the events of lines of an audit log and returns the number of undecodable lines. After
-    /// [`close`](Self::close) it drops the lines and returns 0: a log can be read again after a restart.
+    /// Adds the events of lines of an audit log and returns the number of undecodable lines, which the caller reports as
+    /// lost. After [`close`](Self::close) it drops the lines and returns 0: a log can be read again after a restart.
     pub fn add_lines<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u64 {
         let mut counts = OutcomeCounts::default();
         let added = self.ingest(&mut counts, |each| {
@@ -230,8 +241,8 @@ impl ActivityCollector {
     }
 
     /// Reports that an unknown set of events was lost. The reason replaces one that was not taken yet.
-    pub fn report_lost_events(&self, reason: String) {
-        *lock(&self.0.loss_reason) = Some(reason);
+    pub fn report_lost_events(&self, reason: impl Into<String>) {
+        *lock(&self.0.loss_reason) = Some(reason.into());
         self.0.loss_reported.notify_one();
     }
 
@@ -262,9 +273,9 @@ impl ActivityCollector {
         self.state().take_pending()
     }
 
-    /// Returns the ids of the canaries whose audit events arrived since the last call.
+    /// Returns the canaries whose audit events arrived since the last call.
     #[must_use]
-    pub fn take_returned_canaries(&self) -> Vec<String> {
+    pub fn take_returned_canaries(&self) -> Vec<ReturnedCanary> {
         self.state().take_returned_canaries()
     }
 

@@ -5,7 +5,7 @@
 
 mod gitops;
 
-use caretaker_core::{Timestamp, time};
+use caretaker_core::Timestamp;
 use wildmatch::WildMatch;
 
 use crate::event::{AuditEvent, ObjectRef, UserInfo};
@@ -22,7 +22,7 @@ pub enum IgnoreReason {
     Duplicate,
     /// The response is an error.
     Failed,
-    /// The timestamp is missing, invalid or in the future.
+    /// The timestamp is missing or invalid.
     BadTimestamp,
     /// The user or one of its groups is on the `ignore` list.
     IgnoredUser,
@@ -88,7 +88,7 @@ impl IgnoreReason {
             Self::RequestReceived => "only received, not answered yet",
             Self::Duplicate => "received before",
             Self::Failed => "answered with an error",
-            Self::BadTimestamp => "without a timestamp, or with one in the future",
+            Self::BadTimestamp => "without a valid timestamp",
             Self::IgnoredUser => "the user or one of its groups is on the ignore list",
             Self::OwnServiceAccount => "a pod with a service account of the namespace itself",
             Self::GitOps => "a read or a dry run of a GitOps account",
@@ -366,9 +366,9 @@ pub fn is_read_verb(verb: &str) -> bool {
     matches!(verb, "get" | "list" | "watch")
 }
 
-/// Returns the time that an event counts for. A time ahead of `now` by at most [`time::SKEW`] counts as `now`; a later
-/// one returns `None`.
+/// Returns the time that an event counts for; `None` if its timestamp is missing or invalid. A time after `now` counts as
+/// `now`: the clock of the API server may be ahead of this one, and the namespace is in use all the same.
 #[must_use]
 pub fn plausible_time(at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    at.filter(|at| *at <= time::saturating_add(now, time::SKEW)).map(|at| at.min(now))
+    at.map(|at| at.min(now))
 }

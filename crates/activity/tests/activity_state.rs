@@ -2,6 +2,7 @@
 
 mod events;
 
+use caretaker_activity::canary::ReturnedCanary;
 use caretaker_activity::event::{decode_batch, decode_line};
 use caretaker_activity::filter::{Filter, GitOpsAccounts, IgnoreReason, PatternLists};
 use caretaker_activity::state::{ActivityState, EventOutcome, MAX_SESSIONS};
@@ -46,7 +47,7 @@ const DRY_RUN: &str = "/apis/apps/v1/namespaces/shop/deployments/web?dryRun=All&
 #[case::a_user_impersonated_by_a_controller(
     mk_event("system:serviceaccount:kube-system:proxy", "list", "pods").user_group("kube-system").impersonating("ann")
 )]
-#[case::a_timestamp_within_the_clock_skew(mk_event("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
+#[case::a_timestamp_ahead_of_this_clock(mk_event("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
 #[case::a_kubeconfig_with_an_account_of_the_namespace(mk_event("system:serviceaccount:shop:deployer", "list", "pods"))]
 #[case::a_person_who_impersonates_an_account_of_the_namespace(
     mk_event("ann", "list", "pods").impersonating("system:serviceaccount:shop:web")
@@ -73,7 +74,6 @@ fn an_event_counts(#[case] event: TestEvent) {
 #[case::not_found(mk_event("ann", "get", "pods").status_code(404), IgnoreReason::Failed)]
 #[case::a_server_error(mk_event("ann", "list", "pods").status_code(500), IgnoreReason::Failed)]
 #[case::no_status(mk_event("ann", "list", "pods").status_code(0), IgnoreReason::Failed)]
-#[case::far_in_the_future(mk_event("ann", "list", "pods").at("2026-03-02T09:06:00Z"), IgnoreReason::BadTimestamp)]
 #[case::no_timestamp(mk_event("ann", "list", "pods").at("yesterday"), IgnoreReason::BadTimestamp)]
 #[case::the_api_server(mk_event("system:apiserver", "list", "resourcequotas"), IgnoreReason::IgnoredUser)]
 #[case::the_controller_manager(mk_event("system:kube-controller-manager", "update", "pods"), IgnoreReason::IgnoredUser)]
@@ -173,6 +173,32 @@ fn writes_of_gitops_accounts_count_unless_the_settings_say_otherwise_and_account
     for event in [flux("patch", "deployments"), mk_event("deploy-bot", "create", "pods")] {
         assert_eq!(outcome(event), EventOutcome::Ignored(IgnoreReason::GitOps));
     }
+}
+
+#[test]
+fn a_use_from_the_future_counts_as_now() {
+    let mut state = mk_state();
+    let outcome = state.record(&mk_event("ann", "list", "pods").at("2026-03-02T19:00:00Z").decode(), now());
+    assert_eq!(outcome, EventOutcome::Counted);
+    let last = state.take_pending().remove(0).1.last.unwrap();
+    assert_eq!((last.at, last.user.as_str()), (now(), "ann"));
+
+    let exec = mk_event("ann", "get", "pods").subresource("exec").id("x1").status_code(101);
+    let started = exec.clone().stage("ResponseStarted").at("2026-03-02T19:00:00Z");
+    assert_eq!(state.record(&started.decode(), now()), EventOutcome::Counted);
+    assert_eq!(state.namespaces()[0].open, [now()]);
+}
+
+#[test]
+fn a_poll_is_detected_by_the_clock_of_the_api_server_even_if_that_is_ahead() {
+    let mut state = mk_state();
+    let start: Timestamp = "2026-03-02T12:00:00Z".parse().unwrap();
+    let mut last = EventOutcome::Counted;
+    for i in 0..600 {
+        let poll = mk_event("ann", "list", "pods").at(&(start + SignedDuration::from_secs(5 * i)).to_string());
+        last = state.record(&poll.decode(), now());
+    }
+    assert_eq!(last, EventOutcome::Ignored(IgnoreReason::PeriodicPoll));
 }
 
 #[test]
@@ -318,14 +344,17 @@ fn a_returned_canary_is_handed_out_once_and_is_not_activity() {
     let wrong_namespace = mk_event("ann", "get", "configmaps").agent("caretaker-canary/abc");
     let canary = wrong_namespace.clone().namespace("caretaker-system");
     let forbidden = canary.clone().status_code(403);
+    let untimed = canary.clone().at("soon");
     let ignored = EventOutcome::Ignored;
 
     let outcome = state.record(&wrong_namespace.decode(), now());
     assert_eq!(outcome, ignored(IgnoreReason::IgnoredAgent), "canaries are in Caretaker's own namespace");
     assert_eq!(state.record(&forbidden.decode(), now()), ignored(IgnoreReason::Failed));
+    assert_eq!(state.record(&untimed.decode(), now()), ignored(IgnoreReason::BadTimestamp));
     assert_eq!(state.record(&canary.decode(), now()), EventOutcome::Canary);
     let taken = (state.take_returned_canaries(), state.take_returned_canaries());
-    assert_eq!(taken, (vec!["abc".to_owned()], Vec::new()));
+    let received_at = "2026-03-02T08:59:00.123456Z".parse().unwrap();
+    assert_eq!(taken, (vec![ReturnedCanary { id: "abc".to_owned(), received_at }], Vec::new()));
     assert!(state.namespaces().iter().all(|namespace| namespace.counted == 0));
 }
 

@@ -14,7 +14,7 @@ use caretaker_activity::audit_webhook;
 use caretaker_activity::collector::ActivityCollector;
 use caretaker_activity::state::ActivityState;
 use caretaker_engine::client;
-use caretaker_namespaces::activity::ActivitySource;
+use caretaker_namespaces::activity::{ActivitySource, CanaryTarget};
 use http::header::USER_AGENT;
 use http::{HeaderValue, StatusCode};
 use kube::{Client, Config as KubeConfig};
@@ -27,6 +27,8 @@ use crate::config::{ActivityConfig, AuditSources, NamespacesConfig};
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of calls per second that write activity.
 const QPS: u32 = 50;
+/// Timeout of the connection of a canary. Some clusters drop the packets to single API servers.
+const CANARY_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Activity is written within this time after the namespace may be written again.
 const WRITE_DELAY: Duration = Duration::from_mins(1);
 
@@ -115,8 +117,16 @@ fn keeper_source(
     resumes: bool,
 ) -> Result<ActivitySource> {
     let cluster_of_canaries = cluster.clone();
-    let canary_client = move |agent: &str| {
+    let canary_client = move |agent: &str, target: CanaryTarget| {
         let mut config = cluster_of_canaries.clone();
+        config.connect_timeout = Some(CANARY_CONNECT_TIMEOUT);
+        if let CanaryTarget::ApiServer(address) = target {
+            // All API servers of a cluster have certificates for the name under which clients know the cluster, and
+            // not all for their own address.
+            let host = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
+            config.tls_server_name = config.tls_server_name.or(host);
+            config.cluster_url = format!("https://{address}/").parse().map_err(|e| format!("{address}: {e}"))?;
+        }
         config.headers.retain(|(name, _)| name != USER_AGENT);
         config.headers.push((USER_AGENT, HeaderValue::from_str(agent).map_err(|e| e.to_string())?));
         config.default_retry = false;
@@ -127,6 +137,7 @@ fn keeper_source(
         client: client::writer(cluster.clone(), None, CALL_TIMEOUT, Some(QPS))?,
         canary_client: Arc::new(canary_client),
         canary_interval: config.canary_interval,
+        max_skew: config.max_clock_skew,
         write_interval: config.write_interval,
         resumes,
     })

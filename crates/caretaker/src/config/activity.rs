@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use caretaker_activity::audit_webhook::CredentialFiles;
+use caretaker_activity::canary::DEFAULT_MAX_SKEW;
 use caretaker_activity::filter::{Filter, GitOpsAccounts, PatternLists};
 use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::Policy;
@@ -46,6 +47,9 @@ pub struct ActivityConfig {
     /// How often a request of our own must come back as an audit event.
     #[serde(deserialize_with = "duration_or_none")]
     pub canary_interval: Option<SignedDuration>,
+    /// How far the clocks of the API servers and of this machine may differ.
+    #[serde(deserialize_with = "common::duration")]
+    pub max_clock_skew: SignedDuration,
     /// How often a namespace that is awake is written.
     #[serde(deserialize_with = "common::duration")]
     pub write_interval: SignedDuration,
@@ -67,6 +71,7 @@ impl Default for ActivityConfig {
             poll_grace: Some(SignedDuration::from_mins(30)),
             max_session: Policy::MAX_SESSION,
             canary_interval: Some(SignedDuration::from_mins(1)),
+            max_clock_skew: DEFAULT_MAX_SKEW,
             write_interval: SignedDuration::from_mins(1),
         }
     }
@@ -172,7 +177,12 @@ impl ActivityConfig {
                 return Err(format!("{key}.{name} is {}: at least 1s, or none", duration::format(value)));
             }
         }
-        for (name, value) in [("writeInterval", self.write_interval), ("maxSession", self.max_session)] {
+        let at_least_a_second = [
+            ("writeInterval", self.write_interval),
+            ("maxSession", self.max_session),
+            ("maxClockSkew", self.max_clock_skew),
+        ];
+        for (name, value) in at_least_a_second {
             if value < MIN_INTERVAL {
                 return Err(format!("{key}.{name} is {}: at least 1s", duration::format(value)));
             }
