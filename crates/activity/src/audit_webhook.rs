@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
-use crate::collector::{ActivityCollector, BatchError, BatchOutcome};
+use crate::collector::{ActivityCollector, BatchError, DeliveryOutcome};
 pub use credentials::{CredentialFiles, Credentials, CredentialsError, check_files};
 use unauthenticated::{PoolPlace, UnauthenticatedPool};
 
@@ -127,13 +127,13 @@ impl Receiver {
                 self.handle_requests(stream, connection).await;
             }
             Ok(Err(e)) => {
-                self.collector.count_batch(BatchOutcome::Unauthorized);
+                self.collector.count_delivery(DeliveryOutcome::Unauthorized);
                 let client = connection.address;
                 self.warn(&format!(
                     "the TLS handshake with {client} failed, check the certificates of both sides: {e}"
                 ));
             }
-            Err(_) => self.collector.count_batch(BatchOutcome::CutShort),
+            Err(_) => self.collector.count_delivery(DeliveryOutcome::CutShort),
         }
     }
 
@@ -176,7 +176,7 @@ impl Receiver {
     ) -> Response<Full<Bytes>> {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         if !self.credentials.authorize(connection.certified.load(Ordering::Relaxed), token) {
-            self.collector.count_batch(BatchOutcome::Unauthorized);
+            self.collector.count_delivery(DeliveryOutcome::Unauthorized);
             let mut response =
                 closing_response(StatusCode::UNAUTHORIZED, "send a client certificate or a bearer token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -199,7 +199,7 @@ impl Receiver {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(e)) if e.is::<LengthLimitError>() => return self.reject_too_large(),
             _ => {
-                self.collector.count_batch(BatchOutcome::CutShort);
+                self.collector.count_delivery(DeliveryOutcome::CutShort);
                 let text = "the body ended early or took too long; send the batch again\n";
                 return closing_response(StatusCode::REQUEST_TIMEOUT, text);
             }
@@ -221,7 +221,7 @@ impl Receiver {
     fn reject_too_large(&self) -> Response<Full<Bytes>> {
         let limit = MAX_BODY_BYTES >> 20;
         let advice = "lower the API server's --audit-webhook-batch-max-size, or the level of the audit policy";
-        self.collector.count_batch(BatchOutcome::TooLarge);
+        self.collector.count_delivery(DeliveryOutcome::TooLarge);
         self.collector.report_lost_events(format!("a batch of more than {limit} MiB was rejected: {advice}"));
         closing_response(StatusCode::PAYLOAD_TOO_LARGE, format!("a batch has at most {limit} MiB: {advice}\n"))
     }

@@ -310,9 +310,9 @@ impl ActivityState {
             .collect()
     }
 
-    /// Returns the activity of every namespace, sorted by name, for users.
+    /// Returns what was recorded about every namespace, sorted by name, for people.
     #[must_use]
-    pub fn namespaces(&self) -> Vec<NamespaceActivity> {
+    pub fn activity_by_namespace(&self) -> Vec<NamespaceActivity> {
         let mut all: Vec<NamespaceActivity> = self
             .namespaces
             .iter()

@@ -186,7 +186,7 @@ fn a_use_from_the_future_counts_as_now() {
     let exec = mk_event("ann", "get", "pods").subresource("exec").id("x1").status_code(101);
     let started = exec.clone().stage("ResponseStarted").at("2026-03-02T19:00:00Z");
     assert_eq!(state.record(&started.decode(), now()), EventOutcome::Counted);
-    assert_eq!(state.namespaces()[0].open, [now()]);
+    assert_eq!(state.activity_by_namespace()[0].open, [now()]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn an_event_that_is_delivered_twice_counts_once() {
 
     assert_eq!(state.record(&event.decode(), now()), EventOutcome::Counted);
     assert_eq!(state.record(&event.decode(), now()), EventOutcome::Ignored(IgnoreReason::Duplicate));
-    assert_eq!(state.namespaces()[0].counted, 1);
+    assert_eq!(state.activity_by_namespace()[0].counted, 1);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn an_exec_session_is_open_until_it_ends() {
     let pending = state.take_pending().remove(0).1;
     let started: Vec<String> = pending.started_sessions.into_keys().collect();
     assert_eq!(started.len(), 1);
-    assert_eq!(state.namespaces()[0].open.len(), 1);
+    assert_eq!(state.activity_by_namespace()[0].open.len(), 1);
 
     let end = exec().status_code(101).at("2026-03-02T08:00:00Z").stage_reached_at("2026-03-02T08:50:00Z");
     state.record(&end.decode(), now());
@@ -246,7 +246,7 @@ fn an_exec_session_is_open_until_it_ends() {
 
     assert_eq!((pending.started_sessions.len(), pending.ended_sessions), (0, started));
     assert_eq!(pending.last.unwrap().at.to_string(), "2026-03-02T08:50:00Z", "the session counts until its end");
-    assert!(state.namespaces()[0].open.is_empty());
+    assert!(state.activity_by_namespace()[0].open.is_empty());
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_dashboard_left_open_stops_counting_and_other_requests_of_its_user_count() {
         last = state.record(&poll.decode(), now());
     }
     assert_eq!(last, EventOutcome::Ignored(IgnoreReason::PeriodicPoll));
-    let namespace = state.namespaces().remove(0);
+    let namespace = state.activity_by_namespace().remove(0);
     assert_eq!(namespace.last.unwrap().at.to_string(), "2026-03-02T00:29:55Z");
     assert!(namespace.ignored["periodic-poll"].count > 600);
 
@@ -329,7 +329,7 @@ fn ignored_events_are_counted_by_reason_and_are_not_pending() {
         let event = mk_event("system:serviceaccount:shop:web", "get", "configmaps").bound_to_pod("web-0");
         state.record(&event.decode(), now());
     }
-    let namespace = state.namespaces().remove(0);
+    let namespace = state.activity_by_namespace().remove(0);
 
     assert_eq!((namespace.last, namespace.counted), (None, 0));
     let ignored = &namespace.ignored["own-serviceaccount"];
@@ -355,7 +355,7 @@ fn a_returned_canary_is_handed_out_once_and_is_not_activity() {
     let taken = (state.take_returned_canaries(), state.take_returned_canaries());
     let received_at = "2026-03-02T08:59:00.123456Z".parse().unwrap();
     assert_eq!(taken, (vec![ReturnedCanary { id: "abc".to_owned(), received_at }], Vec::new()));
-    assert!(state.namespaces().iter().all(|namespace| namespace.counted == 0));
+    assert!(state.activity_by_namespace().iter().all(|namespace| namespace.counted == 0));
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn the_number_of_namespaces_and_sessions_in_memory_is_bounded() {
             state.record(&decode_line(text.as_bytes()).unwrap(), now());
         }
     }
-    let namespaces = state.namespaces();
+    let namespaces = state.activity_by_namespace();
 
     assert!(namespaces.len() <= 20_000, "{}", namespaces.len());
     assert!(namespaces.iter().all(|namespace| namespace.open.len() <= MAX_SESSIONS));

@@ -39,7 +39,7 @@ pub fn run(args: &ActivityArgs, now: Timestamp) -> Result<Output> {
     if !args.audit.is_empty() {
         let config = snapshot::resolve_config(args.config.as_deref(), &OperatorConfigMaps::default())?;
         let (collector, notes) = read_logs(&args.audit, &config)?;
-        let mut output = show(args, collector.namespaces(), args.at.unwrap_or(now))?;
+        let mut output = show(args, collector.activity_by_namespace(), args.at.unwrap_or(now))?;
         output.code = output.code.max(if notes.is_empty() { 0 } else { 3 });
         output.notes.extend(notes);
         return Ok(output);

@@ -72,7 +72,7 @@ pub(crate) fn routes(collector: &ActivityCollector) -> Router {
 
 fn show_activity(collector: &ActivityCollector, client: SocketAddr) -> Response {
     if is_port_forward(client.ip()) {
-        return Json(collector.namespaces()).into_response();
+        return Json(collector.activity_by_namespace()).into_response();
     }
     let advice = "this tells who used what, and is served to connections from inside the pod alone: use caretaker \
                   activity, or kubectl port-forward\n";

@@ -137,7 +137,7 @@ impl ActivityWriter {
                 return;
             }
             tokio::select! {
-                () = collector.updated(), if !self.is_stopping => self.receive(),
+                () = collector.wait_for_updates(), if !self.is_stopping => self.receive(),
                 Some(written) = self.writes.next(), if !self.writes.is_empty() => self.finish(written),
                 () = clock.sleep_until(self.later.earliest()) => {}
                 () = tokio::time::sleep(LIST_CHECK), if waits_for_list => {}

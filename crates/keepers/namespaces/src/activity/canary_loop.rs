@@ -101,7 +101,7 @@ impl CanaryLoop {
                 tokio::select! {
                     () = lease::changed(&mut self.leadership) => {}
                     Some(canary) = self.returned.recv() => self.acknowledge(canary).await,
-                    reason = self.source.collector.lost_events() => self.record_loss(&reason).await,
+                    reason = self.source.collector.wait_for_loss() => self.record_loss(&reason).await,
                 }
             }
             self.lead().await;
@@ -185,7 +185,7 @@ impl CanaryLoop {
         gaps.value.end(now);
         let mut unsaved = true;
         while self.engine().is_leader() {
-            let (error, now) = (self.source.collector.source_error(), self.now());
+            let (error, now) = (self.source.collector.log_error(), self.now());
             if error.is_some() != gaps.value.open_gap().is_some() {
                 unsaved = true;
                 match error {
@@ -205,7 +205,7 @@ impl CanaryLoop {
             tokio::select! {
                 () = lease::changed(&mut self.leadership) => {}
                 Some(_) = self.returned.recv() => {}
-                reason = self.source.collector.lost_events() => {
+                reason = self.source.collector.wait_for_loss() => {
                     gaps.value.record_loss(self.context.context.clock.now(), reason);
                     unsaved = true;
                 }
@@ -298,7 +298,7 @@ impl CanaryLoop {
     fn note(&self, gaps: &Gaps) -> Option<String> {
         let gap = || {
             if let Some(gap) = gaps.open_gap() {
-                let error = self.source.collector.source_error().map(|error| format!("; {error}")).unwrap_or_default();
+                let error = self.source.collector.log_error().map(|error| format!("; {error}")).unwrap_or_default();
                 let (from, because) = (time::format(gap.from), &gap.because);
                 return Some(format!("activity may be missed since {from}, so no idle time counts: {because}{error}"));
             }
@@ -322,7 +322,7 @@ impl CanaryLoop {
         let SourceContext { proof_wanted, state_changes, .. } = &mut self.context;
         tokio::select! {
             Some(returned) = self.returned.recv() => self.record_returned(&returned, canary, gaps),
-            reason = self.source.collector.lost_events() => gaps.value.record_loss(clock.now(), reason),
+            reason = self.source.collector.wait_for_loss() => gaps.value.record_loss(clock.now(), reason),
             Ok(()) = proof_wanted.changed() => self.send_soon_if_wanted(canary),
             Ok(()) = state_changes.changed() => self.read_acknowledgement(canary, gaps).await,
             () = clock.sleep_until(Some(until)) => {}
