@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::collector::{ActivityCollector, BatchOutcome};
+use crate::collector::{ActivityCollector, DeliveryOutcome};
 use crate::log_follower::{LogFollower, LogPosition, MAX_LINE_BYTES};
 
 /// Maximum number of bytes that one poll reads.
@@ -62,7 +62,7 @@ impl AuditLogSource {
                 } else {
                     tracing::info!("audit log {} is readable again", self.log.display());
                 }
-                self.collector.set_source_error(error.clone());
+                self.collector.set_log_error(error.clone());
                 last_error = error;
             }
             std::thread::sleep(delay);
@@ -99,16 +99,22 @@ impl AuditLogSource {
         // Lines that were read before an error count.
         let starts = std::iter::once(0).chain(ends.iter().copied());
         let lines = starts.zip(&ends).map(|(start, end)| &text[start..*end]);
-        self.collector.add_lines(lines.filter(|line| !line.is_empty()));
-        let progress = progress?;
+        let undecodable = self.collector.add_lines(lines.filter(|line| !line.is_empty()));
         let log = self.log.display();
+        if undecodable > 0 {
+            self.collector.count_delivery(DeliveryOutcome::LinesLost);
+            self.collector.report_lost_events(format!(
+                "lines of audit log {log} are not audit events: check that only the API server writes to it"
+            ));
+        }
+        let progress = progress?;
         if let Some(reason) = progress.lines_lost {
-            self.collector.count_batch(BatchOutcome::LinesLost);
+            self.collector.count_delivery(DeliveryOutcome::LinesLost);
             self.collector.report_lost_events(format!("lines of audit log {log} may be lost: {reason}"));
         }
         if progress.too_long > 0 {
             let (count, limit) = (progress.too_long, MAX_LINE_BYTES >> 20);
-            self.collector.count_batch(BatchOutcome::TooLarge);
+            self.collector.count_delivery(DeliveryOutcome::TooLarge);
             self.collector.report_lost_events(format!(
                 "{count} lines of audit log {log} are longer than {limit} MiB and were skipped: \
                  lower the level of the audit policy"

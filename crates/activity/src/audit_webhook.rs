@@ -1,9 +1,11 @@
 //! Receives the batches of the API servers' audit webhook.
 //!
-//! A client without valid credentials is rejected before any of its body is read. A request never waits for the
+//! A client without valid credentials is rejected before any of its body is read. Connections that have not shown
+//! credentials are counted apart, so that they take no place from the API servers. A request never waits for the
 //! Kubernetes API: batches are recorded in memory.
 
 mod credentials;
+mod unauthenticated;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,17 +23,18 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
-use crate::collector::{ActivityCollector, BatchError, BatchOutcome};
+use crate::collector::{ActivityCollector, BatchError, DeliveryOutcome};
 pub use credentials::{CredentialFiles, Credentials, CredentialsError, check_files};
+use unauthenticated::{PoolPlace, UnauthenticatedPool};
 
 /// Maximum size of a body. A batch of 400 events at the level Metadata has about a thirtieth of it.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
 /// Maximum number of bodies that are read at a time. Bounds the memory for bodies.
 const MAX_CONCURRENT_BODIES: usize = 2;
-/// Maximum number of open connections. Each API server needs a few.
+/// Maximum number of open connections that have shown valid credentials. Each API server needs a few.
 const MAX_CONNECTIONS: usize = 256;
 /// A connection without an authorized request is closed after this time.
 const AUTHORIZATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,18 +55,36 @@ const SHUTTING_DOWN: &str = "Caretaker is shutting down; send the batch again\n"
 struct Receiver {
     collector: ActivityCollector,
     credentials: Credentials,
+    unauthenticated: UnauthenticatedPool,
+    connection_permits: Arc<Semaphore>,
     body_permits: Semaphore,
     last_warning: Mutex<Option<Instant>>,
 }
 
+/// A connection, and what its client has shown.
+struct ClientConnection<'a> {
+    address: SocketAddr,
+    /// Its place among those without credentials, until it shows some.
+    place: PoolPlace<'a>,
+    /// The TLS handshake verified a client certificate.
+    certified: AtomicBool,
+    /// A request had valid credentials.
+    authorized: AtomicBool,
+    /// Its place among those with credentials.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
 /// Accepts connections and adds their batches to the collector, forever.
 pub async fn serve(listener: TcpListener, credentials: Credentials, collector: ActivityCollector) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let body_permits = Semaphore::new(MAX_CONCURRENT_BODIES);
-    let receiver = Arc::new(Receiver { collector, credentials, body_permits, last_warning: Mutex::new(None) });
+    let receiver = Arc::new(Receiver {
+        collector,
+        credentials,
+        unauthenticated: UnauthenticatedPool::default(),
+        connection_permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        body_permits: Semaphore::new(MAX_CONCURRENT_BODIES),
+        last_warning: Mutex::new(None),
+    });
     loop {
-        // The semaphore is never closed.
-        let Ok(permit) = connections.clone().acquire_owned().await else { return };
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(e) => {
@@ -73,69 +94,95 @@ pub async fn serve(listener: TcpListener, credentials: Credentials, collector: A
             }
         };
         let receiver = receiver.clone();
-        tokio::spawn(async move {
-            receiver.handle_connection(stream, client).await;
-            drop(permit);
-        });
+        tokio::spawn(async move { receiver.handle_connection(stream, client).await });
     }
 }
 
 impl Receiver {
-    async fn handle_connection(&self, stream: TcpStream, client: SocketAddr) {
+    async fn handle_connection(&self, stream: TcpStream, address: SocketAddr) {
+        let connection = ClientConnection {
+            address,
+            place: self.unauthenticated.enter(address.ip()),
+            certified: AtomicBool::new(false),
+            authorized: AtomicBool::new(false),
+            permit: Mutex::new(None),
+        };
+        tokio::select! {
+            () = self.serve_connection(stream, &connection) => {}
+            () = connection.place.evicted() => self.warn(&format!(
+                "closed the oldest connection of {}: too many clients have connected and sent no credentials",
+                address.ip()
+            )),
+        }
+    }
+
+    async fn serve_connection(&self, stream: TcpStream, connection: &ClientConnection<'_>) {
         // Responses are small and must not wait for more data.
         let _ = stream.set_nodelay(true);
-        let Some(config) = self.credentials.tls() else { return self.handle_requests(stream, false, client).await };
+        let Some(config) = self.credentials.tls() else { return self.handle_requests(stream, connection).await };
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) => {
                 let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
-                self.handle_requests(stream, certified, client).await;
+                connection.certified.store(certified, Ordering::Relaxed);
+                self.handle_requests(stream, connection).await;
             }
             Ok(Err(e)) => {
-                self.collector.count_batch(BatchOutcome::Unauthorized);
+                self.collector.count_delivery(DeliveryOutcome::Unauthorized);
+                let client = connection.address;
                 self.warn(&format!(
                     "the TLS handshake with {client} failed, check the certificates of both sides: {e}"
                 ));
             }
-            Err(_) => self.collector.count_batch(BatchOutcome::CutShort),
+            Err(_) => self.collector.count_delivery(DeliveryOutcome::CutShort),
         }
     }
 
-    async fn handle_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, certified: bool, client: SocketAddr) {
-        let authorized = AtomicBool::new(false);
-        let handler =
-            service_fn(async |request| Ok::<_, Infallible>(self.handle_request(request, certified, &authorized).await));
+    async fn handle_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, connection: &ClientConnection<'_>) {
+        let authorized = &connection.authorized;
+        let handler = service_fn(async |request| Ok::<_, Infallible>(self.handle_request(request, connection).await));
         let mut builder = http1::Builder::new();
         let builder = builder.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), handler));
+        let mut requests = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), handler));
         // The connection ends when the client closes it or sends something that is not HTTP.
-        let ended = tokio::time::timeout(AUTHORIZATION_TIMEOUT, connection.as_mut()).await;
+        let ended = tokio::time::timeout(AUTHORIZATION_TIMEOUT, requests.as_mut()).await;
         if !authorized.load(Ordering::Relaxed) {
             self.warn(&format!(
-                "rejected {client}: it sent neither the token nor a client certificate; \
-                 check the file of the API server's --audit-webhook-config-file"
+                "rejected {}: it sent neither the token nor a client certificate; \
+                 check the file of the API server's --audit-webhook-config-file",
+                connection.address
             ));
         }
         if ended.is_err() && authorized.load(Ordering::Relaxed) {
-            let _ = connection.await;
+            let _ = requests.await;
         }
     }
 
-    /// Sets `authorized` if the client has valid credentials, and handles its request.
+    /// Gives a connection that has shown credentials a place among the others that have. Waits until one is free.
+    async fn admit(&self, connection: &ClientConnection<'_>) {
+        if connection.authorized.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // The semaphore is never closed.
+        let permit = self.connection_permits.clone().acquire_owned().await.ok();
+        *connection.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+        connection.place.leave();
+    }
+
+    /// Handles a request, if the client has valid credentials.
     async fn handle_request(
         &self,
         request: Request<Incoming>,
-        certified: bool,
-        authorized: &AtomicBool,
+        connection: &ClientConnection<'_>,
     ) -> Response<Full<Bytes>> {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        if !self.credentials.authorize(certified, token) {
-            self.collector.count_batch(BatchOutcome::Unauthorized);
+        if !self.credentials.authorize(connection.certified.load(Ordering::Relaxed), token) {
+            self.collector.count_delivery(DeliveryOutcome::Unauthorized);
             let mut response =
                 closing_response(StatusCode::UNAUTHORIZED, "send a client certificate or a bearer token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
         }
-        authorized.store(true, Ordering::Relaxed);
+        self.admit(connection).await;
         if request.method() != Method::POST {
             return closing_response(StatusCode::METHOD_NOT_ALLOWED, "send audit events with POST\n");
         }
@@ -152,7 +199,7 @@ impl Receiver {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(e)) if e.is::<LengthLimitError>() => return self.reject_too_large(),
             _ => {
-                self.collector.count_batch(BatchOutcome::CutShort);
+                self.collector.count_delivery(DeliveryOutcome::CutShort);
                 let text = "the body ended early or took too long; send the batch again\n";
                 return closing_response(StatusCode::REQUEST_TIMEOUT, text);
             }
@@ -174,7 +221,7 @@ impl Receiver {
     fn reject_too_large(&self) -> Response<Full<Bytes>> {
         let limit = MAX_BODY_BYTES >> 20;
         let advice = "lower the API server's --audit-webhook-batch-max-size, or the level of the audit policy";
-        self.collector.count_batch(BatchOutcome::TooLarge);
+        self.collector.count_delivery(DeliveryOutcome::TooLarge);
         self.collector.report_lost_events(format!("a batch of more than {limit} MiB was rejected: {advice}"));
         closing_response(StatusCode::PAYLOAD_TOO_LARGE, format!("a batch has at most {limit} MiB: {advice}\n"))
     }

@@ -1,4 +1,4 @@
-//! Combines the audit events of all sources.
+//! Receives the audit events of all sources (webhook and logs), and hands out the activity, the canaries and the losses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 
+use crate::canary::ReturnedCanary;
 use crate::event::{self, AuditEvent, DecodeError};
 use crate::state::{ActivityState, EventOutcome, MAX_NAMESPACES, NamespaceActivity, PendingActivity};
 
@@ -20,16 +21,16 @@ pub struct ActivityCollector(Arc<Inner>);
 
 struct Inner {
     state: Mutex<ActivityState>,
-    /// Notified when there is pending activity or a returned canary.
-    updated: Notify,
+    /// Notified when there is pending activity or a returned canary to take.
+    has_updates: Notify,
     now: fn() -> Timestamp,
     metrics: Metrics,
-    /// Why events were lost, until [`ActivityCollector::lost_events`] returns it.
+    /// Why events were lost, until [`ActivityCollector::wait_for_loss`] returns it.
     loss_reason: Mutex<Option<String>>,
     loss_reported: Notify,
     closed: AtomicBool,
-    /// Why a source cannot be read.
-    source_error: Mutex<Option<String>>,
+    /// Why the audit log cannot be read at present.
+    log_error: Mutex<Option<String>>,
     /// When the oldest activity was taken that is not written yet.
     oldest_unwritten: Mutex<Option<Instant>>,
 }
@@ -73,29 +74,33 @@ struct OutcomeLabel {
 #[derive(Debug, Default)]
 struct Metrics {
     events: Family<OutcomeLabel, Counter>,
-    batches: Family<OutcomeLabel, Counter>,
+    deliveries: Family<OutcomeLabel, Counter>,
 }
 
-/// The outcome of a request to the webhook receiver, or of a read of an audit log.
+/// What became of a request to the webhook, or what went wrong with an audit log. The label `outcome` of the metric
+/// `caretaker_audit_batches_total`.
+///
+/// Not counted are requests that are answered with 503 during the shutdown, because the API server sends them again, and
+/// reads of a log in which nothing went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BatchOutcome {
-    /// Every event was decoded.
+pub enum DeliveryOutcome {
+    /// A request: every event was decoded.
     Read,
-    /// Some events could not be decoded.
+    /// A request: some events could not be decoded, the others count.
     Partial,
-    /// The body is not a batch of audit events.
+    /// A request: the body is not a batch of audit events.
     Malformed,
-    /// The body of the request, or a line of the log, is too large.
+    /// A request or a log: the body, or a line, is too large.
     TooLarge,
-    /// The connection was closed or timed out before the body was complete.
+    /// A request: the connection was closed or timed out before the body was complete.
     CutShort,
-    /// The client has no valid credentials.
+    /// A request or a connection: the client has no valid credentials.
     Unauthorized,
-    /// Lines of the log may be lost.
+    /// A log: lines may be lost, or could not be decoded.
     LinesLost,
 }
 
-impl BatchOutcome {
+impl DeliveryOutcome {
     fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -121,39 +126,49 @@ impl ActivityCollector {
     pub fn new(state: ActivityState, now: fn() -> Timestamp) -> Self {
         Self(Arc::new(Inner {
             state: Mutex::new(state),
-            updated: Notify::new(),
+            has_updates: Notify::new(),
             now,
             metrics: Metrics::default(),
             loss_reason: Mutex::new(None),
             loss_reported: Notify::new(),
             closed: AtomicBool::new(false),
-            source_error: Mutex::new(None),
+            log_error: Mutex::new(None),
             oldest_unwritten: Mutex::new(None),
         }))
     }
 
     /// Adds the collector's counters to the registry.
     pub fn register_metrics(&self, registry: &mut Registry) {
-        let Metrics { events, batches } = &self.0.metrics;
+        let Metrics { events, deliveries } = &self.0.metrics;
         registry.register("audit_events", "Audit events by outcome", events.clone());
-        registry.register("audit_batches", "Batches of audit events by outcome", batches.clone());
+        registry.register("audit_batches", "Batches of audit events by outcome", deliveries.clone());
     }
 
-    /// Adds the events of one webhook request. Undecodable events are counted and skipped; the batch is rejected only
-    /// if the body is not a list of audit events, or after [`close`](Self::close).
+    /// Adds the events of one webhook request. Undecodable events are counted, skipped and reported as lost; the batch is
+    /// rejected only if the body is not a list of audit events, or after [`close`](Self::close).
     pub fn add_batch(&self, body: &[u8]) -> Result<(), BatchError> {
         let mut counts = OutcomeCounts::default();
         let decoded = self.ingest(&mut counts, |each| event::decode_batch(body, each))?;
-        self.count_batch(match &decoded {
-            Ok(()) if counts.get(UNDECODABLE) > 0 => BatchOutcome::Partial,
-            Ok(()) => BatchOutcome::Read,
-            Err(_) => BatchOutcome::Malformed,
-        });
+        let outcome = match &decoded {
+            Ok(()) if counts.get(UNDECODABLE) == 0 => DeliveryOutcome::Read,
+            Ok(()) => {
+                self.report_lost_events(
+                    "events of the audit webhook could not be decoded: check that no proxy changes the requests of \
+                     the API servers",
+                );
+                DeliveryOutcome::Partial
+            }
+            Err(error) => {
+                self.report_lost_events(format!("a request to the audit webhook could not be decoded: {error}"));
+                DeliveryOutcome::Malformed
+            }
+        };
+        self.count_delivery(outcome);
         Ok(decoded?)
     }
 
-    /// Adds the events of lines of an audit log and returns the number of undecodable lines. After
-    /// [`close`](Self::close) it drops the lines and returns 0: a log can be read again after a restart.
+    /// Adds the events of lines of an audit log and returns the number of undecodable lines, which the caller reports as
+    /// lost. After [`close`](Self::close) it drops the lines and returns 0: a log can be read again after a restart.
     pub fn add_lines<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u64 {
         let mut counts = OutcomeCounts::default();
         let added = self.ingest(&mut counts, |each| {
@@ -197,7 +212,7 @@ impl ActivityCollector {
             ));
         }
         if has_updates {
-            self.0.updated.notify_one();
+            self.0.has_updates.notify_one();
         }
         Ok(decoded)
     }
@@ -208,35 +223,38 @@ impl ActivityCollector {
         self.0.closed.store(true, Ordering::Release);
     }
 
-    /// Sets why a source cannot be read; `None` once it can.
-    pub fn set_source_error(&self, error: Option<String>) {
-        *lock(&self.0.source_error) = error;
+    /// Sets why the audit log cannot be read at present; `None` while it can. The log may be readable again later, without
+    /// a loss.
+    pub fn set_log_error(&self, error: Option<String>) {
+        *lock(&self.0.log_error) = error;
     }
 
-    /// Returns why a source cannot be read; `None` if it can.
+    /// Returns why the audit log cannot be read at present; `None` if it can, or if there is none.
     #[must_use]
-    pub fn source_error(&self) -> Option<String> {
-        lock(&self.0.source_error).clone()
+    pub fn log_error(&self) -> Option<String> {
+        lock(&self.0.log_error).clone()
     }
 
-    /// Counts the outcome of a request or of a read of a log.
-    pub fn count_batch(&self, outcome: BatchOutcome) {
-        self.0.metrics.batches.get_or_create(&OutcomeLabel { outcome: outcome.name() }).inc();
+    /// Adds one to the metric `audit_batches` with this outcome. Events are counted by themselves.
+    pub fn count_delivery(&self, outcome: DeliveryOutcome) {
+        self.0.metrics.deliveries.get_or_create(&OutcomeLabel { outcome: outcome.name() }).inc();
     }
 
-    /// Waits until there is pending activity or a returned canary to take.
-    pub async fn updated(&self) {
-        self.0.updated.notified().await;
+    /// Waits until [`take_pending`](Self::take_pending) or [`take_returned_canaries`](Self::take_returned_canaries) has
+    /// something to return. Only one task may wait.
+    pub async fn wait_for_updates(&self) {
+        self.0.has_updates.notified().await;
     }
 
-    /// Reports that an unknown set of events was lost. The reason replaces one that was not taken yet.
-    pub fn report_lost_events(&self, reason: String) {
-        *lock(&self.0.loss_reason) = Some(reason);
+    /// Reports that an unknown set of events was lost for good. The reason replaces one that was not taken yet.
+    pub fn report_lost_events(&self, reason: impl Into<String>) {
+        *lock(&self.0.loss_reason) = Some(reason.into());
         self.0.loss_reported.notify_one();
     }
 
-    /// Waits until events were lost, and returns the reason.
-    pub async fn lost_events(&self) -> String {
+    /// Waits until events were [reported as lost](Self::report_lost_events), and returns the reason once. Only one task
+    /// may wait.
+    pub async fn wait_for_loss(&self) -> String {
         loop {
             if let Some(reason) = lock(&self.0.loss_reason).take() {
                 return reason;
@@ -262,16 +280,17 @@ impl ActivityCollector {
         self.state().take_pending()
     }
 
-    /// Returns the ids of the canaries whose audit events arrived since the last call.
+    /// Returns the canaries whose audit events arrived since the last call.
     #[must_use]
-    pub fn take_returned_canaries(&self) -> Vec<String> {
+    pub fn take_returned_canaries(&self) -> Vec<ReturnedCanary> {
         self.state().take_returned_canaries()
     }
 
-    /// Returns the activity of every namespace, sorted by name, for users.
+    /// Returns what was received about every namespace since the start, sorted by name, for people: the last activity,
+    /// and what did not count.
     #[must_use]
-    pub fn namespaces(&self) -> Vec<NamespaceActivity> {
-        self.state().namespaces()
+    pub fn activity_by_namespace(&self) -> Vec<NamespaceActivity> {
+        self.state().activity_by_namespace()
     }
 
     fn state(&self) -> MutexGuard<'_, ActivityState> {

@@ -61,6 +61,27 @@ pub struct UserInfo<'a> {
     /// The groups of the user.
     #[serde(borrow)]
     pub groups: Vec<CowStr<'a>>,
+    /// Further facts from the authenticator.
+    #[serde(borrow)]
+    pub extra: Option<UserExtra<'a>>,
+}
+
+impl UserInfo<'_> {
+    /// Returns true if the user's token is bound to a pod, as the tokens are that the kubelet mounts into pods. A token
+    /// that a person or a CI system has requested for a service account is not.
+    #[must_use]
+    pub fn is_bound_to_a_pod(&self) -> bool {
+        self.extra.as_ref().and_then(|extra| extra.pod_name.as_ref()).is_some_and(|names| !names.is_empty())
+    }
+}
+
+/// Facts about a user from the authenticator. Only one of them matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct UserExtra<'a> {
+    /// The pod that the token of a service account is bound to.
+    #[serde(borrow, rename = "authentication.kubernetes.io/pod-name")]
+    pub pod_name: Option<Vec<CowStr<'a>>>,
 }
 
 /// A string in a list. It borrows from the text unless it has escapes.
@@ -114,6 +135,13 @@ impl<'a> AuditEvent<'a> {
     #[must_use]
     pub fn stage_reached_at(&self) -> Option<Timestamp> {
         self.stage_timestamp.parse().ok()
+    }
+
+    /// Returns true if the request asks the API server to change nothing: the query has the parameter `dryRun`.
+    #[must_use]
+    pub fn is_dry_run(&self) -> bool {
+        let is_dry_run = |parameter: &str| parameter.strip_prefix("dryRun=").is_some_and(|value| !value.is_empty());
+        self.request_uri.split_once('?').is_some_and(|(_, query)| query.split('&').any(is_dry_run))
     }
 
     /// Returns the operation in the form of the annotation `activity-status`, such as `ListPods`.

@@ -1,11 +1,15 @@
 //! Decides whether an audit event counts as activity, by user, user agent, verb and resource.
 //!
-//! The `ignore` lists name what does not count; the `include` lists name exceptions that count all the same.
+//! The `ignore` lists name what does not count; the `include` lists name exceptions that count all the same. Of
+//! [GitOps accounts](GitOpsAccounts) only writes count.
 
-use caretaker_core::{Timestamp, time};
+mod gitops;
+
+use caretaker_core::Timestamp;
 use wildmatch::WildMatch;
 
 use crate::event::{AuditEvent, ObjectRef, UserInfo};
+pub use gitops::GitOpsAccounts;
 
 /// Why an audit event does not count as activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,12 +22,14 @@ pub enum IgnoreReason {
     Duplicate,
     /// The response is an error.
     Failed,
-    /// The timestamp is missing, invalid or in the future.
+    /// The timestamp is missing or invalid.
     BadTimestamp,
     /// The user or one of its groups is on the `ignore` list.
     IgnoredUser,
-    /// The user is a service account of the namespace itself.
+    /// The user is a service account of the namespace itself, with the token of a pod.
     OwnServiceAccount,
+    /// A read or a dry run of a GitOps account.
+    GitOps,
     /// The user agent is on the `ignore` list.
     IgnoredAgent,
     /// The verb is on the `ignore` list.
@@ -38,7 +44,7 @@ pub enum IgnoreReason {
 
 impl IgnoreReason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoNamespace,
         Self::RequestReceived,
         Self::Duplicate,
@@ -46,6 +52,7 @@ impl IgnoreReason {
         Self::BadTimestamp,
         Self::IgnoredUser,
         Self::OwnServiceAccount,
+        Self::GitOps,
         Self::IgnoredAgent,
         Self::Verb,
         Self::Resource,
@@ -64,6 +71,7 @@ impl IgnoreReason {
             Self::BadTimestamp => "bad-timestamp",
             Self::IgnoredUser => "ignored-user",
             Self::OwnServiceAccount => "own-serviceaccount",
+            Self::GitOps => "gitops",
             Self::IgnoredAgent => "ignored-agent",
             Self::Verb => "verb",
             Self::Resource => "resource",
@@ -80,9 +88,10 @@ impl IgnoreReason {
             Self::RequestReceived => "only received, not answered yet",
             Self::Duplicate => "received before",
             Self::Failed => "answered with an error",
-            Self::BadTimestamp => "without a timestamp, or with one in the future",
+            Self::BadTimestamp => "without a valid timestamp",
             Self::IgnoredUser => "the user or one of its groups is on the ignore list",
-            Self::OwnServiceAccount => "a service account of the namespace itself",
+            Self::OwnServiceAccount => "a pod with a service account of the namespace itself",
+            Self::GitOps => "a read or a dry run of a GitOps account",
             Self::IgnoredAgent => "the user agent is on the ignore list",
             Self::Verb => "the verb is on the ignore list",
             Self::Resource => "the resource is on the ignore list",
@@ -130,9 +139,6 @@ impl PatternLists {
                 "system:nodes",
                 "system:serviceaccounts:kube-system",
                 "system:serviceaccounts:caretaker-system",
-                "system:serviceaccounts:flux-system",
-                "system:serviceaccounts:argocd",
-                "system:serviceaccounts:argo-cd",
                 "system:serviceaccounts:monitoring",
                 "system:serviceaccounts:prometheus",
                 "system:serviceaccounts:cert-manager",
@@ -265,16 +271,35 @@ fn is_qualified_name(text: &str, object: &ObjectRef<'_>) -> bool {
 pub struct Filter {
     ignore: CompiledLists,
     include: CompiledLists,
+    gitops: CompiledLists,
+    /// True if the writes of GitOps accounts count.
+    counts_gitops_writes: bool,
 }
 
 /// Subresources that keep a connection open while a user works through it.
 const SESSION_SUBRESOURCES: [&str; 3] = ["exec", "attach", "portforward"];
 
 impl Filter {
-    /// Ignores what `ignore` matches, except what `include` matches.
+    /// Ignores what `ignore` matches, except what `include` matches. The GitOps accounts are the built-in ones.
     #[must_use]
     pub fn new(ignore: &PatternLists, include: &PatternLists) -> Self {
-        Self { ignore: CompiledLists::new(ignore), include: CompiledLists::new(include) }
+        let gitops = CompiledLists::new(&PatternLists::default());
+        let filter = Self {
+            ignore: CompiledLists::new(ignore),
+            include: CompiledLists::new(include),
+            gitops,
+            counts_gitops_writes: true,
+        };
+        filter.with_gitops(&GitOpsAccounts::default())
+    }
+
+    /// Returns the filter with other GitOps accounts.
+    #[must_use]
+    pub fn with_gitops(mut self, accounts: &GitOpsAccounts) -> Self {
+        let (users, groups) = (accounts.users.clone(), accounts.groups.clone());
+        self.gitops = CompiledLists::new(&PatternLists { users, groups, ..PatternLists::default() });
+        self.counts_gitops_writes = accounts.writes_count;
+        self
     }
 
     /// Returns why an event does not count as activity; `None` if it counts. `object` is the event's object and must
@@ -295,11 +320,16 @@ impl Filter {
         if name.is_empty() || self.ignore.matches_user(actor) && !self.include.matches_user(actor) {
             return Some(IgnoreReason::IgnoredUser);
         }
-        let is_own_service_account = name
-            .strip_prefix("system:serviceaccount:")
-            .and_then(|rest| rest.split_once(':'))
-            .is_some_and(|(namespace, _)| namespace == object.namespace);
-        if is_own_service_account && !any_matches(&self.include.users, name) {
+        if self.is_ignored_gitops(event) {
+            return Some(IgnoreReason::GitOps);
+        }
+        let is_own_service_account = || {
+            name.strip_prefix("system:serviceaccount:")
+                .and_then(|rest| rest.split_once(':'))
+                .is_some_and(|(namespace, _)| namespace == object.namespace)
+        };
+        // Without a pod it is a person or a CI system with a kubeconfig of that account.
+        if actor.is_bound_to_a_pod() && is_own_service_account() && !any_matches(&self.include.users, name) {
             return Some(IgnoreReason::OwnServiceAccount);
         }
         if any_matches(&self.ignore.agents, &event.user_agent) && !any_matches(&self.include.agents, &event.user_agent)
@@ -311,6 +341,16 @@ impl Filter {
         }
         (self.ignore.matches_resource(object) && !self.include.matches_resource(object))
             .then_some(IgnoreReason::Resource)
+    }
+
+    /// Returns true for a request of a GitOps account that does not count: a read, a dry run, or a write if writes do
+    /// not count. Flux impersonates an account of the namespace where it is told to, so the authenticated user matters
+    /// as well.
+    fn is_ignored_gitops(&self, event: &AuditEvent<'_>) -> bool {
+        let users = [Some(&event.user), event.impersonated_user.as_ref()];
+        let matches = |lists: &CompiledLists| users.into_iter().flatten().any(|user| lists.matches_user(user));
+        let is_counted_write = || self.counts_gitops_writes && !is_read_verb(&event.verb) && !event.is_dry_run();
+        matches(&self.gitops) && !matches(&self.include) && !is_counted_write()
     }
 }
 
@@ -326,9 +366,9 @@ pub fn is_read_verb(verb: &str) -> bool {
     matches!(verb, "get" | "list" | "watch")
 }
 
-/// Returns the time that an event counts for. A time ahead of `now` by at most [`time::SKEW`] counts as `now`; a later
-/// one returns `None`.
+/// Returns the time that an event counts for; `None` if its timestamp is missing or invalid. A time after `now` counts as
+/// `now`: the clock of the API server may be ahead of this one, and the namespace is in use all the same.
 #[must_use]
 pub fn plausible_time(at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    at.filter(|at| *at <= time::saturating_add(now, time::SKEW)).map(|at| at.min(now))
+    at.map(|at| at.min(now))
 }

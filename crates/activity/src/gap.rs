@@ -65,9 +65,15 @@ impl Gaps {
         }
     }
 
-    /// Records that events were lost at one moment, as a gap that starts and ends then.
+    /// Records that events were lost at one moment, as a gap that starts and ends then. If the last gap was a loss for the
+    /// same reason, it now ends then.
     pub fn record_loss(&mut self, at: Timestamp, because: impl Into<String>) {
-        self.gaps.push(Gap { from: at, to: Some(at), because: because.into() });
+        let because = because.into();
+        if let Some(Gap { to: Some(to), .. }) = self.gaps.last_mut().filter(|gap| gap.because == because) {
+            *to = at.max(*to);
+            return;
+        }
+        self.gaps.push(Gap { from: at, to: Some(at), because });
         self.sort();
         self.drop_oldest();
     }
@@ -79,11 +85,21 @@ impl Gaps {
         }
     }
 
-    /// Adds the gaps that another replica recorded. A gap that is known already, by its start, stays as it is here.
+    /// Moves ends that are later than `now` to `now`: they were recorded by a clock that was ahead. Called only while the
+    /// clock is known to be right.
+    pub(crate) fn limit_ends(&mut self, now: Timestamp) {
+        for to in self.gaps.iter_mut().filter_map(|gap| gap.to.as_mut()) {
+            *to = now.min(*to);
+        }
+    }
+
+    /// Adds the gaps that another replica recorded. A gap that is known already, by its start, ends as it does here, or
+    /// later if it ended later there.
     pub fn merge(&mut self, others: Self) {
         for gap in others.gaps {
-            if !self.gaps.iter().any(|known| known.from == gap.from) {
-                self.gaps.push(gap);
+            match self.gaps.iter_mut().find(|known| known.from == gap.from) {
+                Some(known) => known.to = known.to.zip(gap.to).map(|(ours, theirs)| ours.max(theirs)).or(known.to),
+                None => self.gaps.push(gap),
             }
         }
         self.sort();
@@ -126,6 +142,17 @@ mod tests {
         theirs.end(at(25));
         ours.merge(theirs);
         assert_eq!((ours.all().len(), ours.last_end(at(99))), (2, Some(at(25))));
+    }
+
+    #[test]
+    fn a_loss_that_another_replica_repeats_counts_until_its_last_time() {
+        let mut ours = Gaps::default();
+        ours.record_loss(at(10), "undecodable");
+        let mut theirs = ours.clone();
+        theirs.record_loss(at(40), "undecodable");
+        assert_eq!((theirs.all().len(), theirs.last_end(at(99))), (1, Some(at(40))));
+        ours.merge(theirs);
+        assert_eq!((ours.all().len(), ours.last_end(at(99))), (1, Some(at(40))));
     }
 
     #[test]

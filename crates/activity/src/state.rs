@@ -15,7 +15,7 @@ use hashbrown::{HashMap, HashSet};
 pub use records::{EventOutcome, IgnoredEvents, LastActivity, NamespaceActivity, PendingActivity};
 use seen_events::SeenEvents;
 
-use crate::canary::USER_AGENT_PREFIX;
+use crate::canary::{ReturnedCanary, USER_AGENT_PREFIX};
 use crate::event::{AuditEvent, ObjectRef};
 use crate::filter::{Filter, IgnoreReason, is_read_verb, is_session, plausible_time};
 use crate::fnv;
@@ -29,8 +29,8 @@ pub const MAX_SESSIONS: usize = 64;
 const MAX_TEXT_CHARS: usize = 128;
 /// Kubernetes allows no longer name of a namespace.
 const MAX_NAMESPACE_NAME: usize = 63;
-/// Maximum number and length of canary ids that wait to be taken.
-const MAX_CANARIES: usize = 16;
+/// Maximum number of canaries that wait to be taken, and maximum length of their ids. Each API server gets one at a time.
+const MAX_CANARIES: usize = 64;
 const MAX_CANARY_ID: usize = 64;
 
 /// The namespace of Caretaker itself.
@@ -59,7 +59,7 @@ pub struct ActivityState {
     seen: SeenEvents,
     /// Hashes requests for the poll detector.
     hasher: RandomState,
-    returned_canaries: VecDeque<String>,
+    returned_canaries: VecDeque<ReturnedCanary>,
     /// How long a session counts.
     max_session: SignedDuration,
     /// True if pending activity was dropped.
@@ -87,7 +87,10 @@ impl ActivityState {
     /// Records an event and returns its outcome.
     pub fn record(&mut self, event: &AuditEvent<'_>, now: Timestamp) -> EventOutcome {
         if let Some(id) = event.user_agent.strip_prefix(USER_AGENT_PREFIX).filter(|_| is_canary_request(event)) {
-            self.record_canary(id);
+            let Some(received_at) = event.received_at() else {
+                return EventOutcome::Ignored(IgnoreReason::BadTimestamp);
+            };
+            self.record_canary(ReturnedCanary { id: id.to_owned(), received_at });
             return EventOutcome::Canary;
         }
         let has_namespace = |object: &&ObjectRef<'_>| (1..=MAX_NAMESPACE_NAME).contains(&object.namespace.len());
@@ -113,7 +116,7 @@ impl ActivityState {
         if event.audit_id.is_empty() || !self.seen.insert(event) {
             return EventOutcome::Ignored(IgnoreReason::Duplicate);
         }
-        let Some(received_at) = plausible_time(event.received_at(), now) else {
+        let Some(received_at) = event.received_at() else {
             return EventOutcome::Ignored(IgnoreReason::BadTimestamp);
         };
         if is_session(object) {
@@ -124,7 +127,7 @@ impl ActivityState {
         {
             return EventOutcome::Ignored(reason);
         }
-        self.record_activity(event, object, received_at, now);
+        self.record_activity(event, object, received_at.min(now), now);
         EventOutcome::Counted
     }
 
@@ -136,12 +139,13 @@ impl ActivityState {
         received_at: Timestamp,
         now: Timestamp,
     ) -> EventOutcome {
-        let Some(reached_at) = plausible_time(event.stage_reached_at(), now) else {
+        let Some(reached_at) = event.stage_reached_at() else {
             return EventOutcome::Ignored(IgnoreReason::BadTimestamp);
         };
         let is_complete = is_complete(event);
         // A session that ends so late may have ended because Caretaker put its namespace to sleep.
         let is_expired = is_complete && time::duration_between(received_at, reached_at) >= self.max_session;
+        let reached_at = reached_at.min(now);
         if !is_expired {
             self.record_activity(event, object, reached_at, now);
         }
@@ -274,17 +278,17 @@ impl ActivityState {
         std::mem::take(&mut self.overflowed)
     }
 
-    fn record_canary(&mut self, id: &str) {
-        if id.len() <= MAX_CANARY_ID && !self.returned_canaries.iter().any(|known| known == id) {
-            self.returned_canaries.push_back(id.to_owned());
+    fn record_canary(&mut self, canary: ReturnedCanary) {
+        if canary.id.len() <= MAX_CANARY_ID && !self.returned_canaries.iter().any(|known| known.id == canary.id) {
+            self.returned_canaries.push_back(canary);
             if self.returned_canaries.len() > MAX_CANARIES {
                 self.returned_canaries.pop_front();
             }
         }
     }
 
-    /// Returns the ids of the canaries whose audit events arrived since the last call.
-    pub fn take_returned_canaries(&mut self) -> Vec<String> {
+    /// Returns the canaries whose audit events arrived since the last call.
+    pub fn take_returned_canaries(&mut self) -> Vec<ReturnedCanary> {
         self.returned_canaries.drain(..).collect()
     }
 
@@ -306,9 +310,9 @@ impl ActivityState {
             .collect()
     }
 
-    /// Returns the activity of every namespace, sorted by name, for users.
+    /// Returns what was recorded about every namespace, sorted by name, for people.
     #[must_use]
-    pub fn namespaces(&self) -> Vec<NamespaceActivity> {
+    pub fn activity_by_namespace(&self) -> Vec<NamespaceActivity> {
         let mut all: Vec<NamespaceActivity> = self
             .namespaces
             .iter()

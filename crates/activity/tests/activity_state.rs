@@ -2,8 +2,9 @@
 
 mod events;
 
+use caretaker_activity::canary::ReturnedCanary;
 use caretaker_activity::event::{decode_batch, decode_line};
-use caretaker_activity::filter::{Filter, IgnoreReason, PatternLists};
+use caretaker_activity::filter::{Filter, GitOpsAccounts, IgnoreReason, PatternLists};
 use caretaker_activity::state::{ActivityState, EventOutcome, MAX_SESSIONS};
 use caretaker_core::{SignedDuration, Timestamp};
 use events::{TestEvent, mk_event};
@@ -26,6 +27,14 @@ fn outcome(event: &TestEvent) -> EventOutcome {
     mk_state().record(&event.decode(), now())
 }
 
+/// A request of Flux, from its pod.
+fn flux(verb: &str, resource: &str) -> TestEvent {
+    let event = mk_event("system:serviceaccount:flux-system:kustomize-controller", verb, resource);
+    event.user_group("system:serviceaccounts:flux-system").bound_to_pod("kustomize-controller-1")
+}
+
+const DRY_RUN: &str = "/apis/apps/v1/namespaces/shop/deployments/web?dryRun=All&fieldManager=kustomize-controller";
+
 #[rstest]
 #[case::a_list(mk_event("ann", "list", "pods"))]
 #[case::a_get(mk_event("ann", "get", "secrets"))]
@@ -38,7 +47,19 @@ fn outcome(event: &TestEvent) -> EventOutcome {
 #[case::a_user_impersonated_by_a_controller(
     mk_event("system:serviceaccount:kube-system:proxy", "list", "pods").user_group("kube-system").impersonating("ann")
 )]
-#[case::a_timestamp_within_the_clock_skew(mk_event("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
+#[case::a_timestamp_ahead_of_this_clock(mk_event("ann", "list", "pods").at("2026-03-02T09:04:00Z"))]
+#[case::a_kubeconfig_with_an_account_of_the_namespace(mk_event("system:serviceaccount:shop:deployer", "list", "pods"))]
+#[case::a_person_who_impersonates_an_account_of_the_namespace(
+    mk_event("ann", "list", "pods").impersonating("system:serviceaccount:shop:web")
+)]
+#[case::a_write_of_flux(flux("patch", "deployments"))]
+#[case::a_write_of_flux_as_an_account_of_the_namespace(
+    flux("patch", "deployments").impersonating("system:serviceaccount:shop:flux")
+)]
+#[case::a_deployment_by_argo_cd(
+    mk_event("system:serviceaccount:argocd:argocd-application-controller", "create", "deployments")
+        .user_group("system:serviceaccounts:argocd").status_code(201)
+)]
 fn an_event_counts(#[case] event: TestEvent) {
     assert_eq!(outcome(&event), EventOutcome::Counted);
 }
@@ -53,7 +74,6 @@ fn an_event_counts(#[case] event: TestEvent) {
 #[case::not_found(mk_event("ann", "get", "pods").status_code(404), IgnoreReason::Failed)]
 #[case::a_server_error(mk_event("ann", "list", "pods").status_code(500), IgnoreReason::Failed)]
 #[case::no_status(mk_event("ann", "list", "pods").status_code(0), IgnoreReason::Failed)]
-#[case::far_in_the_future(mk_event("ann", "list", "pods").at("2026-03-02T09:06:00Z"), IgnoreReason::BadTimestamp)]
 #[case::no_timestamp(mk_event("ann", "list", "pods").at("yesterday"), IgnoreReason::BadTimestamp)]
 #[case::the_api_server(mk_event("system:apiserver", "list", "resourcequotas"), IgnoreReason::IgnoredUser)]
 #[case::the_controller_manager(mk_event("system:kube-controller-manager", "update", "pods"), IgnoreReason::IgnoredUser)]
@@ -79,8 +99,14 @@ fn an_event_counts(#[case] event: TestEvent) {
     IgnoreReason::IgnoredAgent
 )]
 #[case::a_pod_of_the_namespace(
-    mk_event("system:serviceaccount:shop:leader", "get", "configmaps"),
+    mk_event("system:serviceaccount:shop:leader", "get", "configmaps").bound_to_pod("leader-0"),
     IgnoreReason::OwnServiceAccount
+)]
+#[case::a_read_of_flux(flux("list", "deployments"), IgnoreReason::GitOps)]
+#[case::a_dry_run_of_flux(flux("patch", "deployments").uri(DRY_RUN), IgnoreReason::GitOps)]
+#[case::a_dry_run_of_flux_as_an_account_of_the_namespace(
+    flux("patch", "deployments").uri(DRY_RUN).impersonating("system:serviceaccount:shop:flux"),
+    IgnoreReason::GitOps
 )]
 #[case::leader_election(
     mk_event("ann", "update", "leases").api_group("coordination.k8s.io"),
@@ -137,13 +163,52 @@ fn settings_extend_the_ignore_lists_and_include_exceptions() {
 }
 
 #[test]
+fn writes_of_gitops_accounts_count_unless_the_settings_say_otherwise_and_accounts_can_be_added() {
+    let accounts = GitOpsAccounts { writes_count: false, ..GitOpsAccounts::default() };
+    let accounts = accounts.extended_with(&["deploy-bot".to_owned()], &[]);
+    let filter = Filter::new(&PatternLists::default(), &PatternLists::default()).with_gitops(&accounts);
+    let mut state = ActivityState::new(filter, None, DAY);
+    let mut outcome = |event: TestEvent| state.record(&event.decode(), now());
+
+    for event in [flux("patch", "deployments"), mk_event("deploy-bot", "create", "pods")] {
+        assert_eq!(outcome(event), EventOutcome::Ignored(IgnoreReason::GitOps));
+    }
+}
+
+#[test]
+fn a_use_from_the_future_counts_as_now() {
+    let mut state = mk_state();
+    let outcome = state.record(&mk_event("ann", "list", "pods").at("2026-03-02T19:00:00Z").decode(), now());
+    assert_eq!(outcome, EventOutcome::Counted);
+    let last = state.take_pending().remove(0).1.last.unwrap();
+    assert_eq!((last.at, last.user.as_str()), (now(), "ann"));
+
+    let exec = mk_event("ann", "get", "pods").subresource("exec").id("x1").status_code(101);
+    let started = exec.clone().stage("ResponseStarted").at("2026-03-02T19:00:00Z");
+    assert_eq!(state.record(&started.decode(), now()), EventOutcome::Counted);
+    assert_eq!(state.activity_by_namespace()[0].open, [now()]);
+}
+
+#[test]
+fn a_poll_is_detected_by_the_clock_of_the_api_server_even_if_that_is_ahead() {
+    let mut state = mk_state();
+    let start: Timestamp = "2026-03-02T12:00:00Z".parse().unwrap();
+    let mut last = EventOutcome::Counted;
+    for i in 0..600 {
+        let poll = mk_event("ann", "list", "pods").at(&(start + SignedDuration::from_secs(5 * i)).to_string());
+        last = state.record(&poll.decode(), now());
+    }
+    assert_eq!(last, EventOutcome::Ignored(IgnoreReason::PeriodicPoll));
+}
+
+#[test]
 fn an_event_that_is_delivered_twice_counts_once() {
     let mut state = mk_state();
     let event = mk_event("ann", "list", "pods");
 
     assert_eq!(state.record(&event.decode(), now()), EventOutcome::Counted);
     assert_eq!(state.record(&event.decode(), now()), EventOutcome::Ignored(IgnoreReason::Duplicate));
-    assert_eq!(state.namespaces()[0].counted, 1);
+    assert_eq!(state.activity_by_namespace()[0].counted, 1);
 }
 
 #[test]
@@ -173,7 +238,7 @@ fn an_exec_session_is_open_until_it_ends() {
     let pending = state.take_pending().remove(0).1;
     let started: Vec<String> = pending.started_sessions.into_keys().collect();
     assert_eq!(started.len(), 1);
-    assert_eq!(state.namespaces()[0].open.len(), 1);
+    assert_eq!(state.activity_by_namespace()[0].open.len(), 1);
 
     let end = exec().status_code(101).at("2026-03-02T08:00:00Z").stage_reached_at("2026-03-02T08:50:00Z");
     state.record(&end.decode(), now());
@@ -181,7 +246,7 @@ fn an_exec_session_is_open_until_it_ends() {
 
     assert_eq!((pending.started_sessions.len(), pending.ended_sessions), (0, started));
     assert_eq!(pending.last.unwrap().at.to_string(), "2026-03-02T08:50:00Z", "the session counts until its end");
-    assert!(state.namespaces()[0].open.is_empty());
+    assert!(state.activity_by_namespace()[0].open.is_empty());
 }
 
 #[test]
@@ -247,7 +312,7 @@ fn a_dashboard_left_open_stops_counting_and_other_requests_of_its_user_count() {
         last = state.record(&poll.decode(), now());
     }
     assert_eq!(last, EventOutcome::Ignored(IgnoreReason::PeriodicPoll));
-    let namespace = state.namespaces().remove(0);
+    let namespace = state.activity_by_namespace().remove(0);
     assert_eq!(namespace.last.unwrap().at.to_string(), "2026-03-02T00:29:55Z");
     assert!(namespace.ignored["periodic-poll"].count > 600);
 
@@ -261,9 +326,10 @@ fn a_dashboard_left_open_stops_counting_and_other_requests_of_its_user_count() {
 fn ignored_events_are_counted_by_reason_and_are_not_pending() {
     let mut state = mk_state();
     for _ in 0..3 {
-        state.record(&mk_event("system:serviceaccount:shop:web", "get", "configmaps").decode(), now());
+        let event = mk_event("system:serviceaccount:shop:web", "get", "configmaps").bound_to_pod("web-0");
+        state.record(&event.decode(), now());
     }
-    let namespace = state.namespaces().remove(0);
+    let namespace = state.activity_by_namespace().remove(0);
 
     assert_eq!((namespace.last, namespace.counted), (None, 0));
     let ignored = &namespace.ignored["own-serviceaccount"];
@@ -278,15 +344,18 @@ fn a_returned_canary_is_handed_out_once_and_is_not_activity() {
     let wrong_namespace = mk_event("ann", "get", "configmaps").agent("caretaker-canary/abc");
     let canary = wrong_namespace.clone().namespace("caretaker-system");
     let forbidden = canary.clone().status_code(403);
+    let untimed = canary.clone().at("soon");
     let ignored = EventOutcome::Ignored;
 
     let outcome = state.record(&wrong_namespace.decode(), now());
     assert_eq!(outcome, ignored(IgnoreReason::IgnoredAgent), "canaries are in Caretaker's own namespace");
     assert_eq!(state.record(&forbidden.decode(), now()), ignored(IgnoreReason::Failed));
+    assert_eq!(state.record(&untimed.decode(), now()), ignored(IgnoreReason::BadTimestamp));
     assert_eq!(state.record(&canary.decode(), now()), EventOutcome::Canary);
     let taken = (state.take_returned_canaries(), state.take_returned_canaries());
-    assert_eq!(taken, (vec!["abc".to_owned()], Vec::new()));
-    assert!(state.namespaces().iter().all(|namespace| namespace.counted == 0));
+    let received_at = "2026-03-02T08:59:00.123456Z".parse().unwrap();
+    assert_eq!(taken, (vec![ReturnedCanary { id: "abc".to_owned(), received_at }], Vec::new()));
+    assert!(state.activity_by_namespace().iter().all(|namespace| namespace.counted == 0));
 }
 
 #[test]
@@ -301,7 +370,7 @@ fn the_number_of_namespaces_and_sessions_in_memory_is_bounded() {
             state.record(&decode_line(text.as_bytes()).unwrap(), now());
         }
     }
-    let namespaces = state.namespaces();
+    let namespaces = state.activity_by_namespace();
 
     assert!(namespaces.len() <= 20_000, "{}", namespaces.len());
     assert!(namespaces.iter().all(|namespace| namespace.open.len() <= MAX_SESSIONS));

@@ -137,6 +137,7 @@ async fn a_body_that_is_not_a_batch_is_rejected_and_counted(#[case] body: &str, 
 
     assert_eq!(send(&mut receiver.connect().await, &post("", body)).await, code);
     assert_eq!(receiver.batches("malformed"), 1);
+    assert!(receiver.collector.wait_for_loss().await.contains("could not be decoded"));
     let next = send(&mut receiver.connect().await, &post("", &event_list(&[]))).await;
     assert_eq!(next, 200, "the next batch is accepted");
     assert!(receiver.collector.take_pending().is_empty());
@@ -145,10 +146,10 @@ async fn a_body_that_is_not_a_batch_is_rejected_and_counted(#[case] body: &str, 
 #[tokio::test]
 async fn invalid_events_are_counted_by_reason_and_the_others_count() {
     let receiver = start_receiver(CredentialFiles::default()).await;
-    let ahead = mk_event("ann", "update", "pods").at("2036-01-01T00:00:00Z");
+    let untimed = mk_event("ann", "update", "pods").at("soon");
     let no_object = mk_event("ann", "update", "pods").without_object();
     let body = event_list(&[
-        ahead.text(),
+        untimed.text(),
         no_object.text(),
         r#"{"auditID":1}"#,
         "7",
@@ -158,6 +159,29 @@ async fn invalid_events_are_counted_by_reason_and_the_others_count() {
     assert_eq!(send(&mut receiver.connect().await, &post("", &body)).await, 200);
     let outcomes = ["bad-timestamp", "no-namespace", "undecodable", "counted"].map(|outcome| receiver.events(outcome));
     assert_eq!((outcomes, receiver.batches("partial")), ([1, 1, 2, 1], 1));
+    let lost = receiver.collector.wait_for_loss().await;
+    assert!(lost.contains("could not be decoded"), "undecodable events are a gap: {lost}");
+}
+
+#[tokio::test]
+async fn connections_that_send_no_credentials_take_no_place_from_a_client_that_does() {
+    let folder = Folder::new();
+    let receiver = start_receiver(folder.token()).await;
+    let request = post(&format!("Authorization: Bearer {TOKEN}\r\n"), &event_list(&[]));
+    let mut early = receiver.connect().await;
+    assert_eq!(send(&mut early, &request).await, 200);
+
+    // More than there are places of either kind.
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(receiver.connect().await);
+    }
+
+    assert_eq!(send(&mut receiver.connect().await, &request).await, 200, "a new client is served");
+    assert_eq!(send(&mut early, &request).await, 200, "a client that has shown credentials keeps its connection");
+    assert!(silent[0].read_u8().await.is_err(), "the oldest silent connection has made room");
+    let waits = silent[200].try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(waits, "and no client had to wait until the time of the younger ones was over");
 }
 
 #[rstest]

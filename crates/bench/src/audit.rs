@@ -50,7 +50,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         collector
     });
     let pending = collector.take_pending();
-    let counted: u64 = collector.namespaces().iter().map(|namespace| namespace.counted).sum();
+    let counted: u64 = collector.activity_by_namespace().iter().map(|namespace| namespace.counted).sum();
     ensure!(!pending.is_empty() && counted > 0, "nothing counted");
     #[expect(clippy::cast_precision_loss, reason = "a count of events")]
     let rate = |took: Duration| events as f64 / took.as_secs_f64();

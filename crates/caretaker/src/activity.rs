@@ -17,6 +17,7 @@ use caretaker_namespaces::api;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, Config as KubeConfig, ResourceExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::cli::{ActivityArgs, TextOutput};
 use crate::config::Config;
@@ -38,7 +39,7 @@ pub fn run(args: &ActivityArgs, now: Timestamp) -> Result<Output> {
     if !args.audit.is_empty() {
         let config = snapshot::resolve_config(args.config.as_deref(), &OperatorConfigMaps::default())?;
         let (collector, notes) = read_logs(&args.audit, &config)?;
-        let mut output = show(args, collector.namespaces(), args.at.unwrap_or(now))?;
+        let mut output = show(args, collector.activity_by_namespace(), args.at.unwrap_or(now))?;
         output.code = output.code.max(if notes.is_empty() { 0 } else { 3 });
         output.notes.extend(notes);
         return Ok(output);
@@ -150,10 +151,38 @@ async fn request(client: &Client, path: &str) -> Result<Vec<NamespaceActivity>, 
         Ok(Err(e)) => return Err(format_error(&e)),
         Err(_) => return Err("no answer".to_owned()),
     };
-    serde_json::from_str(&text).map_err(|e| format!("not the answer of an operator: {e}"))
+    parse_answer(text.as_bytes())
 }
 
-/// Asks every replica, through the API server.
+fn parse_answer(body: &[u8]) -> Result<Vec<NamespaceActivity>, String> {
+    serde_json::from_slice(body).map_err(|e| format!("not the answer of an operator: {e}"))
+}
+
+/// Asks one replica. It answers only to connections from inside its pod.
+async fn request_by_port_forward(pods: &Api<Pod>, name: &str) -> Result<Vec<NamespaceActivity>, String> {
+    let answer = async {
+        let mut forward = pods.portforward(name, &[PORT]).await.map_err(|e| {
+            format!("{}; this needs the right to get and create pods/portforward in {NAMESPACE}", format_error(&e))
+        })?;
+        let mut stream = forward.take_stream(PORT).ok_or("the port cannot be forwarded")?;
+        // With HTTP/1.0 the answer is not chunked, and its end is the end of the stream.
+        let request = format!("GET /activity HTTP/1.0\r\nHost: localhost:{PORT}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.map_err(|e| e.to_string())?;
+        Ok::<_, String>(answer)
+    };
+    let answer = tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| "no answer".to_owned())??;
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or("not an HTTP answer")?;
+    let (head, body) = (String::from_utf8_lossy(&answer[..end]), &answer[end + 4..]);
+    match head.split(' ').nth(1) {
+        Some("200") => parse_answer(body),
+        Some("404") => Err("it does not receive audit events (404)".to_owned()),
+        _ => Err(format!("it answers {}", head.lines().next().unwrap_or_default())),
+    }
+}
+
+/// Asks every replica, by a port-forward through the API server.
 async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, NamespaceActivity>) -> Vec<String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let found = match pods.list(&ListParams::default().labels(POD_SELECTOR)).await {
@@ -174,7 +203,7 @@ async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, Namespace
     }
     let mut notes = Vec::new();
     for name in running {
-        match request(client, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:{PORT}/proxy/activity")).await {
+        match request_by_port_forward(&pods, &name).await {
             Ok(received) => merge(all, received),
             Err(reason) => notes.push(format!("pod {NAMESPACE}/{name}: {reason}")),
         }

@@ -1,9 +1,12 @@
 //! Where the operator receives activity from: audit events of API servers, by webhook or from a log.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::extract::ConnectInfo;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use caretaker_activity::audit_log::AuditLogSource;
@@ -11,9 +14,9 @@ use caretaker_activity::audit_webhook;
 use caretaker_activity::collector::ActivityCollector;
 use caretaker_activity::state::ActivityState;
 use caretaker_engine::client;
-use caretaker_namespaces::activity::ActivitySource;
-use http::HeaderValue;
+use caretaker_namespaces::activity::{ActivitySource, CanaryTarget};
 use http::header::USER_AGENT;
+use http::{HeaderValue, StatusCode};
 use kube::{Client, Config as KubeConfig};
 use tokio::net::TcpListener;
 
@@ -24,6 +27,8 @@ use crate::config::{ActivityConfig, AuditSources, NamespacesConfig};
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of calls per second that write activity.
 const QPS: u32 = 50;
+/// Timeout of the connection of a canary. Some clusters drop the packets to single API servers.
+const CANARY_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Activity is written within this time after the namespace may be written again.
 const WRITE_DELAY: Duration = Duration::from_mins(1);
 
@@ -56,10 +61,28 @@ pub(crate) async fn start_activity(
     keeper_source(cluster, collector, &config.activity, resumes).map(Some)
 }
 
-/// `/activity`: what was received.
+/// `/activity`: what was received, with the names of users. So it is served to connections from inside the pod
+/// alone: those of `kubectl port-forward`, for which the API server has authenticated the user and checked
+/// that the user may forward ports.
 pub(crate) fn routes(collector: &ActivityCollector) -> Router {
     let collector = collector.clone();
-    Router::new().route("/activity", get(move || async move { Json(collector.namespaces()) }))
+    let handler = async move |ConnectInfo(client): ConnectInfo<SocketAddr>| show_activity(&collector, client);
+    Router::new().route("/activity", get(handler))
+}
+
+fn show_activity(collector: &ActivityCollector, client: SocketAddr) -> Response {
+    if is_port_forward(client.ip()) {
+        return Json(collector.activity_by_namespace()).into_response();
+    }
+    let advice = "this tells who used what, and is served to connections from inside the pod alone: use caretaker \
+                  activity, or kubectl port-forward\n";
+    (StatusCode::FORBIDDEN, advice).into_response()
+}
+
+/// True for the addresses from which a container runtime connects for a port-forward. Sidecars of service meshes
+/// use other loopback addresses for connections from outside.
+fn is_port_forward(client: IpAddr) -> bool {
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&client.to_canonical())
 }
 
 /// Starts to receive. `write_interval` is how often a namespace is written; `None` in a dry run, which
@@ -94,8 +117,16 @@ fn keeper_source(
     resumes: bool,
 ) -> Result<ActivitySource> {
     let cluster_of_canaries = cluster.clone();
-    let canary_client = move |agent: &str| {
+    let canary_client = move |agent: &str, target: CanaryTarget| {
         let mut config = cluster_of_canaries.clone();
+        config.connect_timeout = Some(CANARY_CONNECT_TIMEOUT);
+        if let CanaryTarget::ApiServer(address) = target {
+            // All API servers of a cluster have certificates for the name under which clients know the cluster, and
+            // not all for their own address.
+            let host = config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned());
+            config.tls_server_name = config.tls_server_name.or(host);
+            config.cluster_url = format!("https://{address}/").parse().map_err(|e| format!("{address}: {e}"))?;
+        }
         config.headers.retain(|(name, _)| name != USER_AGENT);
         config.headers.push((USER_AGENT, HeaderValue::from_str(agent).map_err(|e| e.to_string())?));
         config.default_retry = false;
@@ -106,7 +137,27 @@ fn keeper_source(
         client: client::writer(cluster.clone(), None, CALL_TIMEOUT, Some(&client::CallLimit::new(QPS)), false)?,
         canary_client: Arc::new(canary_client),
         canary_interval: config.canary_interval,
+        max_skew: config.max_clock_skew,
         write_interval: config.write_interval,
         resumes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::a_port_forward("127.0.0.1:40000", StatusCode::OK)]
+    #[case::a_port_forward_over_ipv6("[::1]:40000", StatusCode::OK)]
+    #[case::a_port_forward_to_a_listener_of_both("[::ffff:127.0.0.1]:40000", StatusCode::OK)]
+    #[case::another_pod("10.244.1.7:40000", StatusCode::FORBIDDEN)]
+    #[case::the_proxy_of_the_api_server("172.18.0.2:40000", StatusCode::FORBIDDEN)]
+    #[case::another_pod_through_a_sidecar("127.0.0.6:40000", StatusCode::FORBIDDEN)]
+    fn activity_is_shown_to_connections_from_inside_the_pod_alone(#[case] client: &str, #[case] status: StatusCode) {
+        let collector = collector(&ActivityConfig::default());
+
+        assert_eq!(show_activity(&collector, client.parse().unwrap()).status(), status);
+    }
 }

@@ -112,15 +112,18 @@ async fn a_client_without_a_token_and_invalid_events_wake_nothing() {
     assert_eq!(post(&audited, None, &good).await, 401);
     assert_eq!(post(&audited, Some("not-the-token-at-all"), &good).await, 401);
     assert_eq!(post(&audited, Some(&token), "hello").await, 400);
-    let ahead = event("b", "ann", "shop", now + SignedDuration::from_hours(1));
+    let mut untimed = event("b", "ann", "shop", now);
+    untimed["requestReceivedTimestamp"] = json!("soon");
     let mut nowhere = event("c", "ann", "shop", now);
     nowhere["objectRef"] = Value::Null;
-    assert_eq!(post(&audited, Some(&token), &batch(&[ahead, nowhere, json!("x")])).await, 200);
+    assert_eq!(post(&audited, Some(&token), &batch(&[untimed, nowhere, json!("x")])).await, 200);
 
     // The effect of the next batch shows that the others were processed before it, without effect.
     operator.tells("shop", "SleepAfterElapsed sleep done").await;
     assert_eq!(operator.story("shop").last().map(String::as_str), Some("SleepAfterElapsed sleep done"));
     assert_eq!(operator.metric(r#"caretaker_audit_batches_total{outcome="unauthorized"}"#), Some(2.0));
+    let ready = operator.ask("/readyz").1;
+    assert!(ready.contains("could not be decoded"), "what cannot be decoded may have been a use: {ready}");
     assert_eq!(post(&audited, Some(&token), &good).await, 200);
     operator.tells("shop", "WokenByActivity wake done").await;
     let wakes = operator.story("shop").iter().filter(|line| line.contains("wake")).count();
@@ -307,6 +310,28 @@ async fn a_minute_without_a_replica_is_a_gap_and_a_restart_is_not() {
     closed_gaps(&audited, 2).await;
     let why: Vec<String> = gaps(&audited).await.iter().map(|gap| gap["because"].to_string()).collect();
     assert!(why.iter().any(|why| why.contains("no replica was running")), "{why:?}\n{}", third.log());
+}
+
+#[tokio::test]
+async fn a_lease_that_was_renewed_in_the_future_is_a_gap_because_one_of_the_clocks_is_wrong() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    let mut first = audited.operator().await;
+    closed_gaps(&audited, 1).await;
+    first.stop();
+
+    // As if the machine of the first one had been ten minutes ahead. It may have been away for just as long.
+    let leases: Api<Lease> = Api::namespaced(audited.client.clone(), "caretaker-system");
+    let then = (Timestamp::now() + SignedDuration::from_mins(10)).strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
+    let patch = json!({ "spec": { "renewTime": then } });
+    leases.patch("caretaker-namespaces", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let second = audited.operator().await;
+
+    closed_gaps(&audited, 2).await;
+    let why: Vec<String> = gaps(&audited).await.iter().map(|gap| gap["because"].to_string()).collect();
+    assert!(why.iter().any(|why| why.contains("which is later than now")), "{why:?}\n{}", second.log());
+    assert_eq!(second.metric("caretaker_activity_gap"), Some(0.0));
+    let skew = second.metric("caretaker_clock_skew_seconds").unwrap();
+    assert!(skew.abs() < 30.0, "{skew}");
 }
 
 #[tokio::test]

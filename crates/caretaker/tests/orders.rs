@@ -5,6 +5,7 @@ mod operator;
 
 use std::collections::BTreeMap;
 
+use caretaker_core::Timestamp;
 use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -13,9 +14,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, caretaker, cluster, create_namespace,
-    settings, start_operator, state_of, used, wait_for_state,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, cluster,
+    create_namespace, second, settings, start_operator, state_of, used, wait_for_state,
 };
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 /// For commands without an operator; each test has a namespace of its own.
@@ -99,6 +101,22 @@ async fn the_end_of_a_manual_sleep_is_written_for_the_operator() {
     assert!(annotation(&client, "for-a-while", "caretaker.dev/awake-until").await.is_some());
     assert_eq!(annotation(&client, "for-a-while", "caretaker.dev/sleep-until").await, None);
     assert_eq!(state_of(&client, "for-a-while").await, ("normal".to_owned(), 1));
+}
+
+#[tokio::test]
+async fn a_manual_wake_never_moves_activity_back() {
+    let (cluster, client) = shared().await;
+    plain(&client, "used-later", 1).await;
+    // By a machine whose clock is a little ahead.
+    let later = second() + 60;
+    annotate(&client, "used-later", ACTIVITY, Some(&used(later))).await;
+
+    let (code, _, errors) = caretaker(cluster, &["wake", "used-later"]);
+
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let activity: Value = serde_json::from_str(&annotation(&client, "used-later", ACTIVITY).await.unwrap()).unwrap();
+    let at: Timestamp = activity["LastActivityTime"].as_str().unwrap().parse().unwrap();
+    assert_eq!((at.as_second(), &activity["ActionBy"]), (later, &Value::from("ManualWake")));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What a process reports about itself: whether it lives, what it waits for, what it has counted.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -154,7 +155,8 @@ fn readiness(keepers: &Keepers) -> (StatusCode, String) {
     (code, keepers.iter().map(|(name, health)| health.lines(&whose(name))).collect())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends.
+/// Serves `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends. The routes
+/// may extract the address of the client, as `ConnectInfo<SocketAddr>`.
 pub async fn serve(
     listener: TcpListener,
     keepers: Keepers,
@@ -167,7 +169,7 @@ pub async fn serve(
         .route("/healthz", get(move || async move { liveness(&alive) }))
         .route("/readyz", get(move || async move { readiness(&keepers) }))
         .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.encode()) }));
-    axum::serve(listener, app).await
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
 #[cfg(test)]

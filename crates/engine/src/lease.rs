@@ -115,7 +115,8 @@ impl LeaderHandle {
         self.0.borrow().error.clone()
     }
 
-    /// When a leader was last seen before this process became the leader, by the time in the Lease;
+    /// When a leader was last seen before this process became the leader, by the time in the Lease, which
+    /// is from the clock of another machine, or by the renewals that this process has observed;
     /// `None` if there never was one. A successor gets the same answer until the gap is
     /// [acknowledged](Self::acknowledge_gap).
     #[must_use]
@@ -152,8 +153,11 @@ struct ObservedLease {
     holder: String,
     lasts: Duration,
     at: Instant,
-    /// When a leader was last seen, by the time in the Lease.
+    /// When a leader was last seen: by the time in the Lease, or by the clock of this machine if that is
+    /// earlier and this process has observed the renewal.
     last_seen: Option<Timestamp>,
+    /// When the Lease was last read, by the clock of this machine.
+    read_at: Timestamp,
 }
 
 impl ObservedLease {
@@ -249,12 +253,19 @@ impl Candidate {
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
-        if seen.as_ref().is_none_or(|s| s.version != version) {
-            let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
-            let lasts = Duration::from_secs(lasts);
-            let renewed = spec.renew_time.as_ref().map(|time| time.0);
-            let last_seen = last_leader_seen(&lease).into_iter().chain(renewed).min();
-            *seen = Some(ObservedLease { version, holder: holder.clone(), lasts, at: Instant::now(), last_seen });
+        let read_at = self.clock.now();
+        match &mut *seen {
+            Some(before) if before.version == version => before.read_at = read_at,
+            before => {
+                let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+                let lasts = Duration::from_secs(lasts);
+                let renewed = spec.renew_time.as_ref().map(|time| time.0);
+                // The clock of the holder may be ahead. It has renewed at some time after the read before.
+                let observed = before.as_ref().map(|before| before.read_at).filter(|_| renewed.is_some());
+                let last_seen = last_leader_seen(&lease).into_iter().chain(renewed).chain(observed).min();
+                let (holder, at) = (holder.clone(), Instant::now());
+                *before = Some(ObservedLease { version, holder, lasts, at, last_seen, read_at });
+            }
         }
         let ours = holder == self.identity;
         if !ours && seen.as_ref().is_some_and(|s| !s.is_expired()) {

@@ -175,6 +175,18 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
     }
 }
 
+/// Sends a request, and returns the status and the body of the answer, and the time on the API server's
+/// clock, to the second. An answer with an error status is no error here: it has the time as well.
+pub async fn send_with_server_time(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+) -> Result<(http::StatusCode, bytes::Bytes, Option<Timestamp>), kube::Error> {
+    let answer = client.send(request.map(Body::from)).await?;
+    let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));
+    let status = answer.status();
+    Ok((status, answer.into_body().collect().await?.to_bytes(), date))
+}
+
 /// Reads one object, and the time on the API server's clock: the deadlines that the API server sets are
 /// by its clock. `None` if the API server says that this very object does not exist.
 pub async fn get_with_server_time<T: PartialObject>(
@@ -185,10 +197,8 @@ pub async fn get_with_server_time<T: PartialObject>(
 ) -> Result<(Option<T>, Option<Timestamp>), kube::Error> {
     let path = ApiObject::<T>::url_path(resource, namespace);
     let request = Request::new(path).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
-    let answer = client.send(request.map(Body::from)).await?;
-    let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));
-    let (ok, code) = (answer.status().is_success(), answer.status().as_u16());
-    let bytes = answer.into_body().collect().await?.to_bytes();
+    let (status, bytes, date) = send_with_server_time(client, request).await?;
+    let (ok, code) = (status.is_success(), status.as_u16());
     if ok {
         return serde_json::from_slice(&bytes).map(|object| (Some(object), date)).map_err(kube::Error::SerdeError);
     }

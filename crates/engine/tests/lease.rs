@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::lease::{Candidate, LeaderHandle, Timing};
 use caretaker_testkit::faults::{Fault, Faults};
@@ -27,13 +28,17 @@ struct Running {
 }
 
 fn start(client: Client, name: &str, identity: &str) -> Running {
+    start_at(client, name, identity, || "2026-01-10T00:00:00Z".parse().unwrap())
+}
+
+fn start_at(client: Client, name: &str, identity: &str, now: fn() -> Timestamp) -> Running {
     let candidate = Candidate {
         client,
         namespace: "default".to_owned(),
         name: name.to_owned(),
         identity: identity.to_owned(),
         timing: TIMING,
-        clock: Clock::new(|| "2026-01-10T00:00:00Z".parse().unwrap()),
+        clock: Clock::new(now),
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let (lead, campaign) = candidate.campaign(async {
@@ -189,4 +194,32 @@ async fn a_time_without_a_leader_is_known_until_somebody_has_dealt_with_it() {
     let fourth = start(client().await, "unled", "fourth");
     leads(&fourth).await;
     assert_eq!(fourth.lead.previous_leader_seen(), now);
+}
+
+#[tokio::test]
+async fn a_leader_whose_clock_is_ahead_was_last_seen_by_the_clock_of_its_successor() {
+    let ahead = start_at(client().await, "ahead", "ahead", || Timestamp::now() + SignedDuration::from_hours(1));
+    leads(&ahead).await;
+    let successor = start_at(client().await, "ahead", "successor", Timestamp::now);
+    let version = async || {
+        let leases: Api<Lease> = Api::namespaced(client().await, "default");
+        leases.get("ahead").await.unwrap().metadata.resource_version
+    };
+    until("the successor to read the Lease", LIMIT, async || {
+        Ok(if successor.lead.observed() { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+    let first = version().await;
+    until("the Lease to be renewed", LIMIT, async || {
+        let now = version().await;
+        Ok(if now == first { Err(format!("{now:?}")) } else { Ok(()) })
+    })
+    .await
+    .unwrap();
+    ahead.campaign.abort();
+
+    leads(&successor).await;
+    let seen = successor.lead.previous_leader_seen().unwrap();
+    assert!(seen <= Timestamp::now(), "{seen}");
 }

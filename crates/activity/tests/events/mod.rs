@@ -59,6 +59,16 @@ impl TestEvent {
         self.with(|v| v["user"]["groups"] = json!([group, "system:authenticated"]))
     }
 
+    /// The token of the user is bound to this pod.
+    pub fn bound_to_pod(self, pod: &str) -> Self {
+        let extra = json!({
+            "authentication.kubernetes.io/credential-id": ["JTI=7"],
+            "authentication.kubernetes.io/pod-name": [pod],
+            "authentication.kubernetes.io/pod-uid": ["u2"],
+        });
+        self.with(|v| v["user"]["extra"] = extra)
+    }
+
     pub fn impersonating(self, user: &str) -> Self {
         self.with(|v| v["impersonatedUser"] = json!({ "username": user, "groups": ["system:authenticated"] }))
     }

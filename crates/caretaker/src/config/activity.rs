@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use caretaker_activity::audit_webhook::CredentialFiles;
-use caretaker_activity::filter::{Filter, PatternLists};
+use caretaker_activity::canary::DEFAULT_MAX_SKEW;
+use caretaker_activity::filter::{Filter, GitOpsAccounts, PatternLists};
 use caretaker_core::{SignedDuration, duration};
 use caretaker_namespaces::subject::Policy;
 use serde::{Deserialize, Deserializer, de};
@@ -35,6 +36,8 @@ pub struct ActivityConfig {
     pub ignore: PatternListsConfig,
     /// What counts although a list ignores it.
     pub include: PatternListsConfig,
+    /// Accounts of which only writes count.
+    pub gitops: GitOpsConfig,
     /// How long a periodic poll still counts.
     #[serde(deserialize_with = "duration_or_none")]
     pub poll_grace: Option<SignedDuration>,
@@ -44,6 +47,9 @@ pub struct ActivityConfig {
     /// How often a request of our own must come back as an audit event.
     #[serde(deserialize_with = "duration_or_none")]
     pub canary_interval: Option<SignedDuration>,
+    /// How far the clocks of the API servers and of this machine may differ.
+    #[serde(deserialize_with = "common::duration")]
+    pub max_clock_skew: SignedDuration,
     /// How often a namespace that is awake is written.
     #[serde(deserialize_with = "common::duration")]
     pub write_interval: SignedDuration,
@@ -61,9 +67,11 @@ impl Default for ActivityConfig {
             position_file: None,
             ignore: PatternListsConfig::default(),
             include: PatternListsConfig::default(),
+            gitops: GitOpsConfig::default(),
             poll_grace: Some(SignedDuration::from_mins(30)),
             max_session: Policy::MAX_SESSION,
             canary_interval: Some(SignedDuration::from_mins(1)),
+            max_clock_skew: DEFAULT_MAX_SKEW,
             write_interval: SignedDuration::from_mins(1),
         }
     }
@@ -111,6 +119,29 @@ impl PatternListsConfig {
     }
 }
 
+/// GitOps accounts, in addition to those that are built in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct GitOpsConfig {
+    users: Vec<String>,
+    groups: Vec<String>,
+    /// Whether a write that is no dry run counts.
+    count_writes: bool,
+}
+
+impl Default for GitOpsConfig {
+    fn default() -> Self {
+        Self { users: Vec::new(), groups: Vec::new(), count_writes: true }
+    }
+}
+
+impl GitOpsConfig {
+    fn accounts(&self) -> GitOpsAccounts {
+        let accounts = GitOpsAccounts::default().extended_with(&self.users, &self.groups);
+        GitOpsAccounts { writes_count: self.count_writes, ..accounts }
+    }
+}
+
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let invalid =
@@ -146,12 +177,19 @@ impl ActivityConfig {
                 return Err(format!("{key}.{name} is {}: at least 1s, or none", duration::format(value)));
             }
         }
-        for (name, value) in [("writeInterval", self.write_interval), ("maxSession", self.max_session)] {
+        let at_least_a_second = [
+            ("writeInterval", self.write_interval),
+            ("maxSession", self.max_session),
+            ("maxClockSkew", self.max_clock_skew),
+        ];
+        for (name, value) in at_least_a_second {
             if value < MIN_INTERVAL {
                 return Err(format!("{key}.{name} is {}: at least 1s", duration::format(value)));
             }
         }
-        for (list, lists) in [("ignore", self.ignore.lists()), ("include", self.include.lists())] {
+        let GitOpsConfig { users, groups, .. } = self.gitops.clone();
+        let gitops = PatternLists { users, groups, ..PatternLists::default() };
+        for (list, lists) in [("ignore", self.ignore.lists()), ("include", self.include.lists()), ("gitops", gitops)] {
             let all = [
                 ("users", &lists.users),
                 ("groups", &lists.groups),
@@ -178,6 +216,7 @@ impl ActivityConfig {
     #[must_use]
     pub fn filter(&self) -> Filter {
         Filter::new(&PatternLists::ignored_by_default().extended_with(&self.ignore.lists()), &self.include.lists())
+            .with_gitops(&self.gitops.accounts())
     }
 
     /// Where audit events come from: a flag overrides its setting.
@@ -244,6 +283,7 @@ impl ActivityConfig {
             ("positionFile", self.position_file.is_some()),
             ("ignore", self.ignore != PatternListsConfig::default()),
             ("include", self.include != PatternListsConfig::default()),
+            ("gitops", self.gitops != GitOpsConfig::default()),
         ];
         match set.into_iter().find(|(_, is_set)| *is_set) {
             Some((name, _)) => {

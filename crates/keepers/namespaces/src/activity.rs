@@ -3,15 +3,20 @@
 //! ```text
 //!  ActivityCollector ──► activity_writer ──► rows, and annotations of the namespaces
 //!                    └─► canary_loop ──────► gaps, and proof that everything arrived
+//!                          canary_sender     sends them, to the api_servers that there are
+//!                          acknowledgement   canaries that came back to another replica
 //! ```
 //!
 //! Every replica writes the activity that it receives. Only the leader sends canaries and records gaps; a canary that
 //! comes back to another replica is acknowledged in the state. Without a collector somebody else writes the annotation,
 //! and there is nothing to do but to remove the gaps of an earlier time.
 
+mod acknowledgement;
 pub mod activity_patch;
 mod activity_writer;
+mod api_servers;
 mod canary_loop;
+mod canary_sender;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,9 +38,10 @@ use crate::metrics::ActivityMetrics;
 use crate::observe::sources::ACTIVITY;
 use crate::observe::{NamespaceCache, Row};
 use crate::subject::Policy;
+pub use api_servers::CanaryTarget;
 
-/// Makes a client with its own connection and this user agent, for canaries.
-pub type CanaryClient = dyn Fn(&str) -> Result<Client, String> + Send + Sync;
+/// Makes a client with its own connection and this user agent, which sends a canary there.
+pub type CanaryClient = dyn Fn(&str, CanaryTarget) -> Result<Client, String> + Send + Sync;
 
 /// Where activity comes from, and how it is written.
 #[derive(Clone)]
@@ -48,6 +54,8 @@ pub struct ActivitySource {
     pub canary_client: Arc<CanaryClient>,
     /// How often a canary is sent; `None`: never, and whether audit events arrive is not checked.
     pub canary_interval: Option<SignedDuration>,
+    /// How far the clocks of the API servers and of this machine may differ.
+    pub max_skew: SignedDuration,
     /// How often a namespace that is awake is written.
     pub write_interval: SignedDuration,
     /// Events of a time in which no replica ran arrive later, as from an audit log.

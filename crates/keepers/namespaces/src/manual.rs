@@ -1,21 +1,23 @@
 //! Orders of a person: `caretaker sleep` and `caretaker wake`.
 //!
 //! An order is written to the namespace, where the operator reads it, and applied at once, by the same conditional
-//! writes: it does not matter whether the operator or the command comes first.
+//! writes: it does not matter whether the operator or the command comes first. The clock of the machine on which the
+//! command runs does not matter either: an order has the time of the API server.
 
 use std::sync::Arc;
 
 use caretaker_core::limits::Ledger;
-use caretaker_core::{Keeper as _, Parsed, RuleId, RuleSet as _, Timestamp};
+use caretaker_core::{Keeper as _, Parsed, RuleId, RuleSet as _, SignedDuration, Timestamp, time};
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::once::run_once_on;
+use caretaker_engine::projection::send_with_server_time;
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, Context, Controller as _, ReplicaRole};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::Client;
+use kube::api::{PostParams, Request};
 use serde_json::{Value, json};
 
 use crate::Namespaces;
@@ -121,17 +123,34 @@ pub async fn execute(
     Ok(running.steps)
 }
 
-/// The user of a client, as the API server knows it; empty if it does not say.
-pub async fn current_user(client: &Client) -> String {
-    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
-    let answer = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
-    let user = answer.ok().and_then(|review| review.status?.user_info?.username);
-    user.unwrap_or_default()
+/// The user of a client, as the API server knows it, and the time of the API server. The user is empty if the API server
+/// does not say; the time is `now`, the time of this machine, if the API server does not say.
+pub async fn current_user_and_time(client: &Client, now: fn() -> Timestamp) -> (String, Timestamp) {
+    let review = serde_json::to_vec(&SelfSubjectReview::default()).unwrap_or_default();
+    let request = Request::new("/apis/authentication.k8s.io/v1/selfsubjectreviews");
+    let Ok(request) = request.create(&PostParams::default(), review) else { return (String::new(), now()) };
+    let Ok((_, body, date)) = send_with_server_time(client, request).await else { return (String::new(), now()) };
+    let review = serde_json::from_slice::<SelfSubjectReview>(&body);
+    let user = review.ok().and_then(|review| review.status?.user_info?.username);
+    (user.unwrap_or_default(), server_time(date, now()))
+}
+
+/// The time of the API server, whose answers have it to the second: this machine's time, where both agree.
+fn server_time(date: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    const REST_OF_THE_SECOND: SignedDuration = SignedDuration::from_millis(999);
+    date.map_or(now, |date| now.clamp(date, time::saturating_add(date, REST_OF_THE_SECOND)))
 }
 
 impl Order {
-    fn activity(user: &str, now: Timestamp) -> Activity {
-        Activity { at: now, by: Rule::ManualWake.name().to_owned(), user: user.to_owned(), uid: String::new() }
+    /// The activity that an order to wake is. It is never earlier than what is known, and always later than the sleep
+    /// that it ends, unless those are in the future, which is an error of some clock.
+    fn activity(user: &str, subject: &Subject, now: Timestamp) -> Activity {
+        const JUST_AFTER: SignedDuration = SignedDuration::from_millis(1);
+        let asleep = subject.asleep_since.value().map(|since| time::saturating_add(since, JUST_AFTER));
+        let known = subject.activity.get().map(|activity| activity.at);
+        let is_plausible = |at: &Timestamp| *at <= time::saturating_add(now, time::SKEW);
+        let at = [asleep, known].into_iter().flatten().filter(is_plausible).fold(now, Timestamp::max);
+        Activity { at, by: Rule::ManualWake.name().to_owned(), user: user.to_owned(), uid: String::new() }
     }
 
     /// The end of an ordered sleep.
@@ -147,7 +166,7 @@ impl Order {
                 subject.awake_until = Parsed::Missing;
             }
             Self::Wake { until, user } => {
-                subject.activity = Parsed::Valid(Self::activity(user, now));
+                subject.activity = Parsed::Valid(Self::activity(user, &subject, now));
                 subject.awake_until = (*until).into();
                 subject.sleep_until = Parsed::Missing;
             }
@@ -156,13 +175,13 @@ impl Order {
     }
 
     /// The patch that writes the order to a namespace.
-    fn patch(&self, now: Timestamp) -> Value {
+    fn patch(&self, subject: &Subject, now: Timestamp) -> Value {
         let annotations = match self {
             Self::Sleep { until } => {
                 json!({ api::SLEEP_UNTIL: Self::sleep_until(*until).to_string(), api::AWAKE_UNTIL: null })
             }
             Self::Wake { until, user } => json!({
-                api::ACTIVITY: Self::activity(user, now).to_json(),
+                api::ACTIVITY: Self::activity(user, subject, now).to_json(),
                 api::AWAKE_UNTIL: until.map(|until| until.to_string()),
                 api::SLEEP_UNTIL: null,
             }),
@@ -239,7 +258,7 @@ impl Running<'_> {
         let not_written = |error| OrderError::NotWritten { namespace: self.namespace.to_owned(), error };
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let patch = order.patch(self.now);
+            let patch = order.patch(&subject, self.now);
             match self.writer().merge_patch(subject.object(), &subject.resource_version, patch).await {
                 Ok(_) => return Ok(()),
                 Err(error @ ApplyError::Conflict(_)) => last = Some(error),
@@ -310,4 +329,40 @@ fn unsettled(last: Option<ApplyError>) -> ApplyError {
         why: "there is always something left to do".to_owned(),
         forbidden: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[rstest]
+    #[case::both_agree("2026-03-02T12:00:00.4Z", "2026-03-02T12:00:00.4Z")]
+    #[case::this_machine_is_ahead("2026-03-02T13:00:00.4Z", "2026-03-02T12:00:00.999Z")]
+    #[case::this_machine_is_behind("2026-03-01T12:00:00.4Z", "2026-03-02T12:00:00Z")]
+    fn the_time_of_the_api_server_counts(#[case] here: &str, #[case] expected: &str) {
+        assert_eq!(server_time(Some(at("2026-03-02T12:00:00Z")), at(here)), at(expected));
+        assert_eq!(server_time(None, at(here)), at(here));
+    }
+
+    #[rstest]
+    #[case::older_activity("2026-03-02T11:00:00Z", None, "2026-03-02T12:00:00Z")]
+    #[case::newer_activity("2026-03-02T12:00:01Z", None, "2026-03-02T12:00:01Z")]
+    #[case::a_later_sleep("2026-03-02T11:00:00Z", Some("2026-03-02T12:00:02Z"), "2026-03-02T12:00:02.001Z")]
+    #[case::activity_next_year("2027-03-02T12:00:00Z", None, "2026-03-02T12:00:00Z")]
+    fn a_wake_never_moves_activity_back(
+        #[case] known: &str,
+        #[case] asleep_since: Option<&str>,
+        #[case] expected: &str,
+    ) {
+        let activity = Activity { at: at(known), by: String::new(), user: String::new(), uid: String::new() };
+        let asleep_since = asleep_since.map(at).into();
+        let subject = Subject { activity: Parsed::Valid(activity), asleep_since, ..Subject::default() };
+
+        assert_eq!(Order::activity("ann", &subject, at("2026-03-02T12:00:00Z")).at, at(expected));
+    }
 }

@@ -1,7 +1,8 @@
 //! The keeper's own metrics.
 
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
+use caretaker_core::SignedDuration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,17 +25,25 @@ pub(crate) enum WriteOutcome {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ActivityMetrics {
     gap: Gauge<i64, AtomicI64>,
+    clock_skew: Gauge<f64, AtomicU64>,
     writes: Family<OutcomeLabel, Counter>,
 }
 
 impl ActivityMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("activity_gap", "1 while activity may be missed", self.gap.clone());
+        let skew =
+            "How far the clock of an API server is ahead of this machine's, in seconds; negative if it is behind";
+        registry.register("clock_skew_seconds", skew, self.clock_skew.clone());
         registry.register("activity_writes", "Writes of activity to namespaces by outcome", self.writes.clone());
     }
 
     pub(crate) fn set_gap(&self, is_open: bool) {
         self.gap.set(is_open.into());
+    }
+
+    pub(crate) fn set_clock_skew(&self, skew: SignedDuration) {
+        self.clock_skew.set(skew.as_secs_f64());
     }
 
     pub(crate) fn count_write(&self, outcome: WriteOutcome) {

@@ -8,12 +8,13 @@ mod sample;
 use std::sync::Arc;
 use std::time::Duration;
 
+use caretaker_activity::canary::DEFAULT_MAX_SKEW;
 use caretaker_activity::collector::ActivityCollector;
 use caretaker_activity::filter::{Filter, PatternLists};
 use caretaker_activity::state::ActivityState;
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
-use caretaker_namespaces::activity::ActivitySource;
+use caretaker_namespaces::activity::{ActivitySource, CanaryTarget};
 use caretaker_namespaces::observe::sources::KINDS;
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::make::mk_namespace;
@@ -39,8 +40,8 @@ fn later() -> Timestamp {
     hours(3)
 }
 
-fn event(user: &str, agent: &str, resource: &str, namespace: &str) -> Vec<u8> {
-    let at = later().to_string();
+fn event(user: &str, agent: &str, resource: &str, namespace: &str, at: Timestamp) -> Vec<u8> {
+    let at = at.to_string();
     json!({
         "auditID": format!("{agent}-{namespace}"), "stage": "ResponseComplete", "verb": "get",
         "user": { "username": user, "groups": ["system:authenticated"] }, "userAgent": agent,
@@ -52,12 +53,13 @@ fn event(user: &str, agent: &str, resource: &str, namespace: &str) -> Vec<u8> {
 }
 
 /// A source in which everything arrives: the canaries as well, as soon as they are sent.
-fn source(client: &Client) -> ActivitySource {
+fn source(client: &Client, clock: Clock) -> ActivitySource {
     let filter = Filter::new(&PatternLists::ignored_by_default(), &PatternLists::default());
     let collector = ActivityCollector::new(ActivityState::new(filter, None, SignedDuration::from_hours(24)), later);
     let (received, sender) = (collector.clone(), client.clone());
-    let canary_client = move |agent: &str| {
-        received.add_lines(std::iter::once(event("caretaker", agent, "configmaps", "caretaker-system").as_slice()));
+    let canary_client = move |agent: &str, _: CanaryTarget| {
+        let canary = event("caretaker", agent, "configmaps", "caretaker-system", clock.now());
+        received.add_lines(std::iter::once(canary.as_slice()));
         Ok(sender.clone())
     };
     ActivitySource {
@@ -65,6 +67,7 @@ fn source(client: &Client) -> ActivitySource {
         client: client.clone(),
         canary_client: Arc::new(canary_client),
         canary_interval: Some(SignedDuration::from_mins(1)),
+        max_skew: DEFAULT_MAX_SKEW,
         write_interval: SignedDuration::from_mins(1),
         resumes: false,
     }
@@ -72,9 +75,9 @@ fn source(client: &Client) -> ActivitySource {
 
 /// Runs the keeper while activity of ann arrives, until the namespace is awake and the gap is over.
 async fn live(client: &Client, observer: &Client, name: &str) {
-    let source = source(client);
-    source.collector.add_lines(std::iter::once(event("ann", "kubectl", "pods", name).as_slice()));
     let clock = Clock::accelerated(later(), 1.0);
+    let source = source(client, clock.clone());
+    source.collector.add_lines(std::iter::once(event("ann", "kubectl", "pods", name, later()).as_slice()));
     let operator = InProcessOperator::with_activity(client, clock, RESYNC, source);
     until(&format!("{name} to be awake, and the gap to be over"), LIMIT, async || {
         let seen = described(observe(observer, name).await);

@@ -60,9 +60,22 @@ fn sleepy() -> Subject {
     "now 2026-01-10T00:00:00Z"
 )]
 #[case::the_minute_is_over(sleepy().idle("2m"), used(now()), Some("61s"), "now 2026-01-10T00:00:00Z")]
+#[case::within_the_minute_but_its_period_is_shorter(sleepy().sleep_after("30s").idle("10s"), used(now()), Some("10s"), "in 20s")]
+#[case::within_the_minute_but_its_period_is_over(
+    sleepy().sleep_after("30s").idle("40s"),
+    used(now()),
+    Some("10s"),
+    "now 2026-01-10T00:00:00Z"
+)]
 #[case::older_than_what_is_known(sleepy(), used(past("31m")), None, "nothing")]
 #[case::what_is_known(sleepy(), used(past("30m")), None, "nothing")]
 #[case::before_it_was_created(sleepy().never_seen().created("1m"), used(past("2m")), None, "nothing")]
+#[case::this_clock_is_behind_its_creation(
+    sleepy().never_seen().change(|s| s.created = Some(now() + span("20m"))),
+    used(now()),
+    None,
+    "now 2026-01-10T00:00:00Z"
+)]
 #[case::no_label_and_never_used(awake().never_seen(), used(now()), None, "nothing")]
 #[case::no_label_any_more(awake().idle("30m"), used(now()), None, "now 2026-01-10T00:00:00Z")]
 #[case::protected(sleepy().called("kube-public"), used(now()), None, "nothing")]

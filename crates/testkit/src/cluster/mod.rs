@@ -1,5 +1,6 @@
 //! A control plane, optionally with a node, that runs until its value is dropped.
 
+mod more_servers;
 mod processes;
 mod restore;
 mod users;
@@ -96,6 +97,7 @@ impl ClusterBuilder {
             controllers: self.controllers,
             node: None,
             port,
+            more_ports: Mutex::default(),
             commands: Mutex::default(),
             files: AtomicUsize::new(1),
         };
@@ -122,6 +124,8 @@ pub struct Cluster {
     controllers: bool,
     node: Option<Node>,
     port: ReservedPort,
+    /// The ports of further API servers.
+    more_ports: Mutex<Vec<ReservedPort>>,
     /// The command line of each process, for [`Cluster::start_again`].
     commands: Mutex<BTreeMap<String, (PathBuf, Vec<String>)>>,
     /// The number of the next kubeconfig file.

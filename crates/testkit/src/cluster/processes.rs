@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use kube::Client;
+
 use super::{Cluster, ClusterBuilder};
 use crate::assets::Program;
 use crate::wait::until;
-use crate::{Result, pki};
+use crate::{Error, Result, pki};
 
 /// Limit for the start of the API server, which takes 3 to 4 s: ten times that is a failure, not a slow
 /// machine.
@@ -131,7 +133,13 @@ impl Cluster {
     }
 
     pub(super) async fn await_ready(&self) -> Result<()> {
-        let client = self.client().await?;
+        self.await_ready_at(&self.url).await
+    }
+
+    pub(super) async fn await_ready_at(&self, url: &str) -> Result<()> {
+        let mut config = self.admin_config().await?;
+        config.cluster_url = url.parse().expect("a valid URL");
+        let client = Client::try_from(config).map_err(Error::api("creating a client of the administrator"))?;
         until("the API server to be ready", READY_LIMIT, async || {
             self.check_processes()?;
             let request = http::Request::get("/readyz").body(Vec::new()).expect("a valid request");

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, Resource};
 
 use super::Cluster;
 use crate::kubeconfig::{self, Credentials};
@@ -51,12 +51,26 @@ impl Cluster {
 
     /// Returns the client settings of a ServiceAccount, with a new token.
     pub async fn account_config(&self, namespace: &str, account: &str) -> Result<Config> {
-        self.config(&self.token(namespace, account).await?).await
+        self.config(&self.token(namespace, account, None).await?).await
+    }
+
+    /// Returns the client settings of the ServiceAccount of a pod, with a new token that is bound to the pod, as the
+    /// kubelet mounts it. The token is valid as long as the pod exists.
+    pub async fn pod_config(&self, pod: &Pod) -> Result<Config> {
+        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: pod.meta().name.clone(),
+            uid: pod.meta().uid.clone(),
+        };
+        let namespace = pod.meta().namespace.as_deref().unwrap_or("default");
+        self.config(&self.token(namespace, account.unwrap_or("default"), Some(bound)).await?).await
     }
 
     /// Writes a new kubeconfig file of a ServiceAccount, for a separate process, and returns its path.
     pub async fn account_kubeconfig(&self, namespace: &str, account: &str) -> Result<PathBuf> {
-        self.write_user(&format!("{namespace}.{account}"), &self.token(namespace, account).await?)
+        self.write_user(&format!("{namespace}.{account}"), &self.token(namespace, account, None).await?)
     }
 
     /// Creates a namespace and waits until pods can be created in it: with controllers, until it has its
@@ -106,9 +120,15 @@ impl Cluster {
         Ok(Credentials::Certificate(self.authority.user(user, group)?))
     }
 
-    async fn token(&self, namespace: &str, account: &str) -> Result<Credentials> {
+    async fn token(
+        &self,
+        namespace: &str,
+        account: &str,
+        bound_object_ref: Option<BoundObjectReference>,
+    ) -> Result<Credentials> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
-        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+        let spec = TokenRequestSpec { bound_object_ref, ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let answer = accounts
             .create_token_request(account, &PostParams::default(), &request)
             .await

@@ -1,7 +1,8 @@
 //! When activity is written to a namespace, and what is written.
 //!
 //! The recorded time only moves forward, whichever replica writes. A namespace that is awake is written at most once in
-//! an interval; a namespace that is asleep at once, because somebody waits for it.
+//! an interval, but before it could be put to sleep or deleted; a namespace that is asleep at once, because somebody
+//! waits for it.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ pub fn activity_write(
         return ActivityWrite::Nothing;
     }
     let known = ns.activity.get().map(|a| a.at);
-    let used = last_activity(pending).and_then(|used| new_activity(ns, used, known));
+    let used = last_activity(pending).and_then(|used| new_activity(ns, used, known, now));
     let sessions = sessions_value(ns, policy, pending, now);
     if used.is_none() && sessions.is_none() {
         return ActivityWrite::Nothing;
@@ -60,6 +61,7 @@ pub fn activity_write(
     let by_another = ns.activity.get().filter(|a| a.at <= now && !a.is_own_record()).map(|a| a.at);
     let last = last_written.into_iter().chain(by_another).max();
     let next = last.map_or(now, |last| time::saturating_add(last, interval));
+    let next = first_deadline(ns, policy, known).map_or(next, |deadline| next.min(deadline));
     let wakes = used.as_ref().is_some_and(|used| wakes(ns, used.at, known, now));
     if next > now && !wakes {
         return ActivityWrite::At(next);
@@ -72,6 +74,15 @@ pub fn activity_write(
         annotations.insert(api::SESSIONS.to_owned(), sessions);
     }
     ActivityWrite::Now(json!({ "metadata": { "annotations": annotations } }))
+}
+
+/// When the leader could put a namespace that is awake to sleep, or delete it, by the activity that it knows; `None` if it
+/// could not.
+fn first_deadline(ns: &Subject, policy: &Policy, known: Option<Timestamp>) -> Option<Timestamp> {
+    let defaults = policy.defaults.as_ref().filter(|_| !ns.labelled).map(|defaults| defaults.sleep_after);
+    let periods = [ns.sleep_after(), ns.delete_after.value(), defaults];
+    let shortest = periods.into_iter().flatten().min().filter(|_| ns.state() == State::Normal)?;
+    Some(time::saturating_add(known?, shortest))
 }
 
 /// True if this activity wakes the namespace and the known activity does not: somebody waits.
@@ -88,8 +99,10 @@ fn wakes(ns: &Subject, used: Timestamp, known: Option<Timestamp>, now: Timestamp
 
 /// Activity that is newer than the annotation, at the time that counts for it. Activity that arrived late, and with
 /// which the namespace would not have been put to sleep, counts as activity just after it fell asleep.
-fn new_activity(ns: &Subject, mut used: Activity, known: Option<Timestamp>) -> Option<Activity> {
-    if known.is_some_and(|known| known >= used.at) || ns.created.is_some_and(|created| used.at < created) {
+fn new_activity(ns: &Subject, mut used: Activity, known: Option<Timestamp>, now: Timestamp) -> Option<Activity> {
+    // A namespace that is created in the future shows that this clock is behind, and says nothing about the activity.
+    let created = ns.created.filter(|created| *created <= now);
+    if known.is_some_and(|known| known >= used.at) || created.is_some_and(|created| used.at < created) {
         return None;
     }
     if let Some((since, after)) = ns.asleep_since.value().filter(|_| ns.is_asleep()).zip(ns.sleep_after())

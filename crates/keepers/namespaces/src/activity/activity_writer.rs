@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use caretaker_activity::canary::ReturnedCanary;
 use caretaker_activity::state::PendingActivity;
 use caretaker_core::deadlines::Deadlines;
 use caretaker_core::{SignedDuration, Timestamp, time};
@@ -45,8 +46,12 @@ struct Unwritten {
     last: Option<Activity>,
     /// When the oldest of it was received.
     since: Instant,
+    /// When the oldest of `pending` was received while a write is in progress; `None` if nothing was.
+    pending_since: Option<Instant>,
     /// A write is in progress.
     is_writing: bool,
+    /// The write waits for its interval, and is made before the activity could make a difference.
+    is_deferred: bool,
 }
 
 /// A write that ended.
@@ -65,8 +70,10 @@ pub(super) struct ActivityWriter {
     metrics: ActivityMetrics,
     context: SourceContext<NamespaceCache>,
     changes: Changes,
-    /// Canaries that came back.
-    returned: UnboundedSender<String>,
+    /// Receives the canaries that came back.
+    returned: UnboundedSender<ReturnedCanary>,
+    /// Canaries that came back to a standby, and when: the leader does not see activity that is not written yet.
+    held: Vec<(ReturnedCanary, Instant)>,
     unwritten: BTreeMap<String, Unwritten>,
     /// Namespaces that are asleep: somebody waits.
     urgent: VecDeque<String>,
@@ -96,7 +103,7 @@ impl ActivityWriter {
         metrics: ActivityMetrics,
         context: SourceContext<NamespaceCache>,
         changes: Changes,
-        returned: UnboundedSender<String>,
+        returned: UnboundedSender<ReturnedCanary>,
     ) -> Self {
         Self {
             source,
@@ -105,6 +112,7 @@ impl ActivityWriter {
             context,
             changes,
             returned,
+            held: Vec::new(),
             unwritten: BTreeMap::new(),
             urgent: VecDeque::new(),
             due: VecDeque::new(),
@@ -123,12 +131,13 @@ impl ActivityWriter {
         let mut shutdown = self.context.shutdown.clone();
         while !(self.is_stopping && self.unwritten.is_empty()) {
             self.start_writes();
+            self.release_canaries();
             let waits_for_list = !self.is_listed() && !self.unwritten.is_empty();
             if waits_for_list && self.is_stopping {
                 return;
             }
             tokio::select! {
-                () = collector.updated(), if !self.is_stopping => self.receive(),
+                () = collector.wait_for_updates(), if !self.is_stopping => self.receive(),
                 Some(written) = self.writes.next(), if !self.writes.is_empty() => self.finish(written),
                 () = clock.sleep_until(self.later.earliest()) => {}
                 () = tokio::time::sleep(LIST_CHECK), if waits_for_list => {}
@@ -158,17 +167,31 @@ impl ActivityWriter {
         }
     }
 
-    /// Takes what the collector has. Activity that arrived before a canary is delivered before the canary counts.
+    /// Takes what the collector has. Activity that arrived before a canary is delivered before the canary counts, and on
+    /// a standby it is written before.
     fn receive(&mut self) {
         let canaries = self.source.collector.take_returned_canaries();
         for (namespace, pending) in self.source.collector.take_pending() {
             self.receive_activity(namespace, pending);
         }
-        for id in canaries {
-            // After the engine has dropped the stream nobody waits for it.
-            let _ = self.returned.send(id);
-        }
+        let now = Instant::now();
+        self.held.extend(canaries.into_iter().map(|canary| (canary, now)));
         self.report_oldest();
+    }
+
+    /// Hands over the canaries before which all activity is written, or all of them if this process leads: it has the
+    /// activity in its own cache.
+    fn release_canaries(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let unwritten = self.unwritten.values().filter(|unwritten| !unwritten.is_deferred);
+        let oldest = unwritten.map(|unwritten| unwritten.since).min().filter(|_| !self.context.context.is_leader());
+        let is_held = |received: Instant| oldest.is_some_and(|oldest| oldest <= received);
+        for (canary, _) in self.held.extract_if(.., |(_, received)| !is_held(*received)) {
+            // After the engine has dropped the stream nobody waits for it.
+            let _ = self.returned.send(canary);
+        }
     }
 
     fn receive_activity(&mut self, namespace: String, pending: PendingActivity) {
@@ -186,13 +209,19 @@ impl ActivityWriter {
             pending: PendingActivity::default(),
             last: None,
             since: Instant::now(),
+            pending_since: None,
             is_writing: false,
+            is_deferred: false,
         });
         let last = last_activity(&pending);
         if last.as_ref().map(|activity| activity.at) > unwritten.last.as_ref().map(|activity| activity.at) {
             unwritten.last = last;
         }
         unwritten.pending.merge(pending);
+        unwritten.is_deferred = false;
+        if unwritten.is_writing {
+            unwritten.pending_since.get_or_insert_with(Instant::now);
+        }
         let row = ReceivedActivity { last: unwritten.last.clone(), will_be_written: true };
         deliver(&self.changes, Change::apply(ObjectId::named(namespace.clone()), Row::Activity(row)));
         self.later.set(&namespace, None);
@@ -236,6 +265,9 @@ impl ActivityWriter {
     /// Starts the writes that are due.
     fn start_writes(&mut self) {
         for namespace in self.later.pop_expired(self.now()) {
+            if let Some(unwritten) = self.unwritten.get_mut(&namespace) {
+                unwritten.is_deferred = false;
+            }
             let is_awake = self.known_namespace(&namespace).is_none_or(|ns| ns.state() == State::Normal);
             self.queue(namespace, is_awake);
         }
@@ -256,7 +288,12 @@ impl ActivityWriter {
         let Some((ns, unwritten)) = known.zip(self.unwritten.get(&namespace)) else { return self.forget(&namespace) };
         match self.decide(&ns, &namespace, &unwritten.pending) {
             ActivityWrite::Nothing => self.done(&namespace),
-            ActivityWrite::At(at) => self.later.set(&namespace, Some(at)),
+            ActivityWrite::At(at) => {
+                self.later.set(&namespace, Some(at));
+                if let Some(unwritten) = self.unwritten.get_mut(&namespace) {
+                    unwritten.is_deferred = true;
+                }
+            }
             ActivityWrite::Now(patch) => {
                 let Some(unwritten) = self.unwritten.get_mut(&namespace) else { return };
                 unwritten.is_writing = true;
@@ -326,7 +363,7 @@ impl ActivityWriter {
         if let Some(unwritten) = self.unwritten.get_mut(&namespace) {
             let later = std::mem::replace(&mut unwritten.pending, activity);
             unwritten.pending.merge(later);
-            unwritten.is_writing = false;
+            (unwritten.is_writing, unwritten.pending_since) = (false, None);
         }
         self.later.set(&namespace, Some(time::saturating_add(now, retry)));
     }
@@ -338,7 +375,8 @@ impl ActivityWriter {
         match self.unwritten.get_mut(&namespace) {
             // Something arrived while it was written.
             Some(unwritten) if unwritten.pending != PendingActivity::default() => {
-                (unwritten.since, unwritten.is_writing) = (Instant::now(), false);
+                unwritten.since = unwritten.pending_since.take().unwrap_or_else(Instant::now);
+                unwritten.is_writing = false;
                 self.queue(namespace, true);
                 self.report_oldest();
             }

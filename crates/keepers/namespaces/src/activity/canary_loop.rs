@@ -1,34 +1,28 @@
-//! Checks that audit events arrive: sends canaries, and records the gaps.
+//! Checks that audit events arrive and that the clocks agree: sends canaries to every API server, and records the gaps.
 //!
 //! Only the leader does, and keeps the gaps in the state. A canary may come back to another replica, which then
 //! acknowledges it in the state.
 
-use std::time::Duration;
-
-use caretaker_activity::canary::{CanaryStep, CanaryTracker, USER_AGENT_PREFIX};
+use caretaker_activity::canary::{CanaryStep, CanaryTracker, ReturnedCanary};
 use caretaker_activity::gap::Gaps;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::lease::{self, LeaderHandle};
-use caretaker_engine::state::{self, StateStore, Versioned};
-use caretaker_engine::{Change, Context, SourceContext, format_error};
-use kube::api::{GetParams, Request};
+use caretaker_engine::state::{StateStore, Versioned};
+use caretaker_engine::{Change, Context, SourceContext};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::acknowledgement::{acknowledge, acknowledged};
+use super::canary_sender::CanarySender;
 use super::{ActivitySource, Changes, GAPS, STATE_RETRY, deliver, gaps_row};
 use crate::metrics::ActivityMetrics;
 use crate::observe::NamespaceCache;
 use crate::observe::sources::ACTIVITY;
-
-/// The key in the state of a canary that came back to a replica that does not lead.
-const ACKNOWLEDGED: &str = "canary";
 
 /// A time without a leader up to this is no gap: an API server sends again what it could not send, after ten seconds.
 const SHORTEST_LEADERLESS_GAP: SignedDuration = SignedDuration::from_secs(30);
 
 /// Until gaps are written again that could not be written.
 const SAVE_RETRY: SignedDuration = SignedDuration::from_secs(1);
-/// A canary that is not answered within this time was not sent.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What was delivered in this leadership.
 #[derive(Debug, PartialEq)]
@@ -43,7 +37,8 @@ pub(super) struct CanaryLoop {
     context: SourceContext<NamespaceCache>,
     changes: Changes,
     /// Canaries that came back to this process.
-    returned: UnboundedReceiver<String>,
+    returned: UnboundedReceiver<ReturnedCanary>,
+    sender: CanarySender,
     leadership: Option<LeaderHandle>,
     /// The state, written without leadership.
     shared_state: StateStore,
@@ -60,7 +55,7 @@ impl CanaryLoop {
         metrics: ActivityMetrics,
         context: SourceContext<NamespaceCache>,
         changes: Changes,
-        returned: UnboundedReceiver<String>,
+        returned: UnboundedReceiver<ReturnedCanary>,
     ) -> Self {
         let engine = &context.context;
         Self {
@@ -69,10 +64,16 @@ impl CanaryLoop {
             since: engine.clock.now(),
             proven: None,
             delivered: None,
-            source,
             metrics,
             changes,
             returned,
+            sender: CanarySender::new(
+                source.canary_client.clone(),
+                engine.reader.clone(),
+                engine.clock.clone(),
+                source.canary_interval.unwrap_or_default().unsigned_abs(),
+            ),
+            source,
             context,
         }
     }
@@ -91,6 +92,7 @@ impl CanaryLoop {
             // The leader reports it.
             self.engine().health.set_note(ACTIVITY.0, None);
             self.metrics.set_gap(false);
+            self.metrics.set_clock_skew(SignedDuration::ZERO);
             if self.delivered.take().is_some() {
                 deliver(&self.changes, Change::Init);
             }
@@ -98,17 +100,21 @@ impl CanaryLoop {
                 self.proven = self.proven.filter(|proven| *proven != Timestamp::MAX);
                 tokio::select! {
                     () = lease::changed(&mut self.leadership) => {}
-                    Some(id) = self.returned.recv() => self.acknowledge(&id).await,
-                    reason = self.source.collector.lost_events() => self.record_loss(&reason).await,
+                    Some(canary) = self.returned.recv() => self.acknowledge(canary).await,
+                    reason = self.source.collector.wait_for_loss() => self.record_loss(&reason).await,
                 }
             }
             self.lead().await;
         }
     }
 
-    /// A canary of the leader came back here.
-    async fn acknowledge(&self, id: &str) {
-        if let Err(error) = self.shared_state.put_raw(ACKNOWLEDGED, Some(id)).await {
+    /// Canaries of the leader came back here.
+    async fn acknowledge(&mut self, first: ReturnedCanary) {
+        let mut canaries = vec![first];
+        while let Ok(another) = self.returned.try_recv() {
+            canaries.push(another);
+        }
+        if let Err(error) = acknowledge(&self.shared_state, &canaries).await {
             tracing::warn!("a canary of the leader could not be acknowledged: {error}");
         }
     }
@@ -137,8 +143,8 @@ impl CanaryLoop {
         let now = self.now();
         let proven = self.take_over(&mut gaps.value, now);
         let Some(interval) = self.source.canary_interval else { return self.trust(gaps, now).await };
-        let mut canary = CanaryTracker::new(interval, proven, now);
-        let mut acknowledged = false;
+        let mut canary = CanaryTracker::new(interval, self.source.max_skew, proven, now);
+        let (mut acknowledged, was_proven) = (false, self.proven);
         while self.engine().is_leader() {
             let now = self.now();
             let next = canary.next_step(&mut gaps.value, now);
@@ -147,7 +153,9 @@ impl CanaryLoop {
             if gaps.value != saved && self.save(&mut gaps).await {
                 saved = gaps.value.clone();
             }
-            if !acknowledged && gaps.value == saved {
+            // Not before a canary has shown that this clock is right: a successor must not compute the time without a
+            // leader from a renewal by a wrong clock.
+            if !acknowledged && gaps.value == saved && self.proven != was_proven {
                 acknowledged = true;
                 self.acknowledge_leaderless_gap();
             }
@@ -177,7 +185,7 @@ impl CanaryLoop {
         gaps.value.end(now);
         let mut unsaved = true;
         while self.engine().is_leader() {
-            let (error, now) = (self.source.collector.source_error(), self.now());
+            let (error, now) = (self.source.collector.log_error(), self.now());
             if error.is_some() != gaps.value.open_gap().is_some() {
                 unsaved = true;
                 match error {
@@ -197,7 +205,7 @@ impl CanaryLoop {
             tokio::select! {
                 () = lease::changed(&mut self.leadership) => {}
                 Some(_) = self.returned.recv() => {}
-                reason = self.source.collector.lost_events() => {
+                reason = self.source.collector.wait_for_loss() => {
                     gaps.value.record_loss(self.context.context.clock.now(), reason);
                     unsaved = true;
                 }
@@ -227,6 +235,13 @@ impl CanaryLoop {
         match previous {
             _ if gaps.is_empty() => gaps.start(now, "no audit events were collected before"),
             None => gaps.start(now, "it is not known whether audit events were collected before"),
+            Some(seen) if seen > time::saturating_add(now, self.source.max_skew) => {
+                let seen = time::format(seen);
+                gaps.start(
+                    now,
+                    format!("the last leader renewed its Lease at {seen}, which is later than now: one of the clocks is wrong"),
+                );
+            }
             // This process ran all the time, and only did not lead.
             Some(seen) if seen >= self.since => return self.proven.unwrap_or(seen),
             // A log is read on from where it was left.
@@ -281,37 +296,24 @@ impl CanaryLoop {
     }
 
     fn note(&self, gaps: &Gaps) -> Option<String> {
-        if let Some(gap) = gaps.open_gap() {
-            let error = self.source.collector.source_error().map(|error| format!("; {error}")).unwrap_or_default();
-            let (from, because) = (time::format(gap.from), &gap.because);
-            return Some(format!("activity may be missed since {from}, so no idle time counts: {because}{error}"));
-        }
-        let last = gaps.all().iter().max_by_key(|gap| gap.to)?;
-        let (to, from) = (time::format(last.to?), time::format(last.from));
-        Some(format!("idle time counts from {to} on; the last gap started at {from}: {}", last.because))
+        let gap = || {
+            if let Some(gap) = gaps.open_gap() {
+                let error = self.source.collector.log_error().map(|error| format!("; {error}")).unwrap_or_default();
+                let (from, because) = (time::format(gap.from), &gap.because);
+                return Some(format!("activity may be missed since {from}, so no idle time counts: {because}{error}"));
+            }
+            let last = gaps.all().iter().max_by_key(|gap| gap.to)?;
+            let (to, from) = (time::format(last.to?), time::format(last.from));
+            Some(format!("idle time counts from {to} on; the last gap started at {from}: {}", last.because))
+        };
+        let notes: Vec<String> = gap().into_iter().chain(self.sender.note()).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 
-    async fn send(&self, canary: &mut CanaryTracker) {
-        let id = format!("{:016x}", fastrand::u64(..));
-        let request = async {
-            let client = (self.source.canary_client)(&format!("{USER_AGENT_PREFIX}{id}"))?;
-            let path = format!("/api/v1/namespaces/{}/configmaps", state::NAMESPACE);
-            let request = Request::new(path).get(state::NAME, &GetParams::default());
-            let request = request.map_err(|error| error.to_string())?;
-            match client.request_text(request).await {
-                Ok(_) => Ok(()),
-                // At the first start the ConfigMap does not exist.
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                Err(error) => Err(format_error(&error)),
-            }
-        };
-        // The audit event may arrive before the answer.
-        let now = self.now();
-        canary.record_sent(id.clone(), now);
-        match tokio::time::timeout(ANSWER_TIMEOUT, request).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => canary.record_send_failure(error, now),
-            Err(_) => canary.record_send_failure("the API server does not answer".to_owned(), now),
+    async fn send(&mut self, canary: &mut CanaryTracker) {
+        match self.sender.send().await {
+            Ok(round) => canary.record_sent(round),
+            Err(error) => canary.record_send_failure(error, self.now()),
         }
     }
 
@@ -319,8 +321,8 @@ impl CanaryLoop {
         let clock = self.engine().clock.clone();
         let SourceContext { proof_wanted, state_changes, .. } = &mut self.context;
         tokio::select! {
-            Some(id) = self.returned.recv() => self.record_returned(&id, canary, gaps),
-            reason = self.source.collector.lost_events() => gaps.value.record_loss(clock.now(), reason),
+            Some(returned) = self.returned.recv() => self.record_returned(&returned, canary, gaps),
+            reason = self.source.collector.wait_for_loss() => gaps.value.record_loss(clock.now(), reason),
             Ok(()) = proof_wanted.changed() => self.send_soon_if_wanted(canary),
             Ok(()) = state_changes.changed() => self.read_acknowledgement(canary, gaps).await,
             () = clock.sleep_until(Some(until)) => {}
@@ -335,14 +337,20 @@ impl CanaryLoop {
             merge(gaps, current);
         }
         if canary.is_outstanding()
-            && let Ok(Some(id)) = state.get_raw(ACKNOWLEDGED).await
+            && let Ok(acknowledged) = acknowledged(&state).await
         {
-            self.record_returned(&id, canary, gaps);
+            for returned in acknowledged {
+                self.record_returned(&returned, canary, gaps);
+            }
         }
     }
 
-    fn record_returned(&mut self, id: &str, canary: &mut CanaryTracker, gaps: &mut Versioned<Gaps>) {
-        if canary.record_returned(id, &mut gaps.value) {
+    fn record_returned(&mut self, returned: &ReturnedCanary, canary: &mut CanaryTracker, gaps: &mut Versioned<Gaps>) {
+        let is_proof = canary.record_returned(returned, &mut gaps.value);
+        if let Some(skew) = canary.skew() {
+            self.metrics.set_clock_skew(skew);
+        }
+        if is_proof {
             self.proven = Some(canary.proven_until());
             self.send_soon_if_wanted(canary);
         }
