@@ -87,7 +87,8 @@ fn granted() -> BTreeSet<(String, String, String)> {
     let words = |value: &Value| value.as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect();
     let mut granted = BTreeSet::new();
     for rule in role["rules"].as_array().unwrap() {
-        let [groups, resources, verbs]: [Vec<String>; 3] = ["apiGroups", "resources", "verbs"].map(|key| words(&rule[key]));
+        let [groups, resources, verbs]: [Vec<String>; 3] =
+            ["apiGroups", "resources", "verbs"].map(|key| words(&rule[key]));
         for group in &groups {
             for resource in &resources {
                 granted.extend(verbs.iter().map(|verb| (group.clone(), resource.clone(), verb.clone())));

@@ -8,7 +8,7 @@ use caretaker_core::{ActionKind, Keeper, ObjectRef, Permission, RuleMatch, Sourc
 use caretaker_core::{actions, rules};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, Role, Rows, Source};
+use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, ReplicaRole, Rows, Source};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -105,7 +105,7 @@ impl Controller for Letters {
     fn sources(&self) -> Vec<Source<Rows<Letter>>> {
         vec![Source::watch(CONFIG_MAPS, ApiResource::erase::<ConfigMap>(&()), Letter::project)]
     }
-    fn world(&self, _: &Rows<Letter>, _: Role, _: Timestamp) {}
+    fn world(&self, _: &Rows<Letter>, _: ReplicaRole, _: Timestamp) {}
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         let letter = &batch.only().subject;

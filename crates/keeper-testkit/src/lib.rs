@@ -32,6 +32,7 @@ pub fn context(client: &Client, keeper: &str, clock: Clock, journal: MemoryJourn
     Context {
         reader: client.clone(),
         writer: client.clone(),
+        urgent_writer: client.clone(),
         leadership: None,
         state: StateStore::config_map(client.clone(), keeper),
         standby: None,
