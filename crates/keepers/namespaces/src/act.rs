@@ -16,8 +16,8 @@ use crate::judge::{Rule, Schedule};
 use crate::observe::sources::{
     CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, SCALED_OBJECTS, SERVICES, STATEFUL_SETS,
 };
-use crate::subject::{Subject, World};
-use crate::workload::{Workload, WorkloadKind, WorkloadState};
+use crate::subject::{Kind, Subject, World};
+use crate::workload::{Workload, WorkloadChange, WorkloadKind, WorkloadState};
 
 /// Ten deletions an hour, or a tenth of all namespaces if that is more: enough to keep up with what people abandon, and
 /// little enough to be stopped in time.
@@ -114,6 +114,8 @@ pub enum Bookkeeping {
     ManualSleep,
     /// A manual sleep is over and it is awake already: the order is removed.
     ManualSleepOver,
+    /// The label `last-activity` gets the time of the last activity.
+    LastActivity,
 }
 
 /// One write.
@@ -131,6 +133,9 @@ pub enum Step {
         from: WorkloadState,
         /// The state after.
         to: WorkloadState,
+        /// How the state after follows from the one before. A workload that somebody changed meanwhile gets the state
+        /// that follows from the one it has then.
+        change: WorkloadChange,
     },
     /// Deletes the subject.
     Delete,
@@ -145,6 +150,8 @@ pub struct MetadataPatch {
     pub sleep_after: Option<SignedDuration>,
     /// The activity.
     pub activity: Option<Activity>,
+    /// The label `last-activity`.
+    pub last_activity: Option<Timestamp>,
     /// Times to set.
     pub set: Vec<(TimeAnnotation, Timestamp)>,
     /// Times to remove.
@@ -160,21 +167,40 @@ const SLEEP_TIMES: [TimeAnnotation; 3] =
 /// The steps of an action on a subject at a time.
 #[must_use]
 pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
+    let mut steps = steps_without_label(action, subject, world, now);
+    // Whatever is written to a Deployment first, the time of its last activity goes with it.
+    if subject.kind == Kind::Deployment
+        && *action != Action::Delete
+        && let Some(Step::PatchMetadata(patch)) = steps.iter_mut().find(|step| matches!(step, Step::PatchMetadata(_)))
+    {
+        let written = patch.activity.as_ref().map(|activity| activity.at);
+        let newest = written.max(subject.unlabelled_activity());
+        patch.last_activity = newest.filter(|at| subject.last_activity.value() < Some(*at));
+    }
+    steps
+}
+
+fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
+    let is_unfinished = subject.state() == State::Sleeping;
     match action {
         Action::Record(bookkeeping) => vec![Step::PatchMetadata(record(*bookkeeping, subject, now))],
         Action::Announce => vec![Step::PatchMetadata(announcement(subject, world, now))],
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
-            if subject.state() != State::Sleeping {
+            if is_unfinished {
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain));
+            } else {
+                steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord));
                 let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
                 steps.push(Step::PatchMetadata(patch));
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDown));
             }
-            steps.extend(workload_steps(subject, Workload::scaled_down));
             steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
             steps
         }
         Action::Wake(restart) => {
-            let mut steps = workload_steps(subject, Workload::restored);
+            let change = if is_unfinished { WorkloadChange::RestoreEarly } else { WorkloadChange::Restore };
+            let mut steps = workload_steps(subject, change);
             let activity = restart.map(|rule| Activity::recorded(now, rule));
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
@@ -204,10 +230,10 @@ fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -
     MetadataPatch { state: Some(State::Sleep), set, clear, manual_sleep, ..MetadataPatch::default() }
 }
 
-fn workload_steps(subject: &Subject, target: impl Fn(&Workload) -> Option<WorkloadState>) -> Vec<Step> {
+fn workload_steps(subject: &Subject, change: WorkloadChange) -> Vec<Step> {
     let step = |w: &Workload| {
-        let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), target(w)?);
-        Some(Step::SetWorkloadState { kind, name, from, to })
+        let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), change.applied_to(w)?);
+        Some(Step::SetWorkloadState { kind, name, from, to, change })
     };
     subject.workloads.iter().filter_map(step).collect()
 }
@@ -241,6 +267,9 @@ fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> Metada
         },
         Bookkeeping::ManualSleepOver => {
             MetadataPatch { clear: set_times(subject, &[TimeAnnotation::SleepUntil]), ..MetadataPatch::default() }
+        }
+        Bookkeeping::LastActivity => {
+            MetadataPatch { last_activity: subject.unlabelled_activity(), ..MetadataPatch::default() }
         }
         // Both count from the same moment: activity that is not newer than the sleep does not wake.
         Bookkeeping::Restart => MetadataPatch {
@@ -277,6 +306,9 @@ pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(activity) = &patch.activity {
                 subject.activity = Parsed::Valid(activity.clone());
             }
+            if let Some(at) = patch.last_activity {
+                subject.last_activity = Parsed::Valid(at);
+            }
             if let Some(manual_sleep) = patch.manual_sleep {
                 subject.manual_sleep = manual_sleep;
             }
@@ -307,7 +339,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PatchMetadata(patch) => patch.fmt(f),
-            Self::SetWorkloadState { kind, name, from, to } => write!(f, "{kind}/{name}: {from} → {to}"),
+            Self::SetWorkloadState { kind, name, from, to, .. } => write!(f, "{kind}/{name}: {from} → {to}"),
             Self::Delete => f.write_str("delete it, if it is still the object that was judged"),
         }
     }
@@ -319,6 +351,7 @@ impl fmt::Display for MetadataPatch {
         words.extend(self.state.map(|s| format!("state={s}")));
         words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
+        words.extend(self.last_activity.map(|at| format!("last-activity={}", time::format(at))));
         let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
         words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
         words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));

@@ -80,6 +80,9 @@ pub struct Subject {
     pub state: Parsed<State>,
     /// The annotation `activity-status`.
     pub activity: Parsed<Activity>,
+    /// The label `last-activity` of a single Deployment: the newest time of activity that Caretaker knows, which
+    /// [`activity`](Self::activity) is never before.
+    pub last_activity: Parsed<Timestamp>,
     /// The start of each open session (exec, port-forward), by id.
     pub sessions: Parsed<BTreeMap<String, Timestamp>>,
     /// When the sleep began.
@@ -164,6 +167,14 @@ impl Subject {
         self.kind != Kind::Service
     }
 
+    /// The time to be written to the label `last-activity`: only a Deployment has annotations that somebody brings back,
+    /// and only the newest time is of use.
+    #[must_use]
+    pub fn unlabelled_activity(&self) -> Option<Timestamp> {
+        let at = self.activity.get().filter(|_| self.kind == Kind::Deployment)?.at;
+        Some(at).filter(|at| self.last_activity.invalid().is_none() && self.last_activity.value() < Some(*at))
+    }
+
     /// The namespace that it is, or is in.
     #[must_use]
     pub fn namespace_name(&self) -> &str {
@@ -204,11 +215,12 @@ impl Subject {
         [self.sleep_after.invalid(), self.delete_after.invalid()].into_iter().flatten()
     }
 
-    /// Annotations that cannot be read, except those of the announcement.
+    /// Annotations that cannot be read, except those of the announcement; and the label that goes with one of them.
     pub fn invalid_annotations(&self) -> impl Iterator<Item = &InvalidValue> {
-        let observed = [self.activity.invalid(), self.sessions.invalid(), self.asleep_since.invalid()];
+        let activity = [self.activity.invalid(), self.last_activity.invalid()];
+        let observed = activity.into_iter().chain([self.sessions.invalid(), self.asleep_since.invalid()]);
         let ordered = [self.sleep_until.invalid(), self.awake_until.invalid()];
-        observed.into_iter().chain(ordered).flatten()
+        observed.chain(ordered).flatten()
     }
 
     /// Annotations of the announcement that cannot be read. They hold back a deletion and not a wake.
