@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use caretaker_core::SignedDuration;
-use caretaker_namespaces::subject::{Defaults, Policy};
+use caretaker_namespaces::subject::{Defaults, MissedRuns, Policy};
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
@@ -25,6 +25,8 @@ pub struct NamespacesConfig {
     pub defaults: Option<DefaultsConfig>,
     /// How long before a deletion it is announced, as a fraction of the period; 0 is off.
     pub deletion_notice: f64,
+    /// What a CronJob does about the runs that it missed while it was asleep.
+    pub missed_cron_job_runs: MissedRunsConfig,
     /// Where activity comes from.
     pub activity: ActivityConfig,
     /// Pace by action.
@@ -50,6 +52,17 @@ pub struct DefaultsConfig {
     delete_with_pvcs: bool,
 }
 
+/// What a CronJob does about the runs that it missed while it was asleep.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MissedRunsConfig {
+    /// It waits for its next time.
+    #[default]
+    Skip,
+    /// Kubernetes makes up for the last of them.
+    Run,
+}
+
 impl Default for NamespacesConfig {
     fn default() -> Self {
         Self {
@@ -57,6 +70,7 @@ impl Default for NamespacesConfig {
             protected: Vec::new(),
             defaults: None,
             deletion_notice: Policy::DELETION_NOTICE,
+            missed_cron_job_runs: MissedRunsConfig::default(),
             activity: ActivityConfig::default(),
             pace: OrNone::default(),
             breaker: OrNone::default(),
@@ -114,6 +128,10 @@ impl NamespacesConfig {
             defaults,
             deletion_notice: self.deletion_notice,
             max_session: self.activity.max_session,
+            missed_cron_job_runs: match self.missed_cron_job_runs {
+                MissedRunsConfig::Skip => MissedRuns::Skip,
+                MissedRunsConfig::Run => MissedRuns::Run,
+            },
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::judge::{Rule, Schedule};
 use crate::observe::sources::{
     CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, SCALED_OBJECTS, SERVICES, STATEFUL_SETS,
 };
-use crate::subject::{Kind, Subject, World};
+use crate::subject::{Kind, MissedRuns, Subject, World};
 use crate::workload::{Workload, WorkloadChange, WorkloadKind, WorkloadState};
 
 /// Ten deletions an hour, or a tenth of all namespaces if that is more: enough to keep up with what people abandon, and
@@ -47,6 +47,8 @@ const WRITE_WORKLOADS: &[Permission] = &[
     Permission::on(CRON_JOBS, "patch"),
     Permission::on(SCALED_OBJECTS, "get"),
     Permission::on(SCALED_OBJECTS, "patch"),
+    // For the wake: the runs that a CronJob missed.
+    Permission::resource("patch", "batch", "cronjobs/status"),
 ];
 
 const DELETE_SUBJECT: &[Permission] = &[
@@ -118,7 +120,7 @@ pub enum Bookkeeping {
     LastActivity,
 }
 
-/// One write.
+/// One write, or two for a CronJob that skips what it missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Changes labels and annotations of the subject.
@@ -136,6 +138,8 @@ pub enum Step {
         /// How the state after follows from the one before. A workload that somebody changed meanwhile gets the state
         /// that follows from the one it has then.
         change: WorkloadChange,
+        /// A CronJob that is resumed does not make up for the run that it missed: a write of its own, before.
+        skips_missed_runs: bool,
     },
     /// Deletes the subject.
     Delete,
@@ -188,19 +192,19 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if is_unfinished {
-                steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain));
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
             } else {
-                steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord));
+                steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
                 let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
                 steps.push(Step::PatchMetadata(patch));
-                steps.extend(workload_steps(subject, WorkloadChange::ScaleDown));
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
             steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
             steps
         }
         Action::Wake(restart) => {
             let change = if is_unfinished { WorkloadChange::RestoreEarly } else { WorkloadChange::Restore };
-            let mut steps = workload_steps(subject, change);
+            let mut steps = workload_steps(subject, change, world);
             let activity = restart.map(|rule| Activity::recorded(now, rule));
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
@@ -230,12 +234,20 @@ fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -
     MetadataPatch { state: Some(State::Sleep), set, clear, manual_sleep, ..MetadataPatch::default() }
 }
 
-fn workload_steps(subject: &Subject, change: WorkloadChange) -> Vec<Step> {
+fn workload_steps(subject: &Subject, change: WorkloadChange, world: &World) -> Vec<Step> {
+    let missed_runs = world.policy.missed_cron_job_runs;
     let step = |w: &Workload| {
         let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), change.applied_to(w)?);
-        Some(Step::SetWorkloadState { kind, name, from, to, change })
+        let skips_missed_runs = missed_runs == MissedRuns::Skip && is_resumed(&from, &to);
+        Some(Step::SetWorkloadState { kind, name, from, to, change, skips_missed_runs })
     };
     subject.workloads.iter().filter_map(step).collect()
+}
+
+/// True if a CronJob is suspended before and not after.
+fn is_resumed(from: &WorkloadState, to: &WorkloadState) -> bool {
+    let is_suspended = |state: &WorkloadState| matches!(state, WorkloadState::Scheduled { suspended: true, .. });
+    is_suspended(from) && !is_suspended(to)
 }
 
 /// Those of the annotations that the subject has.
@@ -339,7 +351,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PatchMetadata(patch) => patch.fmt(f),
-            Self::SetWorkloadState { kind, name, from, to, .. } => write!(f, "{kind}/{name}: {from} → {to}"),
+            Self::SetWorkloadState { kind, name, from, to, skips_missed_runs, .. } => {
+                let skips = if *skips_missed_runs { ", without the run that it missed" } else { "" };
+                write!(f, "{kind}/{name}: {from} → {to}{skips}")
+            }
             Self::Delete => f.write_str("delete it, if it is still the object that was judged"),
         }
     }

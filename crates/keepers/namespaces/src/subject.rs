@@ -313,6 +313,19 @@ pub struct Policy {
     pub deletion_notice: f64,
     /// How long a session counts at most: its end may never arrive.
     pub max_session: SignedDuration,
+    /// What a CronJob does about the runs that it missed while it was asleep.
+    pub missed_cron_job_runs: MissedRuns,
+}
+
+/// What a CronJob does about the runs that it missed while it was asleep. Kubernetes makes up for the last of them as
+/// soon as a CronJob is resumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MissedRuns {
+    /// It waits for its next time.
+    #[default]
+    Skip,
+    /// Kubernetes does as it does.
+    Run,
 }
 
 /// What namespaces without a label get.
@@ -357,6 +370,7 @@ impl Default for Policy {
             defaults: None,
             deletion_notice: Self::DELETION_NOTICE,
             max_session: Self::MAX_SESSION,
+            missed_cron_job_runs: MissedRuns::default(),
         }
     }
 }

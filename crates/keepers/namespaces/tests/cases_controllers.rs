@@ -7,13 +7,16 @@ mod live;
 use std::collections::BTreeMap;
 
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
-use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_stateful_set};
+use caretaker_namespaces::subject::{MissedRuns, Policy};
+use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_deployment, mk_stateful_set};
 use caretaker_testkit::shared;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use live::{TestNamespace, becomes_true, hours, minutes, start, used};
 use serde_json::{Value, json};
 
@@ -185,4 +188,62 @@ async fn a_rollout_undo_does_not_take_the_activity_of_a_single_deployment_back_i
 
     assert_eq!(home.round(hours(12)).await, [Ok(())], "and sleeps an hour after its last use");
     assert_eq!(home.count::<Deployment>("pr-42").await.0, 0);
+}
+
+/// A CronJob that runs once a year and ran last so long ago that it missed a run.
+async fn add_cron_job(home: &TestNamespace, cron_job: CronJob) {
+    let name = cron_job.name_any();
+    home.add(cron_job).await;
+    // It has not missed anything yet: it is suspended before its last run is moved.
+    home.edit::<CronJob>(&name, json!({ "spec": { "suspend": true } })).await;
+    let status = json!({ "status": { "lastScheduleTime": "2020-06-01T00:00:00Z" } });
+    home.all::<CronJob>().patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+async fn runs(home: &TestNamespace, cron_job: &str) -> usize {
+    let jobs = home.all::<Job>().list(&ListParams::default()).await.unwrap();
+    jobs.iter().filter(|job| job.owner_references().iter().any(|owner| owner.name == cron_job)).count()
+}
+
+/// Asleep with the CronJob `nightly`, which has missed a run, and woken by the clock of the API server.
+async fn wake_after_a_missed_run(home: &TestNamespace) {
+    add_cron_job(home, mk_cron_job(&home.name, "nightly")).await;
+    let recorded = json!({ "metadata": { "annotations": { api::LEGACY_SUSPEND: "false" } } });
+    home.edit::<CronJob>("nightly", recorded).await;
+    home.edit_namespace(json!({ "metadata": {
+        "labels": { api::STATE: "sleep", api::SLEEP_AFTER: null }, "annotations": { api::ACTIVITY: null },
+    } }))
+    .await;
+
+    assert_eq!(home.round(Timestamp::now()).await, [Ok(())]);
+
+    let woken: CronJob = home.get("nightly").await;
+    assert_eq!(woken.spec.suspend, Some(false));
+    assert_eq!(woken.annotations().get(api::LEGACY_SUSPEND), None);
+}
+
+#[tokio::test]
+async fn a_wake_does_not_start_the_run_that_a_cron_job_missed() {
+    let home = TestNamespace::new(shared(), "missed-run").await;
+    add_cron_job(&home, mk_cron_job("missed-run", "other").label(api::EXCLUDE, "true")).await;
+    let before = Timestamp::now() - SignedDuration::from_secs(1);
+
+    wake_after_a_missed_run(&home).await;
+
+    // The controller starts the missed run of one that somebody else resumes after it.
+    home.edit::<CronJob>("other", json!({ "spec": { "suspend": false } })).await;
+    becomes_true("the missed run of the other one", async || runs(&home, "other").await == 1).await;
+    assert_eq!(runs(&home, "nightly").await, 0);
+    let status = home.get::<CronJob>("nightly").await.status.unwrap();
+    assert!(status.last_schedule_time.unwrap().0 >= before, "its next run is the next of its schedule");
+}
+
+#[tokio::test]
+async fn a_wake_starts_the_run_that_a_cron_job_missed_where_the_settings_want_it() {
+    let policy = Policy { missed_cron_job_runs: MissedRuns::Run, ..Policy::default() };
+    let home = TestNamespace::new(shared(), "missed-run-wanted").await.with_keeper(Namespaces::new(policy, None));
+
+    wake_after_a_missed_run(&home).await;
+
+    becomes_true("the missed run", async || runs(&home, "nightly").await == 1).await;
 }

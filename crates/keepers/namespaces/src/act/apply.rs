@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::{Action, MetadataPatch, Step, patch, steps};
+use super::{Action, MetadataPatch, Step, is_resumed, patch, steps};
 use crate::Namespaces;
 use crate::api;
 use crate::observe::{Row, sources};
@@ -41,12 +41,13 @@ pub async fn apply(
                 }
                 subject.resource_version = patch_metadata(&subject, &patch, writer).await?;
             }
-            Step::SetWorkloadState { kind, name, change, .. } => {
+            Step::SetWorkloadState { kind, name, change, skips_missed_runs, .. } => {
                 let Some(index) = subject.workloads.iter().position(|w| w.kind == kind && w.name == name) else {
                     continue;
                 };
                 let workload = &subject.workloads[index];
-                match set_workload_state(&subject, workload.clone(), change, writer).await {
+                let skip_until = skips_missed_runs.then_some(now);
+                match set_workload_state(&subject, workload.clone(), change, skip_until, writer).await {
                     Ok(Some(written)) => {
                         // A Deployment that is the subject itself has a new version now.
                         if subject.kind == Kind::Deployment {
@@ -126,6 +127,7 @@ async fn set_workload_state(
     subject: &Subject,
     mut workload: Workload,
     change: WorkloadChange,
+    skip_until: Option<Timestamp>,
     writer: &mut NamespacesWriter,
 ) -> Result<Option<Workload>, ApplyError> {
     let namespace = subject.namespace_name();
@@ -143,7 +145,8 @@ async fn set_workload_state(
         } else {
             (patch::workload_state(&to), workload.resource_version.clone())
         };
-        match write_workload(workload.object(namespace), &version, patch, writer).await {
+        let skip_until = skip_until.filter(|_| is_resumed(&workload.state, &to));
+        match write_workload(workload.object(namespace), version, patch, skip_until, writer).await {
             Ok(written) => {
                 let written = Workload { own_sleep: workload.own_sleep, ..written };
                 return if written.state == to {
@@ -165,15 +168,23 @@ async fn set_workload_state(
     Err(ApplyError::Failed { what, why: "it changes faster than it can be written".to_owned(), forbidden: false })
 }
 
-/// Writes one workload on condition of its version.
+/// Writes one workload on condition of its version. A CronJob that is to skip what it missed gets its new
+/// `lastScheduleTime` first, while it is suspended.
 async fn write_workload(
     object: ObjectRef<'_>,
-    version: &str,
+    mut version: String,
     patch: Value,
+    skip_until: Option<Timestamp>,
     writer: &mut NamespacesWriter,
 ) -> Result<Workload, ApplyError> {
-    let written = writer.merge_patch(object, version, patch).await?.and_then(as_workload);
-    written.ok_or_else(|| ApplyError::Mutated("it is not a workload any more".to_owned()))
+    let written = |answer: Option<Observed<Row>>| {
+        answer.and_then(as_workload).ok_or_else(|| ApplyError::Mutated("it is not a workload any more".to_owned()))
+    };
+    if let Some(now) = skip_until {
+        let skipped = writer.patch_status(object, &version, patch::skip_missed_runs(now)).await?;
+        version = written(skipped)?.resource_version;
+    }
+    written(writer.merge_patch(object, &version, patch).await?)
 }
 
 /// The workload of an answer.

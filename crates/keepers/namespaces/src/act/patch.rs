@@ -1,6 +1,6 @@
 //! The merge patch of each step. The engine adds the conditions, uid and resourceVersion, when it sends it.
 
-use caretaker_core::duration;
+use caretaker_core::{Timestamp, duration, time};
 use serde_json::{Map, Value, json};
 
 use super::MetadataPatch;
@@ -86,6 +86,12 @@ pub fn workload_state(to: &WorkloadState) -> Value {
             json!({ "metadata": { "annotations": annotations } })
         }
     }
+}
+
+/// The patch of a CronJob's status after which its controller takes nothing before `now` for a run that it missed.
+#[must_use]
+pub fn skip_missed_runs(now: Timestamp) -> Value {
+    json!({ "metadata": {}, "status": { "lastScheduleTime": time::format(now) } })
 }
 
 #[cfg(test)]
