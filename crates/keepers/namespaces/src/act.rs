@@ -14,7 +14,8 @@ use caretaker_core::{ActionKind, Parsed, Permission, SignedDuration, Timestamp, 
 use crate::api::{self, Activity, State, TimeAnnotation};
 use crate::judge::{Rule, Schedule};
 use crate::observe::sources::{
-    CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, SCALED_OBJECTS, SERVICES, STATEFUL_SETS,
+    CLONE_SETS, CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, ROLLOUTS, SCALABLE, SCALED_OBJECTS,
+    SERVICES, STATEFUL_SETS,
 };
 use crate::subject::{Kind, MissedRuns, Subject, World};
 use crate::workload::{Workload, WorkloadChange, WorkloadKind, WorkloadState};
@@ -47,6 +48,12 @@ const WRITE_WORKLOADS: &[Permission] = &[
     Permission::on(CRON_JOBS, "patch"),
     Permission::on(SCALED_OBJECTS, "get"),
     Permission::on(SCALED_OBJECTS, "patch"),
+    Permission::on(ROLLOUTS, "get"),
+    Permission::on(ROLLOUTS, "patch"),
+    Permission::on(CLONE_SETS, "get"),
+    Permission::on(CLONE_SETS, "patch"),
+    Permission::on(SCALABLE, "get"),
+    Permission::on(SCALABLE, "patch"),
     // For the wake: the runs that a CronJob missed.
     Permission::resource("patch", "batch", "cronjobs/status"),
 ];

@@ -12,7 +12,8 @@ use crate::observe::partial::MetadataObject;
 /// Kinds on which the labels of a subject have an effect.
 const SUBJECTS: [&str; 3] = ["Namespace", "Deployment", "Service"];
 /// Kinds that are scaled down.
-const WORKLOADS: [&str; 6] = ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject"];
+const WORKLOADS: [&str; 8] =
+    ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject", "Rollout", "CloneSet"];
 /// A name this similar to a known one is a typing error.
 const SIMILAR: f64 = 0.6;
 

@@ -198,6 +198,24 @@ fn project_replica_set(object: &ScaledWorkloadObject) -> Option<Row> {
     (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(object)))
 }
 
+/// A workload of a custom kind; one with a controller is scaled by that. If it makes claims, and no policy says what
+/// becomes of them, a scale-down may delete them: CloneSets do.
+fn project_custom(kind: WorkloadKind, object: &ScaledWorkloadObject) -> Option<Row> {
+    if object.metadata.controller().is_some() {
+        return None;
+    }
+    let has_claims = !object.spec.volume_claim_templates.is_empty();
+    let has_policy = !object.spec.persistent_volume_claim_retention_policy.when_scaled.is_empty();
+    let mut state = scaled_state(object);
+    if let WorkloadState::Scaled { claims, .. } = &mut state
+        && has_claims
+        && !has_policy
+    {
+        *claims = ClaimPolicy::AlwaysDelete;
+    }
+    Some(plain_workload(kind, &object.metadata, state))
+}
+
 fn project_daemon_set(object: &DaemonSetObject) -> Row {
     let pod = &object.spec.template.spec;
     let terms = &pod.affinity.node_affinity.required.node_selector_terms;

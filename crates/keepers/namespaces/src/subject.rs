@@ -315,6 +315,17 @@ pub struct Policy {
     pub max_session: SignedDuration,
     /// What a CronJob does about the runs that it missed while it was asleep.
     pub missed_cron_job_runs: MissedRuns,
+    /// Further kinds of workloads that a sleep scales to zero.
+    pub scalable_kinds: Vec<ScalableKind>,
+}
+
+/// A kind of workloads that has a `/scale` subresource with the replicas in `spec.replicas`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalableKind {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The kind.
+    pub kind: String,
 }
 
 /// What a CronJob does about the runs that it missed while it was asleep. Kubernetes makes up for the last of them as
@@ -371,6 +382,7 @@ impl Default for Policy {
             deletion_notice: Self::DELETION_NOTICE,
             max_session: Self::MAX_SESSION,
             missed_cron_job_runs: MissedRuns::default(),
+            scalable_kinds: Vec::new(),
         }
     }
 }

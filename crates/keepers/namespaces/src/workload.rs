@@ -11,7 +11,7 @@ use std::fmt;
 use caretaker_core::ObjectRef;
 use caretaker_core::parsed::{InvalidValue, Parsed};
 
-pub use kind::WorkloadKind;
+pub use kind::{OtherKind, WorkloadKind};
 
 /// One workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub enum ClaimPolicy {
     Delete,
     /// They stay for the time of a sleep, and the record says that they are deleted otherwise.
     RetainWhileAsleep,
+    /// They are deleted, and nothing can be set to keep them: a sleep leaves the workload running.
+    AlwaysDelete,
 }
 
 impl ClaimPolicy {
@@ -99,6 +101,7 @@ impl fmt::Display for ClaimPolicy {
             Self::Retain => "Retain",
             Self::Delete => "Delete",
             Self::RetainWhileAsleep => "Retain, recorded Delete",
+            Self::AlwaysDelete => "always deletes",
         })
     }
 }
@@ -169,6 +172,11 @@ impl Workload {
         }
     }
 
+    /// True if a scale-down deletes its claims, whatever is set.
+    fn deletes_claims(&self) -> bool {
+        matches!(&self.state, WorkloadState::Scaled { claims: ClaimPolicy::AlwaysDelete, .. })
+    }
+
     /// True if it does not run and has a record of how it was.
     #[must_use]
     pub fn is_scaled_down(&self) -> bool {
@@ -192,7 +200,7 @@ impl Workload {
     /// A workload at zero is left as it is, with its record if it has one: that may be the only trace of the number.
     #[must_use]
     pub fn scaled_down(&self) -> Option<WorkloadState> {
-        if self.excluded || !self.runs() {
+        if self.excluded || !self.runs() || self.deletes_claims() {
             return None;
         }
         Some(match &self.state {
@@ -218,7 +226,7 @@ impl Workload {
     pub fn without_stale_record(&self) -> Option<WorkloadState> {
         match &self.state {
             WorkloadState::Scaled { replicas, recorded: Parsed::Valid(_), by_caretaker: true, claims }
-                if *replicas > 0 && !self.excluded =>
+                if *replicas > 0 && !self.excluded && !self.deletes_claims() =>
             {
                 let (replicas, recorded, claims) = (*replicas, Parsed::Missing, claims.awake());
                 Some(WorkloadState::Scaled { replicas, recorded, by_caretaker: false, claims })
@@ -324,6 +332,7 @@ impl fmt::Display for WorkloadState {
                 match claims {
                     ClaimPolicy::Retain => Ok(()),
                     ClaimPolicy::Delete | ClaimPolicy::RetainWhileAsleep => write!(f, ", whenScaled {claims}"),
+                    ClaimPolicy::AlwaysDelete => f.write_str(", left running: scaled down, it would delete its claims"),
                 }
             }
             Self::Placed { parked: false, kubefree: KubefreeTerm::Absent | KubefreeTerm::WithOthers } => {

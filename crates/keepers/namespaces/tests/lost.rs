@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_namespaces::observe::sources::KINDS;
 use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::faults::{Faults, Rates, WatchFault};
 use caretaker_testkit::{Cluster, until};
@@ -110,9 +111,10 @@ async fn with_nothing_but_stale_lists_it_ends_the_same() {
     let expected = live(&cluster, "calm", &Faults::none()).await;
 
     // The first lists of all kinds are true.
-    let faults = Faults::none().stale_lists_after(14);
+    let kinds = KINDS.len() + 1;
+    let faults = Faults::none().stale_lists_after(kinds);
     let ended = live(&cluster, "stale-lists", &faults).await;
 
-    assert!(faults.stale_served() > 14, "{} lists", faults.stale_served());
+    assert!(faults.stale_served() > kinds, "{} lists", faults.stale_served());
     assert_eq!(ended, expected);
 }

@@ -58,6 +58,9 @@ fn merge(into: &mut Value, from: Value) {
     json!({"metadata": {"labels": {"caretaker.dev/scaled-down": "2", "caretaker.dev/legacy-when-scaled": "Delete"}}, "spec": {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain"}}}),
     "StatefulSet/w: 0 replicas, recorded 2, whenScaled Retain, recorded Delete"
 )]
+#[case::rollout("Rollout", json!({"spec": {"replicas": 2}}), "Rollout/w: 2 replicas")]
+#[case::clone_set("CloneSet", json!({"spec": {"replicas": 2}}), "CloneSet/w: 2 replicas")]
+#[case::clone_set_with_claims("CloneSet", json!({"spec": {"replicas": 2, "volumeClaimTemplates": [{}]}}), "CloneSet/w: 2 replicas, left running: scaled down, it would delete its claims")]
 #[case::standalone("ReplicaSet", json!({"spec": {"replicas": 2}}), "ReplicaSet/w: 2 replicas")]
 #[case::daemon_set("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}), "DaemonSet/w: on its nodes")]
 #[case::parked("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": "true"}}}}}), "DaemonSet/w: parked")]

@@ -61,7 +61,7 @@ pub fn workload_state(to: &WorkloadState) -> Value {
             let annotations = json!({ api::LEGACY_REPLICAS: recorded, api::LEGACY_REPLICAS_COPY: copy });
             let mut spec = json!({ "replicas": replicas });
             let policy = match claims {
-                ClaimPolicy::Retain => None,
+                ClaimPolicy::Retain | ClaimPolicy::AlwaysDelete => None,
                 ClaimPolicy::Delete => Some((partial::DELETE, None)),
                 ClaimPolicy::RetainWhileAsleep => Some((partial::RETAIN, Some(partial::DELETE))),
             };

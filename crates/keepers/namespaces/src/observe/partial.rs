@@ -13,7 +13,7 @@ pub type MetadataObject = Partial;
 /// A Namespace.
 pub type NamespaceObject = Partial<IgnoredAny, NamespaceStatus>;
 
-/// A Deployment, StatefulSet or ReplicaSet.
+/// A Deployment, StatefulSet, ReplicaSet, Rollout or CloneSet, or one of a kind that the settings name.
 pub type ScaledWorkloadObject = Partial<ScaleSpec>;
 
 /// A DaemonSet.
@@ -63,6 +63,9 @@ pub struct ScaleSpec {
     /// What happens to the claims of a StatefulSet.
     #[serde(deserialize_with = "null_as_default")]
     pub persistent_volume_claim_retention_policy: ClaimRetentionPolicy,
+    /// The claims that each pod gets; only whether there are any is read.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volume_claim_templates: Vec<IgnoredAny>,
 }
 
 /// What happens to the claims of a StatefulSet.
