@@ -14,7 +14,7 @@ use caretaker_namespaces::api::{Activity, State};
 use caretaker_namespaces::attribution::ActivityAt;
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Subject, World};
-use caretaker_namespaces::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
+use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
 use crate::Row;
 
@@ -56,7 +56,12 @@ fn subjects(count: usize) -> Vec<Subject> {
                 workloads: vec![
                     row(
                         WorkloadKind::Deployment,
-                        WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true },
+                        WorkloadState::Scaled {
+                            replicas: 0,
+                            recorded: Parsed::Valid(3),
+                            by_caretaker: true,
+                            claims: ClaimPolicy::Retain,
+                        },
                     ),
                     row(
                         WorkloadKind::DaemonSet,

@@ -167,6 +167,18 @@ fn what_the_running_operator_recorded_counts() {
     "keepers: {namespaces: {deletionNotice: 10}}\n",
     "keepers.namespaces.deletionNotice is 10: a fraction is between 0 and 1"
 )]
+#[case::bad_missed_runs(
+    "keepers: {namespaces: {missedCronJobRuns: later}}\n",
+    "unknown variant `later`, expected one of skip, run"
+)]
+#[case::built_in_kind(
+    "keepers: {namespaces: {scalableKinds: [{group: apps, kind: Deployment}]}}\n",
+    "Caretaker knows this kind already"
+)]
+#[case::versioned_group(
+    "keepers: {namespaces: {scalableKinds: [{group: apps.kruise.io/v1beta1, kind: StatefulSet}]}}\n",
+    "without a version"
+)]
 #[case::bad_pace("keepers: {namespaces: {pace: {delet: {limit: 1, window: 1h}}}}\n", "did you mean delete?")]
 #[case::bad_word("keepers: {namespaces: {breaker: never}}\n", "the word none")]
 #[case::bad_source("keepers: {namespaces: {activity: {source: guess}}}\n", "annotation")]

@@ -23,12 +23,13 @@ const SLEEP_AFTER: &str = "sleepmode.kubefree.com/sleep-after";
 const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 
 /// Exactly the rights that the documentation lists.
-const RIGHTS: [(&str, &str, &str); 7] = [
+const RIGHTS: [(&str, &str, &str); 8] = [
     ("", "namespaces,services,persistentvolumeclaims", "list"),
     ("", "configmaps", "get"),
     ("apps", "deployments,statefulsets,replicasets,daemonsets", "list"),
     ("batch", "cronjobs", "list"),
     ("keda.sh", "scaledobjects", "list"),
+    ("argoproj.io,apps.kruise.io", "rollouts,clonesets", "list"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "list"),
     ("apiregistration.k8s.io,apiextensions.k8s.io", "apiservices,customresourcedefinitions", "list"),
 ];

@@ -11,13 +11,13 @@ use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
     ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, cluster,
     create_namespace, second, settings, start_operator, state_of, used, wait_for_state,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 /// For commands without an operator; each test has a namespace of its own.
@@ -241,6 +241,25 @@ async fn one_namespace_that_kubefree_put_to_sleep_can_be_cleaned_up() {
 
     assert_eq!((code, errors.as_str()), (0, ""), "{output}");
     assert_eq!(state_of(&client, "inherited").await, (String::new(), 5));
+}
+
+#[tokio::test]
+async fn a_record_that_a_rollout_undo_brought_back_is_cleaned_up() {
+    let (cluster, client) = shared().await;
+    plain(&client, "brought-back", 2).await;
+    let before = everything(&client, "brought-back").await;
+    let old = json!({ LEGACY_REPLICAS: "3", "caretaker.dev/legacy-replicas-copy": "true" });
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": old } }));
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "brought-back");
+    deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
+
+    let (code, planned, errors) = caretaker(cluster, &["cleanup", "brought-back", "--dry-run"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(planned.contains("Deployment/web: remove sleepmode.kubefree.com/legacy-replicas"), "{planned}");
+    let (code, _, errors) = caretaker(cluster, &["cleanup", "brought-back"]);
+
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(everything(&client, "brought-back").await, before);
 }
 
 #[tokio::test]

@@ -133,11 +133,13 @@ impl<'a, K: Controller> LiveView<'a, K> {
 
     /// Lists a kind in one namespace, or in all; whatever else the view had of it there is gone.
     pub async fn list(&mut self, source: SourceId, namespace: Option<&str>) -> Result<(), ReadError> {
-        let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
-        let listed = reading.list(&self.client, namespace).await;
-        let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
-        for change in changes {
-            self.extract.update(&source, change);
+        let Some(readings) = self.sources.readings_of(source) else { return Err(no_source(source.0)) };
+        for reading in readings {
+            let listed = reading.list(&self.client, namespace).await;
+            let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
+            for change in changes {
+                self.extract.update(&source, change);
+            }
         }
         Ok(())
     }

@@ -18,7 +18,8 @@ use crate::feed::CacheFeed;
 use crate::object::{ApiObject, Partial};
 use crate::projection::{METADATA_PAGE, Projection, api, is_not_served};
 use crate::source::{
-    Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, group_of,
+    Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, Wants,
+    group_of,
 };
 
 /// The sources of a keeper.
@@ -95,6 +96,36 @@ impl<C: Cache> Sources<C> {
         self.all.iter().find(|source| source.id == id).and_then(reading_fixed)
     }
 
+    /// What a source reads: its kind, or every kind that it has discovered. `None` if there is no such source.
+    pub(crate) fn readings_of(&self, id: SourceId) -> Option<Vec<Reading<'_, C>>> {
+        let source = self.all.iter().find(|source| source.id == id)?;
+        let Origin::Discover { projection, .. } = &source.origin else {
+            return Some(reading_fixed(source).into_iter().collect());
+        };
+        let reading = |resource: Arc<ApiResource>| {
+            let (source, selector) = (SourceRef { id, resource: Some(resource.clone()) }, Selector::default());
+            Reading { source, resource, optional: true, selector, projection }
+        };
+        Some(self.kinds_of(id).into_iter().map(reading).collect())
+    }
+
+    /// Finds the kinds of a source that discovers them, once.
+    async fn discover(&self, client: &Client, id: SourceId) -> Result<(), ListError> {
+        let Some(source) = self.all.iter().find(|source| source.id == id) else { return Ok(()) };
+        let Origin::Discover { wants, .. } = &source.origin else { return Ok(()) };
+        self.found(id, wants, &served_kinds(client).await?);
+        Ok(())
+    }
+
+    /// Notes those of the served kinds that a source wants.
+    fn found(&self, id: SourceId, wants: &Wants, served: &Served) {
+        let mut discovered = self.discovered.write().unwrap_or_else(PoisonError::into_inner);
+        for resource in served.iter().filter(|resource| wants(resource)) {
+            let key = (resource.group.clone(), resource.kind.clone());
+            discovered.insert(key, SourceRef { id, resource: Some(resource.clone()) });
+        }
+    }
+
     /// True if a source reads objects of this kind; `api_version` may be empty, as in the items of a list.
     #[must_use]
     pub fn reads_kind(&self, api_version: &str, kind: &str) -> bool {
@@ -161,18 +192,14 @@ impl<C: Cache> Sources<C> {
         for source in &self.all {
             match &source.origin {
                 Origin::Watch { .. } => kinds.extend(reading_fixed(source)),
-                Origin::Discover { wants, projection } => {
-                    if served.is_none() {
-                        let found = discovery::served(client).await;
-                        served = Some(found.map_err(|error| list_error("the served kinds".to_owned(), error))?);
-                    }
-                    for resource in served.iter().flatten().filter(|resource| wants(resource)) {
-                        let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
-                        let mut discovered = self.discovered.write().unwrap_or_else(PoisonError::into_inner);
-                        discovered.insert((resource.group.clone(), resource.kind.clone()), itself.clone());
-                        let (resource, selector) = (resource.clone(), Selector::default());
-                        kinds.push(Reading { source: itself, resource, optional: true, selector, projection });
-                    }
+                Origin::Discover { wants, .. } => {
+                    let known = match served.take() {
+                        Some(known) => known,
+                        None => served_kinds(client).await?,
+                    };
+                    self.found(source.id, wants, &known);
+                    served = Some(known);
+                    kinds.extend(self.readings_of(source.id).unwrap_or_default());
                 }
                 Origin::Stream { .. } => {}
             }
@@ -188,7 +215,8 @@ impl<C: Cache> Sources<C> {
         Ok(feed)
     }
 
-    /// Lists what one source reads, in one namespace or in all, into a feed.
+    /// Lists what one source reads, in one namespace or in all, into a feed; of a source that discovers kinds, all of
+    /// them.
     pub async fn list_into(
         &self,
         client: &Client,
@@ -196,10 +224,12 @@ impl<C: Cache> Sources<C> {
         namespace: Option<&str>,
         feed: &mut CacheFeed<C>,
     ) -> Result<(), ListError> {
-        let Some(reading) = self.reading_source(id) else { return Ok(()) };
-        let (source, changes) = reading.list(client, namespace).await?;
-        for change in changes {
-            feed.update(&source, change);
+        self.discover(client, id).await?;
+        for reading in self.readings_of(id).unwrap_or_default() {
+            let (source, changes) = reading.list(client, namespace).await?;
+            for change in changes {
+                feed.update(&source, change);
+            }
         }
         Ok(())
     }
@@ -298,6 +328,10 @@ impl<C: Cache> Reading<'_, C> {
             }
         }
     }
+}
+
+async fn served_kinds(client: &Client) -> Result<Served, ListError> {
+    discovery::served(client).await.map_err(|error| list_error("the served kinds".to_owned(), error))
 }
 
 fn list_error(path: String, error: kube::Error) -> ListError {

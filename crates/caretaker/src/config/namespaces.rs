@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use caretaker_core::SignedDuration;
-use caretaker_namespaces::subject::{Defaults, Policy};
+use caretaker_namespaces::observe::sources::is_built_in;
+use caretaker_namespaces::subject::{Defaults, MissedRuns, Policy, ScalableKind};
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
@@ -25,6 +26,10 @@ pub struct NamespacesConfig {
     pub defaults: Option<DefaultsConfig>,
     /// How long before a deletion it is announced, as a fraction of the period; 0 is off.
     pub deletion_notice: f64,
+    /// What a CronJob does about the runs that it missed while it was asleep.
+    pub missed_cron_job_runs: MissedRunsConfig,
+    /// Further kinds of workloads that a sleep scales to zero.
+    pub scalable_kinds: Vec<ScalableKindConfig>,
     /// Where activity comes from.
     pub activity: ActivityConfig,
     /// Pace by action.
@@ -50,6 +55,55 @@ pub struct DefaultsConfig {
     delete_with_pvcs: bool,
 }
 
+/// What a CronJob does about the runs that it missed while it was asleep.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MissedRunsConfig {
+    /// It waits for its next time.
+    #[default]
+    Skip,
+    /// Kubernetes makes up for the last of them.
+    Run,
+}
+
+/// A kind of workloads with the replicas in `spec.replicas`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ScalableKindConfig {
+    group: String,
+    kind: String,
+}
+
+impl ScalableKindConfig {
+    fn kind(&self) -> ScalableKind {
+        ScalableKind { group: self.group.clone(), kind: self.kind.clone() }
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let Self { group, kind } = self;
+        if kind.is_empty() {
+            return Err(
+                "keepers.namespaces.scalableKinds has an empty kind: write the kind as in a manifest, such as \
+                        StatefulSet"
+                    .to_owned(),
+            );
+        }
+        if group.contains('/') {
+            return Err(format!(
+                "keepers.namespaces.scalableKinds has the group {group:?}: write it without a version, such as \
+                 apps.kruise.io"
+            ));
+        }
+        if is_built_in(group, kind) {
+            return Err(format!(
+                "keepers.namespaces.scalableKinds has {kind} of the group {group:?}: Caretaker knows this kind \
+                 already, so remove it"
+            ));
+        }
+        Ok(())
+    }
+}
+
 impl Default for NamespacesConfig {
     fn default() -> Self {
         Self {
@@ -57,6 +111,8 @@ impl Default for NamespacesConfig {
             protected: Vec::new(),
             defaults: None,
             deletion_notice: Policy::DELETION_NOTICE,
+            missed_cron_job_runs: MissedRunsConfig::default(),
+            scalable_kinds: Vec::new(),
             activity: ActivityConfig::default(),
             pace: OrNone::default(),
             breaker: OrNone::default(),
@@ -99,6 +155,7 @@ impl NamespacesConfig {
                         defaults"
                 .to_owned());
         }
+        self.scalable_kinds.iter().try_for_each(ScalableKindConfig::validate)?;
         self.activity.validate()
     }
 
@@ -114,6 +171,11 @@ impl NamespacesConfig {
             defaults,
             deletion_notice: self.deletion_notice,
             max_session: self.activity.max_session,
+            missed_cron_job_runs: match self.missed_cron_job_runs {
+                MissedRunsConfig::Skip => MissedRuns::Skip,
+                MissedRunsConfig::Run => MissedRuns::Run,
+            },
+            scalable_kinds: self.scalable_kinds.iter().map(ScalableKindConfig::kind).collect(),
         }
     }
 }

@@ -14,10 +14,11 @@ use caretaker_core::{ActionKind, Parsed, Permission, SignedDuration, Timestamp, 
 use crate::api::{self, Activity, State, TimeAnnotation};
 use crate::judge::{Rule, Schedule};
 use crate::observe::sources::{
-    CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, SCALED_OBJECTS, SERVICES, STATEFUL_SETS,
+    CLONE_SETS, CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, ROLLOUTS, SCALABLE, SCALED_OBJECTS,
+    SERVICES, STATEFUL_SETS,
 };
-use crate::subject::{Subject, World};
-use crate::workload::{Workload, WorkloadKind, WorkloadState};
+use crate::subject::{Kind, MissedRuns, Subject, World};
+use crate::workload::{Workload, WorkloadChange, WorkloadKind, WorkloadState};
 
 /// Ten deletions an hour, or a tenth of all namespaces if that is more: enough to keep up with what people abandon, and
 /// little enough to be stopped in time.
@@ -47,6 +48,14 @@ const WRITE_WORKLOADS: &[Permission] = &[
     Permission::on(CRON_JOBS, "patch"),
     Permission::on(SCALED_OBJECTS, "get"),
     Permission::on(SCALED_OBJECTS, "patch"),
+    Permission::on(ROLLOUTS, "get"),
+    Permission::on(ROLLOUTS, "patch"),
+    Permission::on(CLONE_SETS, "get"),
+    Permission::on(CLONE_SETS, "patch"),
+    Permission::on(SCALABLE, "get"),
+    Permission::on(SCALABLE, "patch"),
+    // For the wake: the runs that a CronJob missed.
+    Permission::resource("patch", "batch", "cronjobs/status"),
 ];
 
 const DELETE_SUBJECT: &[Permission] = &[
@@ -114,9 +123,11 @@ pub enum Bookkeeping {
     ManualSleep,
     /// A manual sleep is over and it is awake already: the order is removed.
     ManualSleepOver,
+    /// The label `last-activity` gets the time of the last activity.
+    LastActivity,
 }
 
-/// One write.
+/// One write, or two for a CronJob that skips what it missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Changes labels and annotations of the subject.
@@ -131,6 +142,11 @@ pub enum Step {
         from: WorkloadState,
         /// The state after.
         to: WorkloadState,
+        /// How the state after follows from the one before. A workload that somebody changed meanwhile gets the state
+        /// that follows from the one it has then.
+        change: WorkloadChange,
+        /// A CronJob that is resumed does not make up for the run that it missed: a write of its own, before.
+        skips_missed_runs: bool,
     },
     /// Deletes the subject.
     Delete,
@@ -145,6 +161,8 @@ pub struct MetadataPatch {
     pub sleep_after: Option<SignedDuration>,
     /// The activity.
     pub activity: Option<Activity>,
+    /// The label `last-activity`.
+    pub last_activity: Option<Timestamp>,
     /// Times to set.
     pub set: Vec<(TimeAnnotation, Timestamp)>,
     /// Times to remove.
@@ -160,21 +178,40 @@ const SLEEP_TIMES: [TimeAnnotation; 3] =
 /// The steps of an action on a subject at a time.
 #[must_use]
 pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
+    let mut steps = steps_without_label(action, subject, world, now);
+    // Whatever is written to a Deployment first, the time of its last activity goes with it.
+    if subject.kind == Kind::Deployment
+        && *action != Action::Delete
+        && let Some(Step::PatchMetadata(patch)) = steps.iter_mut().find(|step| matches!(step, Step::PatchMetadata(_)))
+    {
+        let written = patch.activity.as_ref().map(|activity| activity.at);
+        let newest = written.max(subject.unlabelled_activity());
+        patch.last_activity = newest.filter(|at| subject.last_activity.value() < Some(*at));
+    }
+    steps
+}
+
+fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
+    let is_unfinished = subject.state() == State::Sleeping;
     match action {
         Action::Record(bookkeeping) => vec![Step::PatchMetadata(record(*bookkeeping, subject, now))],
         Action::Announce => vec![Step::PatchMetadata(announcement(subject, world, now))],
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
-            if subject.state() != State::Sleeping {
+            if is_unfinished {
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
+            } else {
+                steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
                 let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
                 steps.push(Step::PatchMetadata(patch));
+                steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
-            steps.extend(workload_steps(subject, Workload::scaled_down));
             steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
             steps
         }
         Action::Wake(restart) => {
-            let mut steps = workload_steps(subject, Workload::restored);
+            let change = if is_unfinished { WorkloadChange::RestoreEarly } else { WorkloadChange::Restore };
+            let mut steps = workload_steps(subject, change, world);
             let activity = restart.map(|rule| Activity::recorded(now, rule));
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
@@ -204,12 +241,20 @@ fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -
     MetadataPatch { state: Some(State::Sleep), set, clear, manual_sleep, ..MetadataPatch::default() }
 }
 
-fn workload_steps(subject: &Subject, target: impl Fn(&Workload) -> Option<WorkloadState>) -> Vec<Step> {
+fn workload_steps(subject: &Subject, change: WorkloadChange, world: &World) -> Vec<Step> {
+    let missed_runs = world.policy.missed_cron_job_runs;
     let step = |w: &Workload| {
-        let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), target(w)?);
-        Some(Step::SetWorkloadState { kind, name, from, to })
+        let (kind, name, from, to) = (w.kind, w.name.clone(), w.state.clone(), change.applied_to(w)?);
+        let skips_missed_runs = missed_runs == MissedRuns::Skip && is_resumed(&from, &to);
+        Some(Step::SetWorkloadState { kind, name, from, to, change, skips_missed_runs })
     };
     subject.workloads.iter().filter_map(step).collect()
+}
+
+/// True if a CronJob is suspended before and not after.
+fn is_resumed(from: &WorkloadState, to: &WorkloadState) -> bool {
+    let is_suspended = |state: &WorkloadState| matches!(state, WorkloadState::Scheduled { suspended: true, .. });
+    is_suspended(from) && !is_suspended(to)
 }
 
 /// Those of the annotations that the subject has.
@@ -241,6 +286,9 @@ fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> Metada
         },
         Bookkeeping::ManualSleepOver => {
             MetadataPatch { clear: set_times(subject, &[TimeAnnotation::SleepUntil]), ..MetadataPatch::default() }
+        }
+        Bookkeeping::LastActivity => {
+            MetadataPatch { last_activity: subject.unlabelled_activity(), ..MetadataPatch::default() }
         }
         // Both count from the same moment: activity that is not newer than the sleep does not wake.
         Bookkeeping::Restart => MetadataPatch {
@@ -277,6 +325,9 @@ pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(activity) = &patch.activity {
                 subject.activity = Parsed::Valid(activity.clone());
             }
+            if let Some(at) = patch.last_activity {
+                subject.last_activity = Parsed::Valid(at);
+            }
             if let Some(manual_sleep) = patch.manual_sleep {
                 subject.manual_sleep = manual_sleep;
             }
@@ -307,7 +358,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PatchMetadata(patch) => patch.fmt(f),
-            Self::SetWorkloadState { kind, name, from, to } => write!(f, "{kind}/{name}: {from} → {to}"),
+            Self::SetWorkloadState { kind, name, from, to, skips_missed_runs, .. } => {
+                let skips = if *skips_missed_runs { ", without the run that it missed" } else { "" };
+                write!(f, "{kind}/{name}: {from} → {to}{skips}")
+            }
             Self::Delete => f.write_str("delete it, if it is still the object that was judged"),
         }
     }
@@ -319,6 +373,7 @@ impl fmt::Display for MetadataPatch {
         words.extend(self.state.map(|s| format!("state={s}")));
         words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
+        words.extend(self.last_activity.map(|at| format!("last-activity={}", time::format(at))));
         let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
         words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
         words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));

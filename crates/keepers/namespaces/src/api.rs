@@ -14,7 +14,7 @@ use crate::judge::Rule;
 
 /// The prefix of kubefree's labels and annotations.
 pub const KUBEFREE: &str = "sleepmode.kubefree.com/";
-/// The prefix of our own annotations.
+/// The prefix of our own labels and annotations.
 pub const CARETAKER: &str = "caretaker.dev/";
 
 /// Label: put to sleep after being idle for this long.
@@ -27,7 +27,8 @@ pub const STATE: &str = "sleepmode.kubefree.com/state";
 pub const EXCLUDE: &str = "sleepmode.kubefree.com/exclude";
 /// Annotation: the last activity, as JSON.
 pub const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
-/// Annotation on a workload: the replicas it had before the sleep.
+/// Annotation on a workload: the replicas it had before the sleep, as kubefree writes them. Where the label
+/// [`SCALED_DOWN`] is set, that counts.
 pub const LEGACY_REPLICAS: &str = "sleepmode.kubefree.com/legacy-replicas";
 /// Annotation: when the sleep began.
 pub const ASLEEP_SINCE: &str = "caretaker.dev/asleep-since";
@@ -43,8 +44,17 @@ pub const AWAKE_UNTIL: &str = "caretaker.dev/awake-until";
 pub const MANUAL_SLEEP: &str = "caretaker.dev/manual-sleep";
 /// Annotation: the value that the defaults gave to `sleep-after`.
 pub const DEFAULT_POLICY: &str = "caretaker.dev/default-policy";
-/// Annotation on a workload: Caretaker scaled it down.
+/// Label on a workload: Caretaker scaled it down; the value is the number of replicas it had. A label, because
+/// `kubectl rollout undo` replaces the annotations of a Deployment by old ones.
 pub const SCALED_DOWN: &str = "caretaker.dev/scaled-down";
+/// Annotation on a workload: [`LEGACY_REPLICAS`] is a copy of [`SCALED_DOWN`]. Without that label it is left from an
+/// earlier sleep, and `kubectl rollout undo` brought it back.
+pub const LEGACY_REPLICAS_COPY: &str = "caretaker.dev/legacy-replicas-copy";
+/// Label on a StatefulSet: the `persistentVolumeClaimRetentionPolicy.whenScaled` it had before the sleep.
+pub const LEGACY_WHEN_SCALED: &str = "caretaker.dev/legacy-when-scaled";
+/// Label on a single Deployment: the time of its last activity, for `kubectl rollout undo` brings back an old
+/// [`ACTIVITY`].
+pub const LAST_ACTIVITY: &str = "caretaker.dev/last-activity";
 /// Annotation on a CronJob: whether it was suspended before the sleep.
 pub const LEGACY_SUSPEND: &str = "caretaker.dev/legacy-suspend";
 /// Annotation on a ScaledObject: Caretaker paused it; the value is empty.
@@ -62,7 +72,7 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 /// Every label and annotation that Caretaker reads; true for a label.
-pub const KNOWN: [(&str, bool); 17] = [
+pub const KNOWN: [(&str, bool); 20] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -76,7 +86,10 @@ pub const KNOWN: [(&str, bool); 17] = [
     (AWAKE_UNTIL, false),
     (MANUAL_SLEEP, false),
     (DEFAULT_POLICY, false),
-    (SCALED_DOWN, false),
+    (SCALED_DOWN, true),
+    (LEGACY_REPLICAS_COPY, false),
+    (LEGACY_WHEN_SCALED, true),
+    (LAST_ACTIVITY, true),
     (SESSIONS, false),
     (LEGACY_SUSPEND, false),
     (LEGACY_PAUSED_REPLICAS, false),
@@ -167,6 +180,12 @@ impl Activity {
     /// The user of a record that Caretaker wrote itself.
     pub const CARETAKER: &'static str = "caretaker";
 
+    /// Activity of which only the time is known.
+    #[must_use]
+    pub fn at(at: Timestamp) -> Self {
+        Self { at, by: String::new(), user: String::new(), uid: String::new() }
+    }
+
     /// A record of Caretaker's own: idle time counts from here, because of this rule.
     #[must_use]
     pub fn recorded(at: Timestamp, rule: Rule) -> Self {
@@ -242,6 +261,22 @@ pub fn read_time(field: Field, text: Option<&str>) -> Parsed<Timestamp> {
     let Some(text) = text else { return Parsed::Missing };
     time::parse(text).map_or_else(
         || invalid(field, text, "not a time", "write one such as 2026-01-31T12:00:00Z, or remove it"),
+        Parsed::Valid,
+    )
+}
+
+/// A time as the value of a label, which may have no colons: `20260131T120000Z`.
+#[must_use]
+pub fn label_time(at: Timestamp) -> String {
+    at.to_string().replace(['-', ':'], "")
+}
+
+/// A time in a label, as [`label_time`] writes it.
+#[must_use]
+pub fn read_label_time(key: &'static str, text: Option<&str>) -> Parsed<Timestamp> {
+    let Some(text) = text else { return Parsed::Missing };
+    time::parse(text).map_or_else(
+        || invalid(Field::Label(key), text, "not a time", "write one such as 20260131T120000Z, or remove it"),
         Parsed::Valid,
     )
 }

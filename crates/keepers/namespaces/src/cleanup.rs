@@ -9,6 +9,8 @@ use caretaker_engine::projection::get_with_server_time;
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, Context, Controller as _, Meta, format_error};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use crate::Namespaces;
@@ -71,10 +73,7 @@ impl Cleanup<'_> {
                 None => format!("{} {}", subject.kind, subject.name),
             };
             let mut done = Vec::new();
-            let result = match self.wake(feed, &subject, &mut done).await {
-                Ok(()) => self.remove_metadata(&subject, &mut done).await,
-                Err(error) => Err(error),
-            };
+            let result = self.clean_up_one(feed, &subject, &mut done).await;
             if !done.is_empty() {
                 self.report.done.push(format!("{name}: {}", done.join("; ")));
             }
@@ -88,6 +87,19 @@ impl Cleanup<'_> {
                 self.report.failed.push(format!("{name}: {error}"));
             }
         }
+    }
+
+    async fn clean_up_one(
+        &self,
+        feed: &CacheFeed<NamespaceCache>,
+        subject: &Subject,
+        done: &mut Vec<String>,
+    ) -> Result<(), ApplyError> {
+        self.wake(feed, subject, done).await?;
+        if subject.kind == Kind::Namespace {
+            self.remove_old_copies(subject, done).await?;
+        }
+        self.remove_metadata(subject, done).await
     }
 
     fn writer(&self) -> Writer<Namespaces> {
@@ -105,7 +117,8 @@ impl Cleanup<'_> {
         if !listed.can_sleep() || !listed.has_traces_of_sleep() {
             return Ok(());
         }
-        let (action, world) = (Action::Wake(None), World::default());
+        let action = Action::Wake(None);
+        let world = World { policy: self.keeper.policy().clone(), ..World::default() };
         let steps = self.keeper.describe_steps(listed, &action, &world, self.now);
         if !self.context.dry_run {
             let subject = self.read_again(feed, listed).await?;
@@ -125,6 +138,37 @@ impl Cleanup<'_> {
         let is_same = |subject: &Subject| subject.kind == listed.kind && subject.uid == listed.uid;
         let found = current.cache.subjects_for(&key).into_iter().find(is_same);
         found.ok_or_else(|| ApplyError::Stale("it is gone".to_owned()))
+    }
+
+    /// Removes records of earlier sleeps that `kubectl rollout undo` brought back to Deployments of a namespace. No
+    /// projection keeps them, because they do not count.
+    async fn remove_old_copies(&self, namespace: &Subject, done: &mut Vec<String>) -> Result<(), ApplyError> {
+        let resource = sources::resource(DEPLOYMENTS);
+        let api = |client: &Client| Api::<DynamicObject>::namespaced_with(client.clone(), &namespace.name, &resource);
+        let not_done = |error: &kube::Error| failed(namespace, "cleaning up Deployments of", format_error(error));
+        let listed =
+            api(&self.context.reader).list_metadata(&ListParams::default()).await.map_err(|error| not_done(&error))?;
+        for deployment in listed {
+            let has_copy = deployment.annotations().contains_key(api::LEGACY_REPLICAS_COPY);
+            if !has_copy || deployment.labels().contains_key(api::SCALED_DOWN) {
+                continue;
+            }
+            let name = deployment.name_any();
+            let gone = json!({ api::LEGACY_REPLICAS: null, api::LEGACY_REPLICAS_COPY: null });
+            let patch = json!({ "metadata": {
+                "uid": deployment.uid(), "resourceVersion": deployment.resource_version(), "annotations": gone,
+            } });
+            if !self.context.dry_run {
+                let params =
+                    PatchParams { field_manager: Some(self.context.field_manager.clone()), ..PatchParams::default() };
+                api(&self.context.writer)
+                    .patch(&name, &params, &Patch::Merge(patch))
+                    .await
+                    .map_err(|error| not_done(&error))?;
+            }
+            done.push(format!("Deployment/{name}: remove {}, {}", api::LEGACY_REPLICAS, api::LEGACY_REPLICAS_COPY));
+        }
+        Ok(())
     }
 
     /// Removes every label and annotation that Caretaker wrote; those of the owner stay.
@@ -175,10 +219,15 @@ fn written_by_caretaker(meta: &Meta, subject: &Subject) -> (Map<String, Value>, 
     let is_label_ours = |key: &&str| match *key {
         api::STATE => true,
         api::SLEEP_AFTER => subject.default_policy,
-        _ => false,
+        // What the wake did not restore is left to a person, with its record.
+        api::SCALED_DOWN | api::LEGACY_WHEN_SCALED => false,
+        key => key.starts_with(api::CARETAKER),
     };
+    let activity = api::read_activity(meta.annotation(api::ACTIVITY));
+    let has_old_copy = meta.annotation(api::LEGACY_REPLICAS_COPY).is_some() && meta.label(api::SCALED_DOWN).is_none();
     let is_annotation_ours = |key: &&str| match *key {
-        api::ACTIVITY => subject.activity.get().is_some_and(api::Activity::is_own_record),
+        api::ACTIVITY => activity.get().is_some_and(api::Activity::is_own_record),
+        api::LEGACY_REPLICAS => has_old_copy,
         key => key.starts_with(api::CARETAKER),
     };
     let remove = |key: &str| (key.to_owned(), Value::Null);

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use crate::act::{Action, apply};
 use crate::observe::NamespaceCache;
-use crate::observe::sources::{self, NAMESPACES};
+use crate::observe::sources::{self, NAMESPACES, SCALABLE};
 use crate::subject::{Kind, Subject, World};
 use crate::{Namespaces, activity};
 
@@ -25,6 +25,9 @@ impl Controller for Namespaces {
 
     fn sources(&self) -> Vec<Source<NamespaceCache>> {
         let mut sources = sources::watched();
+        if !self.policy.scalable_kinds.is_empty() {
+            sources.push(sources::scalable(self.policy.scalable_kinds.clone()));
+        }
         sources.push(activity::source(self.activity.clone(), self.policy.clone(), self.metrics.clone()));
         sources
     }
@@ -49,6 +52,9 @@ impl Controller for Namespaces {
             }
             for kind in sources::KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
                 live.list(kind.id, kind.namespaced.then_some(namespace)).await?;
+            }
+            if !self.policy.scalable_kinds.is_empty() {
+                live.list(SCALABLE, Some(namespace)).await?;
             }
         }
         Ok(())

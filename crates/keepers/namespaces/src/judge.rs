@@ -35,7 +35,7 @@ rules! {
         InvalidLabel => invalid_label,
         /// An unknown value of the label `state`: reported, and nothing is changed.
         UnknownState => unknown_state,
-        /// An annotation that cannot be read, or a time of activity or of sleep in the future: reported, and nothing is changed.
+        /// An annotation or the label `last-activity` that cannot be read, or a time of activity or of sleep in the future: reported, and nothing is changed.
         InvalidAnnotation => invalid_annotation,
         /// A person ordered it to stay awake until a time: it wakes if it is asleep, and is neither put to sleep nor deleted until then.
         ManualWake => manual::wake,
@@ -83,6 +83,8 @@ rules! {
         AnnouncementWithdrawn => deletion::announcement_withdrawn,
         /// Its deletion is near: it is announced, or the announced date is moved.
         DeletionNear => deletion::deletion_near,
+        /// It is a single Deployment, and its label `last-activity` is older than its activity-status: the label gets that time, because `kubectl rollout undo` brings back old annotations.
+        LastActivityOutdated => last_activity_outdated,
         /// Its deletion is announced and waits for its date.
         DeletionAnnounced => deletion::deletion_announced,
         /// It is awake, and not idle for long enough yet.
@@ -147,15 +149,16 @@ fn unknown_state(ns: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 fn invalid_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    let in_future = |annotation: &str, t: Timestamp| {
+    let in_future = |field: &str, t: Timestamp| {
         (t > time::saturating_add(now, time::SKEW)).then(|| {
-            let because = format!("annotation {annotation} is in the future, {}", ago(t, now));
+            let because = format!("{field} is in the future, {}", ago(t, now));
             RuleMatch::refuse(None, format!("{because}; correct the time, or remove it"))
         })
     };
     refuse(ns.invalid_annotations())
-        .or_else(|| in_future("activity-status", ns.activity.get()?.at))
-        .or_else(|| in_future("asleep-since", ns.asleep_since.value()?))
+        .or_else(|| in_future("label last-activity", ns.last_activity.value()?))
+        .or_else(|| in_future("annotation activity-status", ns.activity.get()?.at))
+        .or_else(|| in_future("annotation asleep-since", ns.asleep_since.value()?))
 }
 
 fn refuse<'a>(invalid: impl Iterator<Item = &'a InvalidValue>) -> Found {
@@ -275,6 +278,12 @@ fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
     let due = schedule.sleep().filter(|due| now > *due)?;
     Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, schedule.why_idle()))
+}
+
+fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
+    let at = ns.unlabelled_activity()?;
+    let because = format!("its label last-activity is older than its last use at {}", time::format(at));
+    Some(RuleMatch::act(Action::Record(Bookkeeping::LastActivity), now, because))
 }
 
 fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {

@@ -56,7 +56,7 @@ use activity::ActivitySource;
 use judge::Rule;
 use metrics::ActivityMetrics;
 use subject::{Kind, Policy, Subject, World};
-use workload::{KubefreeTerm, Workload, WorkloadState};
+use workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadState};
 
 /// The keeper's name.
 pub const NAME: &str = "namespaces";
@@ -156,9 +156,12 @@ impl Keeper for Namespaces {
 fn workload_snapshot(workload: &Workload) -> Value {
     let mut snapshot = json!({ "kind": workload.kind.name(), "name": workload.name });
     match &workload.state {
-        WorkloadState::Scaled { replicas, recorded, .. } => {
+        WorkloadState::Scaled { replicas, recorded, claims, .. } => {
             snapshot["replicas"] = json!(replicas);
             snapshot["legacyReplicas"] = json!(recorded.value());
+            if *claims != ClaimPolicy::Retain {
+                snapshot["claims"] = json!(claims.to_string());
+            }
         }
         WorkloadState::Placed { parked, kubefree } => {
             snapshot["parked"] = json!(*parked || *kubefree == KubefreeTerm::Alone);

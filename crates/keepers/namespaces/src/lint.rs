@@ -12,7 +12,8 @@ use crate::observe::partial::MetadataObject;
 /// Kinds on which the labels of a subject have an effect.
 const SUBJECTS: [&str; 3] = ["Namespace", "Deployment", "Service"];
 /// Kinds that are scaled down.
-const WORKLOADS: [&str; 6] = ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject"];
+const WORKLOADS: [&str; 8] =
+    ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject", "Rollout", "CloneSet"];
 /// A name this similar to a known one is a typing error.
 const SIMILAR: f64 = 0.6;
 
@@ -109,6 +110,7 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
             });
         }
         found.extend(invalid(activity));
+        found.extend(invalid(api::read_label_time(api::LAST_ACTIVITY, meta.label(api::LAST_ACTIVITY))));
         found.extend(invalid(api::read_sessions(meta.annotation(api::SESSIONS))));
         let since = api::read_time(Field::Annotation(api::ASLEEP_SINCE), meta.annotation(api::ASLEEP_SINCE));
         if let Some(ahead) = since.value().filter(|t| *t > time::saturating_add(now, time::SKEW)) {
@@ -124,6 +126,7 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
         }
     }
     if WORKLOADS.contains(&kind) {
+        found.extend(invalid(api::read_count(Field::Label(api::SCALED_DOWN), meta.label(api::SCALED_DOWN))));
         let (replicas, suspend) = (Field::Annotation(api::LEGACY_REPLICAS), Field::Annotation(api::LEGACY_SUSPEND));
         found.extend(invalid(api::read_count(replicas, meta.annotation(api::LEGACY_REPLICAS))));
         found.extend(invalid(api::read_bool(suspend, meta.annotation(api::LEGACY_SUSPEND))));

@@ -5,7 +5,7 @@ use caretaker_engine::sources::{ListError, Sources};
 use kube::Client;
 
 use crate::observe::NamespaceCache;
-use crate::observe::sources::{KINDS, NAMESPACES};
+use crate::observe::sources::{KINDS, NAMESPACES, SCALABLE};
 
 /// Reads a Namespace, everything in it, and everything that may call a Service in it. The feed is empty if there is no
 /// such Namespace.
@@ -22,5 +22,6 @@ pub async fn read_namespace(
     for kind in KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
         sources.list_into(client, kind.id, kind.namespaced.then_some(name), &mut feed).await?;
     }
+    sources.list_into(client, SCALABLE, Some(name), &mut feed).await?;
     Ok(feed)
 }

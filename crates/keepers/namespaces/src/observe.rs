@@ -11,12 +11,12 @@ pub mod sources;
 use std::collections::BTreeSet;
 
 use caretaker_activity::gap::Gaps;
-use caretaker_core::duration;
+use caretaker_core::{Parsed, Timestamp, duration};
 use caretaker_engine::Meta;
 
 use crate::api::{self, Activity, Field, State};
 use crate::subject::{Kind, Subject};
-use crate::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
+use crate::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
 pub use cache::NamespaceCache;
 use partial::{CronJobObject, DaemonSetObject, MetadataObject, NamespaceObject, ScaledWorkloadObject};
@@ -93,6 +93,8 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     // The values are compared and not the texts: somebody may have written 7d for 168h.
     let parsed = |text: Option<&str>| text.and_then(|text| duration::parse(text).ok());
     let default = parsed(meta.annotation(api::DEFAULT_POLICY));
+    let last_activity = Some(kind).filter(|kind| *kind == Kind::Deployment).and(meta.label(api::LAST_ACTIVITY));
+    let last_activity = api::read_label_time(api::LAST_ACTIVITY, last_activity);
     Subject {
         kind,
         namespace: (kind != Kind::Namespace).then(|| namespace_of(meta)),
@@ -106,7 +108,8 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         sleep_after: duration(api::SLEEP_AFTER),
         delete_after: duration(api::DELETE_AFTER),
         state: api::read_state(meta.label(api::STATE)),
-        activity: api::read_activity(meta.annotation(api::ACTIVITY)),
+        activity: newest_activity(api::read_activity(meta.annotation(api::ACTIVITY)), last_activity.value()),
+        last_activity,
         sessions: api::read_sessions(meta.annotation(api::SESSIONS)),
         asleep_since: time(api::ASLEEP_SINCE),
         announced_at: time(api::ANNOUNCED_AT),
@@ -116,6 +119,15 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
         manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
         ..Subject::default()
+    }
+}
+
+/// The activity of the annotation, or only its time if the label knows a newer one.
+fn newest_activity(annotation: Parsed<Activity>, label: Option<Timestamp>) -> Parsed<Activity> {
+    match (annotation, label) {
+        (Parsed::Missing, Some(at)) => Parsed::Valid(Activity::at(at)),
+        (Parsed::Valid(activity), Some(at)) if activity.at < at => Parsed::Valid(Activity::at(at)),
+        (annotation, _) => annotation,
     }
 }
 
@@ -140,12 +152,25 @@ fn plain_workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Row 
 }
 
 fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
-    let recorded = object.metadata.annotation(api::LEGACY_REPLICAS);
+    let meta = &object.metadata;
+    let ours = api::read_count(Field::Label(api::SCALED_DOWN), meta.label(api::SCALED_DOWN));
+    let by_caretaker = ours.is_set();
+    // A copy of a label that is gone is left from an earlier sleep.
+    let kubefrees =
+        meta.annotation(api::LEGACY_REPLICAS).filter(|_| meta.annotation(api::LEGACY_REPLICAS_COPY).is_none());
+    let kubefrees = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), kubefrees);
+    let deletes = object.spec.persistent_volume_claim_retention_policy.when_scaled == partial::DELETE;
+    let recorded_delete = meta.label(api::LEGACY_WHEN_SCALED) == Some(partial::DELETE);
     WorkloadState::Scaled {
         // The API server fills in one where a manifest says nothing.
         replicas: object.spec.replicas.unwrap_or(1),
-        recorded: api::read_count(Field::Annotation(api::LEGACY_REPLICAS), recorded),
-        by_caretaker: object.metadata.annotation(api::SCALED_DOWN).is_some(),
+        recorded: if by_caretaker { ours } else { kubefrees },
+        by_caretaker,
+        claims: match (deletes, recorded_delete) {
+            (true, _) => ClaimPolicy::Delete,
+            (false, true) => ClaimPolicy::RetainWhileAsleep,
+            (false, false) => ClaimPolicy::Retain,
+        },
     }
 }
 
@@ -171,6 +196,24 @@ fn project_stateful_set(object: &ScaledWorkloadObject) -> Row {
 fn project_replica_set(object: &ScaledWorkloadObject) -> Option<Row> {
     let owned = object.metadata.controller().is_some();
     (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(object)))
+}
+
+/// A workload of a custom kind; one with a controller is scaled by that. If it makes claims, and no policy says what
+/// becomes of them, a scale-down may delete them: CloneSets do.
+fn project_custom(kind: WorkloadKind, object: &ScaledWorkloadObject) -> Option<Row> {
+    if object.metadata.controller().is_some() {
+        return None;
+    }
+    let has_claims = !object.spec.volume_claim_templates.is_empty();
+    let has_policy = !object.spec.persistent_volume_claim_retention_policy.when_scaled.is_empty();
+    let mut state = scaled_state(object);
+    if let WorkloadState::Scaled { claims, .. } = &mut state
+        && has_claims
+        && !has_policy
+    {
+        *claims = ClaimPolicy::AlwaysDelete;
+    }
+    Some(plain_workload(kind, &object.metadata, state))
 }
 
 fn project_daemon_set(object: &DaemonSetObject) -> Row {

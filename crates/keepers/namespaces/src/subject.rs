@@ -80,6 +80,9 @@ pub struct Subject {
     pub state: Parsed<State>,
     /// The annotation `activity-status`.
     pub activity: Parsed<Activity>,
+    /// The label `last-activity` of a single Deployment: the newest time of activity that Caretaker knows, which
+    /// [`activity`](Self::activity) is never before.
+    pub last_activity: Parsed<Timestamp>,
     /// The start of each open session (exec, port-forward), by id.
     pub sessions: Parsed<BTreeMap<String, Timestamp>>,
     /// When the sleep began.
@@ -164,6 +167,14 @@ impl Subject {
         self.kind != Kind::Service
     }
 
+    /// The time to be written to the label `last-activity`: only a Deployment has annotations that somebody brings back,
+    /// and only the newest time is of use.
+    #[must_use]
+    pub fn unlabelled_activity(&self) -> Option<Timestamp> {
+        let at = self.activity.get().filter(|_| self.kind == Kind::Deployment)?.at;
+        Some(at).filter(|at| self.last_activity.invalid().is_none() && self.last_activity.value() < Some(*at))
+    }
+
     /// The namespace that it is, or is in.
     #[must_use]
     pub fn namespace_name(&self) -> &str {
@@ -204,11 +215,12 @@ impl Subject {
         [self.sleep_after.invalid(), self.delete_after.invalid()].into_iter().flatten()
     }
 
-    /// Annotations that cannot be read, except those of the announcement.
+    /// Annotations that cannot be read, except those of the announcement; and the label that goes with one of them.
     pub fn invalid_annotations(&self) -> impl Iterator<Item = &InvalidValue> {
-        let observed = [self.activity.invalid(), self.sessions.invalid(), self.asleep_since.invalid()];
+        let activity = [self.activity.invalid(), self.last_activity.invalid()];
+        let observed = activity.into_iter().chain([self.sessions.invalid(), self.asleep_since.invalid()]);
         let ordered = [self.sleep_until.invalid(), self.awake_until.invalid()];
-        observed.into_iter().chain(ordered).flatten()
+        observed.chain(ordered).flatten()
     }
 
     /// Annotations of the announcement that cannot be read. They hold back a deletion and not a wake.
@@ -301,6 +313,30 @@ pub struct Policy {
     pub deletion_notice: f64,
     /// How long a session counts at most: its end may never arrive.
     pub max_session: SignedDuration,
+    /// What a CronJob does about the runs that it missed while it was asleep.
+    pub missed_cron_job_runs: MissedRuns,
+    /// Further kinds of workloads that a sleep scales to zero.
+    pub scalable_kinds: Vec<ScalableKind>,
+}
+
+/// A kind of workloads that has a `/scale` subresource with the replicas in `spec.replicas`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalableKind {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The kind.
+    pub kind: String,
+}
+
+/// What a CronJob does about the runs that it missed while it was asleep. Kubernetes makes up for the last of them as
+/// soon as a CronJob is resumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MissedRuns {
+    /// It waits for its next time.
+    #[default]
+    Skip,
+    /// Kubernetes does as it does.
+    Run,
 }
 
 /// What namespaces without a label get.
@@ -345,6 +381,8 @@ impl Default for Policy {
             defaults: None,
             deletion_notice: Self::DELETION_NOTICE,
             max_session: Self::MAX_SESSION,
+            missed_cron_job_runs: MissedRuns::default(),
+            scalable_kinds: Vec::new(),
         }
     }
 }

@@ -2,64 +2,16 @@
 //!
 //! The record of the previous state is written to the workload itself, in the same patch that scales it down. A
 //! workload without a record was not scaled down by Caretaker and is not restored; what its owner changes while it is
-//! asleep wins.
+//! asleep wins. While a sleep is unfinished the record wins: a policy may have made something else of the zero.
+
+mod kind;
 
 use std::fmt;
 
 use caretaker_core::ObjectRef;
 use caretaker_core::parsed::{InvalidValue, Parsed};
 
-/// A kind of workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WorkloadKind {
-    /// apps/v1
-    Deployment,
-    /// apps/v1
-    StatefulSet,
-    /// apps/v1, without a controlling owner
-    ReplicaSet,
-    /// apps/v1
-    DaemonSet,
-    /// batch/v1
-    CronJob,
-    /// keda.sh/v1alpha1
-    ScaledObject,
-}
-
-impl WorkloadKind {
-    /// All of them, in order.
-    pub const ALL: [Self; 6] =
-        [Self::Deployment, Self::StatefulSet, Self::ReplicaSet, Self::DaemonSet, Self::CronJob, Self::ScaledObject];
-
-    /// The kind in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Deployment => "Deployment",
-            Self::StatefulSet => "StatefulSet",
-            Self::ReplicaSet => "ReplicaSet",
-            Self::DaemonSet => "DaemonSet",
-            Self::CronJob => "CronJob",
-            Self::ScaledObject => "ScaledObject",
-        }
-    }
-
-    /// The group and version in the API.
-    #[must_use]
-    pub fn api_version(self) -> &'static str {
-        match self {
-            Self::Deployment | Self::StatefulSet | Self::ReplicaSet | Self::DaemonSet => "apps/v1",
-            Self::CronJob => "batch/v1",
-            Self::ScaledObject => "keda.sh/v1alpha1",
-        }
-    }
-}
-
-impl fmt::Display for WorkloadKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use kind::{OtherKind, WorkloadKind};
 
 /// One workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +43,8 @@ pub enum WorkloadState {
         recorded: Parsed<i32>,
         /// Caretaker scaled it down, and not kubefree.
         by_caretaker: bool,
+        /// What happens to its claims when it is scaled down.
+        claims: ClaimPolicy,
     },
     /// By the nodes it may run on (DaemonSet).
     Placed {
@@ -115,6 +69,43 @@ pub enum WorkloadState {
     },
 }
 
+/// What happens to the PersistentVolumeClaims of a StatefulSet when it is scaled down
+/// (`persistentVolumeClaimRetentionPolicy.whenScaled`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ClaimPolicy {
+    /// They stay.
+    #[default]
+    Retain,
+    /// They are deleted.
+    Delete,
+    /// They stay for the time of a sleep, and the record says that they are deleted otherwise.
+    RetainWhileAsleep,
+    /// They are deleted, and nothing can be set to keep them: a sleep leaves the workload running.
+    AlwaysDelete,
+}
+
+impl ClaimPolicy {
+    /// Asleep, no claim is deleted.
+    fn asleep(self) -> Self {
+        if self == Self::Delete { Self::RetainWhileAsleep } else { self }
+    }
+
+    fn awake(self) -> Self {
+        if self == Self::RetainWhileAsleep { Self::Delete } else { self }
+    }
+}
+
+impl fmt::Display for ClaimPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retain => "Retain",
+            Self::Delete => "Delete",
+            Self::RetainWhileAsleep => "Retain, recorded Delete",
+            Self::AlwaysDelete => "always deletes",
+        })
+    }
+}
+
 /// kubefree's affinity term on a DaemonSet. Terms are ORed: with other terms, it parks nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KubefreeTerm {
@@ -125,6 +116,35 @@ pub enum KubefreeTerm {
     WithOthers,
     /// It is the only term.
     Alone,
+}
+
+/// What is done to a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkloadChange {
+    /// [`Workload::without_stale_record`]
+    RemoveStaleRecord,
+    /// [`Workload::scaled_down`]
+    ScaleDown,
+    /// [`Workload::scaled_down_again`]
+    ScaleDownAgain,
+    /// [`Workload::restored`]
+    Restore,
+    /// [`Workload::restored_early`]
+    RestoreEarly,
+}
+
+impl WorkloadChange {
+    /// The state after it; `None` if there is nothing to do.
+    #[must_use]
+    pub fn applied_to(self, workload: &Workload) -> Option<WorkloadState> {
+        match self {
+            Self::RemoveStaleRecord => workload.without_stale_record(),
+            Self::ScaleDown => workload.scaled_down(),
+            Self::ScaleDownAgain => workload.scaled_down_again(),
+            Self::Restore => workload.restored(),
+            Self::RestoreEarly => workload.restored_early(),
+        }
+    }
 }
 
 impl Workload {
@@ -152,6 +172,11 @@ impl Workload {
         }
     }
 
+    /// True if a scale-down deletes its claims, whatever is set.
+    fn deletes_claims(&self) -> bool {
+        matches!(&self.state, WorkloadState::Scaled { claims: ClaimPolicy::AlwaysDelete, .. })
+    }
+
     /// True if it does not run and has a record of how it was.
     #[must_use]
     pub fn is_scaled_down(&self) -> bool {
@@ -175,13 +200,16 @@ impl Workload {
     /// A workload at zero is left as it is, with its record if it has one: that may be the only trace of the number.
     #[must_use]
     pub fn scaled_down(&self) -> Option<WorkloadState> {
-        if self.excluded || !self.runs() {
+        if self.excluded || !self.runs() || self.deletes_claims() {
             return None;
         }
         Some(match &self.state {
-            WorkloadState::Scaled { replicas, .. } => {
-                WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(*replicas), by_caretaker: true }
-            }
+            WorkloadState::Scaled { replicas, claims, .. } => WorkloadState::Scaled {
+                replicas: 0,
+                recorded: Parsed::Valid(*replicas),
+                by_caretaker: true,
+                claims: claims.asleep(),
+            },
             WorkloadState::Placed { kubefree, .. } => WorkloadState::Placed { parked: true, kubefree: *kubefree },
             WorkloadState::Scheduled { .. } => {
                 WorkloadState::Scheduled { suspended: true, recorded: Parsed::Valid(false) }
@@ -190,6 +218,36 @@ impl Workload {
                 WorkloadState::Paused { paused_at: Some("0".to_owned()), by_caretaker: true }
             }
         })
+    }
+
+    /// Its state without the record of an earlier sleep; `None` if it has none. It runs, so its owner has scaled it up
+    /// since. This comes before a sleep, so that such a record is not taken for one of this sleep.
+    #[must_use]
+    pub fn without_stale_record(&self) -> Option<WorkloadState> {
+        match &self.state {
+            WorkloadState::Scaled { replicas, recorded: Parsed::Valid(_), by_caretaker: true, claims }
+                if *replicas > 0 && !self.excluded && !self.deletes_claims() =>
+            {
+                let (replicas, recorded, claims) = (*replicas, Parsed::Missing, claims.awake());
+                Some(WorkloadState::Scaled { replicas, recorded, by_caretaker: false, claims })
+            }
+            _ => None,
+        }
+    }
+
+    /// Its state when asleep, if its sleep was tried before: a record of Caretaker's stays as it is. What runs now may
+    /// be what a policy made of the zero.
+    #[must_use]
+    pub fn scaled_down_again(&self) -> Option<WorkloadState> {
+        let mut down = self.scaled_down()?;
+        if let (
+            WorkloadState::Scaled { recorded: Parsed::Valid(before), by_caretaker: true, .. },
+            WorkloadState::Scaled { recorded, .. },
+        ) = (&self.state, &mut down)
+        {
+            *recorded = Parsed::Valid(*before);
+        }
+        Some(down)
     }
 
     /// Its state when awake; `None` if there is nothing to do.
@@ -202,10 +260,11 @@ impl Workload {
             return None;
         }
         match &self.state {
-            WorkloadState::Scaled { replicas, recorded, .. } => {
+            WorkloadState::Scaled { replicas, recorded, claims, .. } => {
                 let count = recorded.value()?;
                 let replicas = if *replicas > 0 { *replicas } else { count };
-                Some(WorkloadState::Scaled { replicas, recorded: Parsed::Missing, by_caretaker: false })
+                let (recorded, claims) = (Parsed::Missing, claims.awake());
+                Some(WorkloadState::Scaled { replicas, recorded, by_caretaker: false, claims })
             }
             WorkloadState::Placed { parked, kubefree } => (*parked || *kubefree != KubefreeTerm::Absent)
                 .then_some(WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent }),
@@ -219,6 +278,21 @@ impl Workload {
                 WorkloadState::Paused { paused_at, by_caretaker: false }
             }),
         }
+    }
+
+    /// Its state when awake, if its sleep is unfinished: fewer replicas than Caretaker's record are not the wish of its
+    /// owner, but what a policy made of the zero.
+    #[must_use]
+    pub fn restored_early(&self) -> Option<WorkloadState> {
+        let mut awake = self.restored()?;
+        if let (
+            WorkloadState::Scaled { recorded: Parsed::Valid(before), by_caretaker: true, .. },
+            WorkloadState::Scaled { replicas, .. },
+        ) = (&self.state, &mut awake)
+        {
+            *replicas = (*replicas).max(*before);
+        }
+        Some(awake)
     }
 
     /// The record, if it cannot be read.
@@ -248,12 +322,17 @@ impl fmt::Display for Workload {
 impl fmt::Display for WorkloadState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Scaled { replicas, recorded, .. } => {
+            Self::Scaled { replicas, recorded, claims, .. } => {
                 write!(f, "{replicas} {}", if *replicas == 1 { "replica" } else { "replicas" })?;
                 match recorded {
-                    Parsed::Missing => Ok(()),
-                    Parsed::Valid(was) => write!(f, ", recorded {was}"),
-                    Parsed::Invalid(invalid) => write!(f, ", {invalid}"),
+                    Parsed::Missing => {}
+                    Parsed::Valid(was) => write!(f, ", recorded {was}")?,
+                    Parsed::Invalid(invalid) => write!(f, ", {invalid}")?,
+                }
+                match claims {
+                    ClaimPolicy::Retain => Ok(()),
+                    ClaimPolicy::Delete | ClaimPolicy::RetainWhileAsleep => write!(f, ", whenScaled {claims}"),
+                    ClaimPolicy::AlwaysDelete => f.write_str(", left running: scaled down, it would delete its claims"),
                 }
             }
             Self::Placed { parked: false, kubefree: KubefreeTerm::Absent | KubefreeTerm::WithOthers } => {

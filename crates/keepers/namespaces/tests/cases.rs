@@ -262,11 +262,26 @@ async fn an_invalid_record_is_left_for_a_person_and_the_rest_wakes() {
     home.add(mk_deployment("invalid-record", "api").replicas(2)).await;
     home.add(mk_deployment("invalid-record", "web").replicas(3)).await;
     home.sleep().await;
+    let garbled = json!({ "metadata": { "labels": { api::SCALED_DOWN: "many" } } });
+    home.edit::<Deployment>("web", garbled).await;
+
+    home.wake().await;
+
+    let left: Deployment = home.get("web").await;
+    let replicas = left.spec.as_ref().and_then(|spec| spec.replicas);
+    assert_eq!((left.labels()[api::SCALED_DOWN].as_str(), replicas), ("many", Some(0)));
+    assert_eq!(home.count::<Deployment>("api").await, (2, None));
+}
+
+#[tokio::test]
+async fn an_annotation_of_kubefree_that_cannot_be_read_does_not_matter_beside_the_label() {
+    let home = TestNamespace::new(shared(), "invalid-copy").await;
+    home.add(mk_deployment("invalid-copy", "web").replicas(3)).await;
+    home.sleep().await;
     let garbled = json!({ "metadata": { "annotations": { api::LEGACY_REPLICAS: "many" } } });
     home.edit::<Deployment>("web", garbled).await;
 
     home.wake().await;
 
-    assert_eq!(home.count::<Deployment>("web").await, (0, Some("many".to_owned())));
-    assert_eq!(home.count::<Deployment>("api").await, (2, None));
+    assert_eq!(home.count::<Deployment>("web").await, (3, None));
 }

@@ -2,9 +2,10 @@
 //! count is lost. On a real API server.
 
 mod context;
+mod custom;
 mod sample;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_namespaces::subject::Subject;
@@ -13,14 +14,15 @@ use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
 use caretaker_testkit::shared_without_controllers as shared;
 use context::round_in;
+use custom::{CLONE_SET, ROLLOUT};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client, Config};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Config, ResourceExt};
 use rstest::rstest;
 use sample::{clear, create_sample, described, hours, observe, runtime, start, touch, used_at};
 use serde_json::json;
 
-/// A round makes 13 lists, a live read and 8 writes; faults add a few more.
+/// A round makes 15 lists, a live read and up to 11 writes; faults add a few more.
 const MOST: usize = 60;
 /// More rounds than any story here needs.
 const ROUNDS: usize = 12;
@@ -49,6 +51,8 @@ impl Story {
     /// Everything before the moment that is tested.
     async fn prepare(self, client: &Client, name: &str) {
         create_sample(client, name).await;
+        ROLLOUT.add(client, name, "canary", json!({ "replicas": 4 })).await;
+        CLONE_SET.add(client, name, "clones", json!({ "replicas": 5 })).await;
         match self {
             Self::Sleep => {}
             Self::Wake => {
@@ -85,7 +89,45 @@ async fn undisturbed(story: Story, name: &str) -> Vec<String> {
     let client = shared().client().await.unwrap();
     story.prepare(&client, name).await;
     settle(&client, name, story.now()).await;
-    described(observe(&client, name).await)
+    ended(&client, name).await
+}
+
+/// How a namespace ended: how it is judged, and everything that is written on its workloads.
+async fn ended(client: &Client, name: &str) -> Vec<String> {
+    let mut all = described(observe(client, name).await);
+    let resource = |group, version, kind, plural| caretaker_engine::source::resource(group, version, kind, plural);
+    let kinds = [
+        resource("apps", "v1", "Deployment", "deployments"),
+        resource("apps", "v1", "StatefulSet", "statefulsets"),
+        resource("apps", "v1", "ReplicaSet", "replicasets"),
+        resource("apps", "v1", "DaemonSet", "daemonsets"),
+        resource("batch", "v1", "CronJob", "cronjobs"),
+        ROLLOUT.resource(),
+        CLONE_SET.resource(),
+    ];
+    for kind in kinds {
+        let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), name, &kind);
+        for object in objects.list(&ListParams::default()).await.unwrap() {
+            let (name, spec) = (object.name_any(), &object.data["spec"]);
+            let written = json!({
+                "labels": object.labels(), "annotations": object.annotations(),
+                "replicas": spec["replicas"], "claims": spec["persistentVolumeClaimRetentionPolicy"],
+                "suspend": spec["suspend"], "nodeSelector": spec["template"]["spec"]["nodeSelector"],
+                "lastScheduleTime": object.data["status"]["lastScheduleTime"],
+            });
+            all.push(format!("{}/{name}: {written}", kind.kind));
+        }
+    }
+    all
+}
+
+/// Removes what is left of a namespace.
+async fn remove(client: &Client, name: &str) {
+    for kind in [ROLLOUT, CLONE_SET] {
+        let objects = kind.objects(client, name);
+        objects.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    }
+    clear(client, name).await;
 }
 
 fn name_of(story: Story, fault: Fault, n: usize) -> String {
@@ -116,15 +158,27 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
         });
         runtime.block_on(settle(&client, &name, story.now()));
 
-        let ended = runtime.block_on(async { described(observe(&client, &name).await) });
+        let ended = runtime.block_on(ended(&client, &name));
         assert_eq!(ended, expected, "{fault:?} at call {n}");
-        runtime.block_on(clear(&client, &name));
+        runtime.block_on(remove(&client, &name));
     });
-    assert!(struck >= 14, "only {struck} calls were struck: does it act at all?");
+    assert!(struck >= 16, "only {struck} calls were struck: does it act at all?");
 }
 
 fn admin() -> Config {
     runtime().block_on(shared().admin_config()).unwrap()
+}
+
+/// Makes the API server serve the custom kinds, once.
+fn install_kinds() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        runtime().block_on(async {
+            let client = shared().client().await.unwrap();
+            ROLLOUT.install(&client).await;
+            CLONE_SET.install(&client).await;
+        });
+    });
 }
 
 /// All faults of a story at the same time, each in namespaces of its own: most of the time is spent waiting for the
@@ -134,6 +188,7 @@ fn admin() -> Config {
 #[case::wake(Story::Wake)]
 #[case::delete(Story::Delete)]
 fn killed_or_disturbed_at_any_call_it_ends_the_same(#[case] story: Story) {
+    install_kinds();
     let config = admin();
     std::thread::scope(|scope| {
         for fault in [Fault::DieAfter, Fault::CONFLICT, Fault::TOO_MANY, Fault::SERVER_ERROR, Fault::CutAfter] {

@@ -6,7 +6,7 @@ use caretaker_core::{Parsed, Timestamp};
 use caretaker_namespaces::act::after_action;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Workload, WorkloadKind, WorkloadState};
+use caretaker_namespaces::workload::{ClaimPolicy, Workload, WorkloadKind, WorkloadState};
 use rstest::rstest;
 use table::*;
 use wildmatch::WildMatch;
@@ -179,7 +179,12 @@ fn what_is_still_scaled_down_in_a_namespace_that_is_awake(#[case] ns: Subject, #
 fn by_kubefree(replicas: i32, recorded: i32) -> Workload {
     workload(
         WorkloadKind::Deployment,
-        WorkloadState::Scaled { replicas, recorded: Parsed::Valid(recorded), by_caretaker: false },
+        WorkloadState::Scaled {
+            replicas,
+            recorded: Parsed::Valid(recorded),
+            by_caretaker: false,
+            claims: ClaimPolicy::Retain,
+        },
     )
 }
 
@@ -275,6 +280,26 @@ fn a_clock_that_runs_a_little_ahead_is_accepted() {
 #[case::deployment_sleeps(awake().kind(Kind::Deployment).sleep_after("2h").idle("3h"), "SleepAfterElapsed: act sleep @-1h")]
 #[case::deployment_is_deleted(
     awake().kind(Kind::Deployment).delete_after("144h").idle("145h").announced("20h", past("1h")), "DeleteAfterElapsed: act delete @-1h"
+)]
+#[case::the_label_of_a_deployment_is_missing(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("1h").last_activity(None), "LastActivityOutdated: act record @+0s"
+)]
+#[case::the_label_of_a_deployment_is_older(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("1h").last_activity(Some(past("9h"))),
+    "LastActivityOutdated: act record @+0s"
+)]
+#[case::what_is_due_goes_first(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("3h").last_activity(None), "SleepAfterElapsed: act sleep @-1h"
+)]
+#[case::a_service_has_no_such_label(
+    awake().kind(Kind::Service).delete_after("10h").idle("2h").last_activity(None), "CountingDown: wait announce @+7h"
+)]
+#[case::the_label_of_a_deployment_cannot_be_read(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("3h").change(|s| s.last_activity = api::read_label_time(api::LAST_ACTIVITY, Some("soon"))),
+    "InvalidAnnotation: refuse"
+)]
+#[case::the_label_of_a_deployment_is_in_the_future(
+    awake().kind(Kind::Deployment).sleep_after("2h").idle("3h").last_activity(Some(future("1h"))), "InvalidAnnotation: refuse"
 )]
 #[case::service_is_deleted(
     awake().kind(Kind::Service).delete_after("144h").idle("145h").announced("20h", past("1h")), "DeleteAfterElapsed: act delete @-1h"

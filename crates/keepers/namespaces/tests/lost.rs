@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::{Clock, ClockHandle};
-use caretaker_namespaces::observe::sources::{KINDS, Kind, SCALED_OBJECTS};
+use caretaker_namespaces::observe::sources::{CLONE_SETS, KINDS, Kind, ROLLOUTS, SCALED_OBJECTS};
 use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::faults::{Faults, Rates, WatchFault};
 use caretaker_testkit::{Cluster, until};
@@ -119,8 +119,9 @@ async fn only_namespaces_are_listed_again_on_a_timer() {
     .unwrap();
     operator.stop().await;
 
-    // The CRDs of KEDA are not there.
-    for kind in KINDS.iter().skip(1).filter(|kind| kind.id != SCALED_OBJECTS) {
+    // The CRDs of KEDA, Argo Rollouts and OpenKruise are not there.
+    let absent = [SCALED_OBJECTS, ROLLOUTS, CLONE_SETS];
+    for kind in KINDS.iter().skip(1).filter(|kind| !absent.contains(&kind.id)) {
         assert_eq!(lists(&faults, kind, 500), 1, "{}", kind.kind);
     }
 }
@@ -146,9 +147,10 @@ async fn with_nothing_but_stale_lists_it_ends_the_same() {
     let expected = live(&cluster, "calm", &Faults::none()).await;
 
     // The first lists of all kinds are true.
-    let faults = Faults::none().stale_lists_after(14);
+    let kinds = KINDS.len() + 1;
+    let faults = Faults::none().stale_lists_after(kinds);
     let ended = live(&cluster, "stale-lists", &faults).await;
 
-    assert!(faults.stale_served() > 14, "{} lists", faults.stale_served());
+    assert!(faults.stale_served() > kinds, "{} lists", faults.stale_served());
     assert_eq!(ended, expected);
 }

@@ -2,7 +2,7 @@
 
 mod objects;
 
-use caretaker_core::Parsed;
+use caretaker_core::{Parsed, Timestamp};
 use caretaker_engine::Cache as _;
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Kind, Subject};
@@ -41,6 +41,26 @@ fn merge(into: &mut Value, from: Value) {
 #[case::deployment("Deployment", json!({"spec": {"replicas": 3}}), "Deployment/w: 3 replicas")]
 #[case::without_a_count("Deployment", json!({}), "Deployment/w: 1 replica")]
 #[case::recorded("StatefulSet", json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "2"}}, "spec": {"replicas": 0}}), "StatefulSet/w: 0 replicas, recorded 2")]
+#[case::recorded_by_us("Deployment", json!({"metadata": {"labels": {"caretaker.dev/scaled-down": "2"}}, "spec": {"replicas": 0}}), "Deployment/w: 0 replicas, recorded 2")]
+#[case::our_record_before_kubefrees(
+    "Deployment",
+    json!({"metadata": {"labels": {"caretaker.dev/scaled-down": "2"}, "annotations": {"sleepmode.kubefree.com/legacy-replicas": "5"}}, "spec": {"replicas": 0}}),
+    "Deployment/w: 0 replicas, recorded 2"
+)]
+#[case::a_copy_whose_label_is_gone(
+    "Deployment",
+    json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "5", "caretaker.dev/legacy-replicas-copy": "true"}}, "spec": {"replicas": 0}}),
+    "Deployment/w: 0 replicas"
+)]
+#[case::deletes_claims("StatefulSet", json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}}), "StatefulSet/w: 1 replica, whenScaled Delete")]
+#[case::keeps_claims_asleep(
+    "StatefulSet",
+    json!({"metadata": {"labels": {"caretaker.dev/scaled-down": "2", "caretaker.dev/legacy-when-scaled": "Delete"}}, "spec": {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain"}}}),
+    "StatefulSet/w: 0 replicas, recorded 2, whenScaled Retain, recorded Delete"
+)]
+#[case::rollout("Rollout", json!({"spec": {"replicas": 2}}), "Rollout/w: 2 replicas")]
+#[case::clone_set("CloneSet", json!({"spec": {"replicas": 2}}), "CloneSet/w: 2 replicas")]
+#[case::clone_set_with_claims("CloneSet", json!({"spec": {"replicas": 2, "volumeClaimTemplates": [{}]}}), "CloneSet/w: 2 replicas, left running: scaled down, it would delete its claims")]
 #[case::standalone("ReplicaSet", json!({"spec": {"replicas": 2}}), "ReplicaSet/w: 2 replicas")]
 #[case::daemon_set("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}), "DaemonSet/w: on its nodes")]
 #[case::parked("DaemonSet", json!({"spec": {"template": {"spec": {"nodeSelector": {"caretaker.dev/asleep": "true"}}}}}), "DaemonSet/w: parked")]
@@ -139,6 +159,37 @@ fn standalone_deployments_and_services_with_labels_are_subjects() {
     assert_eq!(names, [(Kind::Namespace, "shop"), (Kind::Deployment, "pr-1"), (Kind::Service, "pr-1")]);
     assert_eq!(subjects[1].workloads.len(), 1, "it is its own workload");
     assert_eq!(subjects[0].workloads.len(), 2, "and its namespace's");
+}
+
+#[rstest]
+#[case::an_older_annotation(Some("2026-01-09T00:00:00Z"), "2026-01-10T00:00:00.5Z")]
+#[case::a_newer_annotation(Some("2026-01-11T00:00:00Z"), "2026-01-11T00:00:00Z")]
+#[case::no_annotation(None, "2026-01-10T00:00:00.5Z")]
+fn the_later_of_annotation_and_label_is_the_activity_of_a_deployment(
+    #[case] annotation: Option<&str>,
+    #[case] expected: &str,
+) {
+    let labels = json!({ api::SLEEP_AFTER: "1h", api::LAST_ACTIVITY: "20260110T000000.5Z" });
+    let mut object = json!({ "metadata": { "labels": labels } });
+    if let Some(at) = annotation {
+        let activity = json!({ "LastActivityTime": at }).to_string();
+        object["metadata"]["annotations"] = json!({ api::ACTIVITY: activity });
+    }
+
+    let subjects = observe(&[namespace("shop"), in_shop("Deployment", "web", object)]);
+
+    assert_eq!(subjects[1].activity.get().unwrap().at, expected.parse().unwrap());
+}
+
+#[rstest]
+#[case::seconds("2026-01-10T00:00:00Z", "20260110T000000Z")]
+#[case::nanoseconds("2026-01-10T00:00:00.123456789Z", "20260110T000000.123456789Z")]
+fn a_time_in_a_label_is_the_same_time(#[case] time: &str, #[case] label: &str) {
+    let time: Timestamp = time.parse().unwrap();
+
+    assert_eq!(api::label_time(time), label);
+    assert_eq!(api::read_label_time(api::LAST_ACTIVITY, Some(label)), Parsed::Valid(time));
+    assert!(label.len() <= 63 && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '.'), "{label} is a label");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use caretaker_namespaces::attribution::ActivityAt;
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::lint::lint;
 use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{KubefreeTerm, Workload, WorkloadKind, WorkloadState};
+use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 use objects::Objects;
 use proptest::option;
 use proptest::prelude::*;
@@ -35,8 +35,12 @@ fn moment(range: std::ops::Range<i64>) -> impl Strategy<Value = Timestamp> {
 }
 
 fn any_state() -> impl Strategy<Value = (WorkloadKind, WorkloadState)> {
-    let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>()).prop_map(|(replicas, recorded, by_caretaker)| {
-        (WorkloadKind::StatefulSet, WorkloadState::Scaled { replicas, recorded: recorded.into(), by_caretaker })
+    let claims =
+        prop_oneof![Just(ClaimPolicy::Retain), Just(ClaimPolicy::Delete), Just(ClaimPolicy::RetainWhileAsleep)];
+    let scaled = (0_i32..5, option::of(0_i32..5), any::<bool>(), claims);
+    let scaled = scaled.prop_map(|(replicas, recorded, by_caretaker, claims)| {
+        let recorded = recorded.into();
+        (WorkloadKind::StatefulSet, WorkloadState::Scaled { replicas, recorded, by_caretaker, claims })
     });
     let term = prop_oneof![3 => Just(KubefreeTerm::Absent), 1 => Just(KubefreeTerm::WithOthers), 1 => Just(KubefreeTerm::Alone)];
     let placed = (any::<bool>(), term)
@@ -63,8 +67,12 @@ fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
 
 /// Sometimes with an open session, or with one that was open.
 fn any_subject() -> impl Strategy<Value = Subject> {
-    (any_empty_subject(), option::weighted(0.2, moment(-1..100))).prop_map(|(mut subject, session)| {
+    let session = option::weighted(0.2, moment(-1..100));
+    (any_empty_subject(), session, any::<bool>()).prop_map(|(mut subject, session, labelled)| {
         subject.sessions = session.map(|since| [("x1".to_owned(), since)].into()).into();
+        if !labelled {
+            subject.last_activity = Parsed::Missing;
+        }
         subject
     })
 }
@@ -104,7 +112,7 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
             let mut subject = awake().called(&name).kind(kind).in_state(state);
             subject.sleep_after = sleep.into();
             subject.delete_after = delete.into();
-            subject.activity = Parsed::Missing;
+            (subject.activity, subject.last_activity) = (Parsed::Missing, Parsed::Missing);
             if let Some(at) = used {
                 subject = subject.used_at(at);
             }
@@ -138,6 +146,7 @@ fn any_world() -> impl Strategy<Value = World> {
             defaults: defaults.map(|delete_with_pvcs| Defaults { sleep_after, delete_with_pvcs }),
             deletion_notice,
             max_session: Policy::MAX_SESSION,
+            ..Policy::default()
         };
         World { policy: Arc::new(policy), last_gap }
     })
@@ -230,7 +239,7 @@ impl Witness {
                     self.used = Some(event.at);
                 }
             }
-            Some(Action::Delete | Action::Record(Bookkeeping::ManualSleepOver)) | None => {}
+            Some(Action::Delete | Action::Record(Bookkeeping::ManualSleepOver | Bookkeeping::LastActivity)) | None => {}
         }
     }
 }
@@ -316,7 +325,10 @@ proptest! {
         // Awake, there is no record yet.
         let clean = |w: Workload| {
             let state = match w.state {
-                WorkloadState::Scaled { replicas, .. } => WorkloadState::Scaled { replicas, recorded: Parsed::Missing, by_caretaker: false },
+                WorkloadState::Scaled { replicas, claims, .. } => {
+                    let claims = if claims == ClaimPolicy::RetainWhileAsleep { ClaimPolicy::Delete } else { claims };
+                    WorkloadState::Scaled { replicas, recorded: Parsed::Missing, by_caretaker: false, claims }
+                }
                 WorkloadState::Placed { .. } => WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent },
                 WorkloadState::Scheduled { suspended, .. } => WorkloadState::Scheduled { suspended, recorded: Parsed::Missing },
                 WorkloadState::Paused { paused_at, .. } => WorkloadState::Paused { paused_at, by_caretaker: false },

@@ -12,12 +12,12 @@ use kube::Api;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::{Action, MetadataPatch, Step, patch, steps};
+use super::{Action, MetadataPatch, Step, is_resumed, patch, steps};
 use crate::Namespaces;
 use crate::api;
 use crate::observe::{Row, sources};
 use crate::subject::{Kind, Subject, World};
-use crate::workload::{KubefreeTerm, Workload, WorkloadState};
+use crate::workload::{KubefreeTerm, Workload, WorkloadChange, WorkloadState};
 
 /// A workload that somebody else keeps writing is left for the next round after this many attempts.
 const ATTEMPTS: usize = 4;
@@ -41,14 +41,21 @@ pub async fn apply(
                 }
                 subject.resource_version = patch_metadata(&subject, &patch, writer).await?;
             }
-            Step::SetWorkloadState { kind, name, .. } => {
-                let Some(workload) = subject.workloads.iter().find(|w| w.kind == kind && w.name == name) else {
+            Step::SetWorkloadState { kind, name, change, skips_missed_runs, .. } => {
+                let Some(index) = subject.workloads.iter().position(|w| w.kind == kind && w.name == name) else {
                     continue;
                 };
-                match set_workload_state(&subject, workload.clone(), action, writer).await {
-                    // A Deployment that is the subject itself has a new version now.
-                    Ok(Some(version)) if subject.kind == Kind::Deployment => subject.resource_version = version,
-                    Ok(_) => {}
+                let workload = &subject.workloads[index];
+                let skip_until = skips_missed_runs.then_some(now);
+                match set_workload_state(&subject, workload.clone(), change, skip_until, writer).await {
+                    Ok(Some(written)) => {
+                        // A Deployment that is the subject itself has a new version now.
+                        if subject.kind == Kind::Deployment {
+                            subject.resource_version.clone_from(&written.resource_version);
+                        }
+                        subject.workloads[index] = written;
+                    }
+                    Ok(None) => {}
                     Err(error) => {
                         failed.push(failed_object(workload.object(subject.namespace_name()), kind.name(), error));
                     }
@@ -100,8 +107,12 @@ fn missing_after(patch: &MetadataPatch, written: &Subject) -> Option<String> {
     if patch.state.is_some_and(|state| written.state.value() != Some(state)) {
         return Some("its state".to_owned());
     }
-    if patch.activity.as_ref().is_some_and(|activity| written.activity.get().map(|a| a.at) != Some(activity.at)) {
+    // The label of a Deployment may know a newer time.
+    if patch.activity.as_ref().is_some_and(|activity| written.activity.get().is_none_or(|a| a.at < activity.at)) {
         return Some("its activity-status".to_owned());
+    }
+    if patch.last_activity.is_some_and(|at| written.last_activity.value() != Some(at)) {
+        return Some(api::LAST_ACTIVITY.to_owned());
     }
     if patch.sleep_after.is_some_and(|after| written.sleep_after.value() != Some(after)) {
         return Some("its sleep-after".to_owned());
@@ -110,21 +121,22 @@ fn missing_after(patch: &MetadataPatch, written: &Subject) -> Option<String> {
     patch.set.iter().find(differs).map(|(annotation, _)| annotation.key().to_owned())
 }
 
-/// Scales one workload down or restores it; returns its new resourceVersion if it was written. A workload that is gone,
-/// or that another object of the same name replaced, needs nothing.
+/// Scales one workload down or restores it; returns it as it is then, if it was written. A workload that is gone, or that
+/// another object of the same name replaced, needs nothing.
 async fn set_workload_state(
     subject: &Subject,
     mut workload: Workload,
-    action: &Action,
+    change: WorkloadChange,
+    skip_until: Option<Timestamp>,
     writer: &mut NamespacesWriter,
-) -> Result<Option<String>, ApplyError> {
+) -> Result<Option<Workload>, ApplyError> {
     let namespace = subject.namespace_name();
     if subject.kind == Kind::Deployment {
         // Its labels were patched a moment ago.
         workload.resource_version.clone_from(&subject.resource_version);
     }
     for _ in 0..ATTEMPTS {
-        let Some(to) = target_state(&workload, action) else { return Ok(None) };
+        let Some(to) = change.applied_to(&workload) else { return Ok(None) };
         let (patch, version) = if removes_kubefree_term(&workload.state, &to) {
             match unpark_patch(namespace, &workload, writer).await? {
                 Some(found) => found,
@@ -133,22 +145,20 @@ async fn set_workload_state(
         } else {
             (patch::workload_state(&to), workload.resource_version.clone())
         };
-        match writer.merge_patch(workload.object(namespace), &version, patch).await {
-            Ok(answer) => {
-                let Some((id, written)) = answer.and_then(as_workload) else {
-                    return Err(ApplyError::Mutated("it is not a workload any more".to_owned()));
-                };
-                let is = written.state;
-                return if is == to {
-                    Ok(Some(id))
+        let skip_until = skip_until.filter(|_| is_resumed(&workload.state, &to));
+        match write_workload(workload.object(namespace), version, patch, skip_until, writer).await {
+            Ok(written) => {
+                let written = Workload { own_sleep: workload.own_sleep, ..written };
+                return if written.state == to {
+                    Ok(Some(written))
                 } else {
-                    Err(ApplyError::Mutated(format!("it is {is} instead of {to}")))
+                    Err(ApplyError::Mutated(format!("it is {} instead of {to}", written.state)))
                 };
             }
             Err(ApplyError::Stale(_)) => return Ok(None),
             Err(ApplyError::Conflict(_)) => {
                 let found = writer.get(workload.object(namespace)).await?.and_then(as_workload);
-                let Some((_, found)) = found.filter(|(_, found)| found.uid == workload.uid) else { return Ok(None) };
+                let Some(found) = found.filter(|found| found.uid == workload.uid) else { return Ok(None) };
                 workload = Workload { own_sleep: workload.own_sleep, ..found };
             }
             Err(error) => return Err(error),
@@ -158,18 +168,30 @@ async fn set_workload_state(
     Err(ApplyError::Failed { what, why: "it changes faster than it can be written".to_owned(), forbidden: false })
 }
 
-/// The resourceVersion and the workload of an answer.
-fn as_workload(answer: Observed<Row>) -> Option<(String, Workload)> {
-    match answer.row {
-        Row::Workload { workload, .. } => Some((answer.id.resource_version, *workload)),
-        _ => None,
+/// Writes one workload on condition of its version. A CronJob that is to skip what it missed gets its new
+/// `lastScheduleTime` first, while it is suspended.
+async fn write_workload(
+    object: ObjectRef<'_>,
+    mut version: String,
+    patch: Value,
+    skip_until: Option<Timestamp>,
+    writer: &mut NamespacesWriter,
+) -> Result<Workload, ApplyError> {
+    let written = |answer: Option<Observed<Row>>| {
+        answer.and_then(as_workload).ok_or_else(|| ApplyError::Mutated("it is not a workload any more".to_owned()))
+    };
+    if let Some(now) = skip_until {
+        let skipped = writer.patch_status(object, &version, patch::skip_missed_runs(now)).await?;
+        version = written(skipped)?.resource_version;
     }
+    written(writer.merge_patch(object, &version, patch).await?)
 }
 
-fn target_state(workload: &Workload, action: &Action) -> Option<WorkloadState> {
-    match action {
-        Action::Wake(_) => workload.restored(),
-        Action::Record(_) | Action::Announce | Action::Sleep(_) | Action::Delete => workload.scaled_down(),
+/// The workload of an answer.
+fn as_workload(answer: Observed<Row>) -> Option<Workload> {
+    match answer.row {
+        Row::Workload { workload, .. } => Some(*workload),
+        _ => None,
     }
 }
 

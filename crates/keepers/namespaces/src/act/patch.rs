@@ -1,11 +1,12 @@
 //! The merge patch of each step. The engine adds the conditions, uid and resourceVersion, when it sends it.
 
-use caretaker_core::duration;
+use caretaker_core::{Timestamp, duration, time};
 use serde_json::{Map, Value, json};
 
 use super::MetadataPatch;
 use crate::api;
-use crate::workload::WorkloadState;
+use crate::observe::partial;
+use crate::workload::{ClaimPolicy, WorkloadState};
 
 /// The patch of a subject's own labels and annotations.
 #[must_use]
@@ -23,6 +24,9 @@ pub fn metadata(patch: &MetadataPatch) -> Value {
     }
     if let Some(activity) = &patch.activity {
         annotations.insert(api::ACTIVITY.to_owned(), json!(activity.to_json()));
+    }
+    if let Some(at) = patch.last_activity {
+        labels.insert(api::LAST_ACTIVITY.to_owned(), json!(api::label_time(at)));
     }
     for (annotation, time) in &patch.set {
         annotations.insert(annotation.key().to_owned(), json!(time.to_string()));
@@ -50,11 +54,22 @@ pub fn metadata(patch: &MetadataPatch) -> Value {
 #[must_use]
 pub fn workload_state(to: &WorkloadState) -> Value {
     match to {
-        WorkloadState::Scaled { replicas, recorded, by_caretaker } => {
+        WorkloadState::Scaled { replicas, recorded, by_caretaker, claims } => {
             let recorded = recorded.value().map(|count| count.to_string());
-            let scaled_down = by_caretaker.then_some("true");
-            let annotations = json!({ api::LEGACY_REPLICAS: recorded, api::SCALED_DOWN: scaled_down });
-            json!({ "metadata": { "annotations": annotations }, "spec": { "replicas": replicas } })
+            let copy = by_caretaker.then_some("true");
+            let mut labels = json!({ api::SCALED_DOWN: recorded.as_ref().filter(|_| *by_caretaker) });
+            let annotations = json!({ api::LEGACY_REPLICAS: recorded, api::LEGACY_REPLICAS_COPY: copy });
+            let mut spec = json!({ "replicas": replicas });
+            let policy = match claims {
+                ClaimPolicy::Retain | ClaimPolicy::AlwaysDelete => None,
+                ClaimPolicy::Delete => Some((partial::DELETE, None)),
+                ClaimPolicy::RetainWhileAsleep => Some((partial::RETAIN, Some(partial::DELETE))),
+            };
+            if let Some((when_scaled, recorded)) = policy {
+                spec["persistentVolumeClaimRetentionPolicy"] = json!({ "whenScaled": when_scaled });
+                labels[api::LEGACY_WHEN_SCALED] = json!(recorded);
+            }
+            json!({ "metadata": { "labels": labels, "annotations": annotations }, "spec": spec })
         }
         WorkloadState::Placed { parked, .. } => {
             let selector = if *parked { json!("true") } else { Value::Null };
@@ -73,6 +88,12 @@ pub fn workload_state(to: &WorkloadState) -> Value {
     }
 }
 
+/// The patch of a CronJob's status after which its controller takes nothing before `now` for a run that it missed.
+#[must_use]
+pub fn skip_missed_runs(now: Timestamp) -> Value {
+    json!({ "metadata": {}, "status": { "lastScheduleTime": time::format(now) } })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,12 +109,32 @@ mod tests {
 
     #[rstest]
     #[case::scaled_down(
-        WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true },
-        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/scaled-down": "true"}}, "spec": {"replicas": 0}})
+        WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true, claims: ClaimPolicy::Retain },
+        json!({"metadata": {
+            "labels": {"caretaker.dev/scaled-down": "3"},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "true"},
+        }, "spec": {"replicas": 0}})
     )]
     #[case::restored(
-        WorkloadState::Scaled { replicas: 3, recorded: Parsed::Missing, by_caretaker: false },
-        json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/scaled-down": null}}, "spec": {"replicas": 3}})
+        WorkloadState::Scaled { replicas: 3, recorded: Parsed::Missing, by_caretaker: false, claims: ClaimPolicy::Retain },
+        json!({"metadata": {
+            "labels": {"caretaker.dev/scaled-down": null},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/legacy-replicas-copy": null},
+        }, "spec": {"replicas": 3}})
+    )]
+    #[case::scaled_down_with_its_claims_kept(
+        WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true, claims: ClaimPolicy::RetainWhileAsleep },
+        json!({"metadata": {
+            "labels": {"caretaker.dev/scaled-down": "3", "caretaker.dev/legacy-when-scaled": "Delete"},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "true"},
+        }, "spec": {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain"}}})
+    )]
+    #[case::restored_with_its_policy(
+        WorkloadState::Scaled { replicas: 3, recorded: Parsed::Missing, by_caretaker: false, claims: ClaimPolicy::Delete },
+        json!({"metadata": {
+            "labels": {"caretaker.dev/scaled-down": null, "caretaker.dev/legacy-when-scaled": null},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": null, "caretaker.dev/legacy-replicas-copy": null},
+        }, "spec": {"replicas": 3, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}})
     )]
     #[case::parked(
         WorkloadState::Placed { parked: true, kubefree: KubefreeTerm::Absent },
@@ -129,6 +170,7 @@ mod tests {
             state: Some(State::Sleep),
             sleep_after: Some(SignedDuration::from_hours(168)),
             activity: Some(Activity::recorded(at, Rule::FirstSeen)),
+            last_activity: Some(at),
             set: vec![(TimeAnnotation::AsleepSince, at)],
             clear: vec![TimeAnnotation::AnnouncedAt],
             manual_sleep: Some(true),
@@ -140,7 +182,10 @@ mod tests {
         assert_eq!((&metadata["uid"], &metadata["resourceVersion"]), (&json!("u"), &json!("7")));
         assert_eq!(
             metadata["labels"],
-            json!({"sleepmode.kubefree.com/state": "sleep", "sleepmode.kubefree.com/sleep-after": "168h"})
+            json!({
+                "sleepmode.kubefree.com/state": "sleep", "sleepmode.kubefree.com/sleep-after": "168h",
+                "caretaker.dev/last-activity": "20260110T000000Z",
+            })
         );
         let annotations = &metadata["annotations"];
         assert_eq!(annotations["caretaker.dev/asleep-since"], "2026-01-10T00:00:00Z");

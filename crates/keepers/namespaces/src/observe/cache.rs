@@ -11,7 +11,7 @@ use super::namespace_rows::{Caller, NamespaceRows};
 use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, SERVICES};
 use super::{ReceivedActivity, Row};
 use crate::subject::{Kind, Subject};
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadKind};
 
 /// What was observed of a cluster. Plain data: fed by a watch, by lists or from files, it has the same subjects.
 #[derive(Debug, Clone, Default)]
@@ -21,8 +21,8 @@ pub struct NamespaceCache {
     calls: BTreeMap<Caller, BTreeSet<String>>,
     /// When activity may have been missed.
     gaps: Gaps,
-    /// What a list in progress has not delivered yet, by source.
-    unlisted: BTreeMap<SourceId, BTreeSet<Name>>,
+    /// What a list in progress has not delivered yet, by source; of a source of several kinds, by kind.
+    unlisted: BTreeMap<(SourceId, Option<WorkloadKind>), BTreeSet<Name>>,
     dirty: BTreeSet<String>,
 }
 
@@ -35,8 +35,7 @@ fn namespace_of(id: &ObjectId) -> &str {
 }
 
 fn name_of(source: SourceId, id: &ObjectId) -> Name {
-    let namespaced = source != ACTIVITY && sources::kind_of(source).namespaced;
-    let namespace = if namespaced { namespace_of(id).to_owned() } else { String::new() };
+    let namespace = if sources::is_namespaced(source) { namespace_of(id).to_owned() } else { String::new() };
     (namespace, id.name.clone())
 }
 
@@ -95,10 +94,14 @@ impl NamespaceCache {
     }
 
     fn apply(&mut self, source: SourceId, Observed { id, row }: Observed<Row>) {
-        let listed_by = if matches!(row, Row::Namespace(_)) { NAMESPACES } else { source };
+        let listed_by = match &row {
+            Row::Namespace(_) => (NAMESPACES, None),
+            Row::Workload { workload, .. } => (source, Some(workload.kind)),
+            _ => (source, None),
+        };
         let unlisted = self.unlisted.get_mut(&listed_by);
         // A list is newer than what was known before it: after a restore of etcd all versions are lower.
-        let is_listed = unlisted.is_some_and(|unlisted| unlisted.remove(&name_of(listed_by, &id)));
+        let is_listed = unlisted.is_some_and(|unlisted| unlisted.remove(&name_of(listed_by.0, &id)));
         if !is_listed && self.is_outdated(&id, &row) {
             return;
         }
@@ -170,8 +173,8 @@ impl NamespaceCache {
         }
     }
 
-    fn remove(&mut self, source: SourceId, namespace: &str, name: &str) {
-        match (source, sources::workload_kind(source)) {
+    fn remove(&mut self, source: &SourceRef, namespace: &str, name: &str) {
+        match (source.id, sources::workload_kind(source)) {
             (_, Some(kind)) => self.remove_from(namespace, |rows| rows.remove_workload(kind, name)),
             (NAMESPACES, _) => {
                 self.remove_from(name, |rows| (rows.namespace, rows.activity) = (None, None));
@@ -180,15 +183,15 @@ impl NamespaceCache {
             (ACTIVITY, _) => self.remove_from(name, |rows| rows.activity = None),
             (PERSISTENT_VOLUME_CLAIMS, _) => self.remove_from(namespace, |rows| _ = rows.pvcs.remove(name)),
             (SERVICES, _) => self.remove_from(namespace, |rows| rows.remove_service(name)),
-            _ => self.remove_caller(&(source, name.to_owned())),
+            (caller, _) => self.remove_caller(&(caller, name.to_owned())),
         }
     }
 
     /// The names of everything that a source has delivered.
-    fn names(&self, source: SourceId) -> BTreeSet<Name> {
+    fn names(&self, source: &SourceRef) -> BTreeSet<Name> {
         let everywhere = || self.namespaces.iter();
         let key = |namespace: &String, name: &String| (namespace.clone(), name.clone());
-        match (source, sources::workload_kind(source)) {
+        match (source.id, sources::workload_kind(source)) {
             (_, Some(kind)) => {
                 let of_kind = |(namespace, rows): (_, &'_ NamespaceRows)| {
                     let names = rows.workloads.iter().filter(|w| w.kind == kind).map(|w| key(namespace, &w.name));
@@ -213,8 +216,8 @@ impl NamespaceCache {
                 };
                 everywhere().flat_map(services).collect()
             }
-            _ => {
-                let callers = self.calls.keys().filter(|(of, _)| *of == source);
+            (caller, _) => {
+                let callers = self.calls.keys().filter(|(of, _)| *of == caller);
                 callers.map(|(_, name)| (String::new(), name.clone())).collect()
             }
         }
@@ -227,19 +230,19 @@ impl Cache for NamespaceCache {
     type Subject = Subject;
 
     fn update(&mut self, source: &SourceRef, change: Change<Row>) {
-        let source = source.id;
+        let list = (source.id, sources::workload_kind(source));
         match change {
             Change::Init => {
                 let names = self.names(source);
-                self.unlisted.insert(source, names);
+                self.unlisted.insert(list, names);
             }
-            Change::Apply(observed) => self.apply(source, observed),
+            Change::Apply(observed) => self.apply(source.id, observed),
             Change::Delete(id) => {
-                let (namespace, name) = name_of(source, &id);
+                let (namespace, name) = name_of(source.id, &id);
                 self.remove(source, &namespace, &name);
             }
             Change::InitDone => {
-                for (namespace, name) in self.unlisted.remove(&source).unwrap_or_default() {
+                for (namespace, name) in self.unlisted.remove(&list).unwrap_or_default() {
                     self.remove(source, &namespace, &name);
                 }
             }

@@ -13,7 +13,7 @@ pub type MetadataObject = Partial;
 /// A Namespace.
 pub type NamespaceObject = Partial<IgnoredAny, NamespaceStatus>;
 
-/// A Deployment, StatefulSet or ReplicaSet.
+/// A Deployment, StatefulSet, ReplicaSet, Rollout or CloneSet, or one of a kind that the settings name.
 pub type ScaledWorkloadObject = Partial<ScaleSpec>;
 
 /// A DaemonSet.
@@ -56,11 +56,31 @@ pub struct NamespaceStatus {
 
 /// The spec of a workload with replicas.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ScaleSpec {
     /// The number of replicas.
     pub replicas: Option<i32>,
+    /// What happens to the claims of a StatefulSet.
+    #[serde(deserialize_with = "null_as_default")]
+    pub persistent_volume_claim_retention_policy: ClaimRetentionPolicy,
+    /// The claims that each pod gets; only whether there are any is read.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volume_claim_templates: Vec<IgnoredAny>,
 }
+
+/// What happens to the claims of a StatefulSet.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClaimRetentionPolicy {
+    /// When it is scaled down: [`RETAIN`] or [`DELETE`]; empty means retain.
+    #[serde(deserialize_with = "null_as_default")]
+    pub when_scaled: String,
+}
+
+/// The value of `whenScaled` with which claims stay.
+pub const RETAIN: &str = "Retain";
+/// The value of `whenScaled` with which claims are deleted.
+pub const DELETE: &str = "Delete";
 
 /// The spec of a CronJob.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -2,12 +2,15 @@
 
 use caretaker_core::{ActionKind, SourceId};
 use caretaker_engine::source::{self, SkippableField};
-use caretaker_engine::{PartialObject, Resync, Source};
+use caretaker_engine::{PartialObject, Resync, Source, SourceRef};
 use kube::core::ApiResource;
 
-use super::partial::{ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, WebhookConfigurationObject};
+use super::partial::{
+    ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, ScaledWorkloadObject, WebhookConfigurationObject,
+};
 use super::{NamespaceCache, Row};
 use crate::act::{ANNOUNCE, DELETE, WAKE};
+use crate::subject::ScalableKind;
 use crate::workload::WorkloadKind;
 
 /// Namespaces.
@@ -24,6 +27,12 @@ pub const DAEMON_SETS: SourceId = SourceId("daemonsets");
 pub const CRON_JOBS: SourceId = SourceId("cronjobs");
 /// KEDA's ScaledObjects.
 pub const SCALED_OBJECTS: SourceId = SourceId("scaledobjects");
+/// Rollouts of Argo.
+pub const ROLLOUTS: SourceId = SourceId("rollouts");
+/// CloneSets of OpenKruise.
+pub const CLONE_SETS: SourceId = SourceId("clonesets");
+/// Workloads of the kinds that the settings name, found at run time.
+pub const SCALABLE: SourceId = SourceId("scalable kinds");
 /// Services that are excluded or have labels of their own.
 pub const SERVICES: SourceId = SourceId("services");
 /// PersistentVolumeClaims.
@@ -64,8 +73,8 @@ const fn cluster_scoped(id: SourceId, group: &'static str, kind: &'static str) -
     Kind { id, group, version: "v1", kind, namespaced: false }
 }
 
-/// Every kind that the keeper reads, in the order in which they are listed.
-pub static KINDS: [Kind; 13] = [
+/// Every kind that the keeper reads whatever is set, in the order in which they are listed.
+pub static KINDS: [Kind; 15] = [
     cluster_scoped(NAMESPACES, "", "Namespace"),
     kind(DEPLOYMENTS, "apps", "v1", "Deployment"),
     kind(STATEFUL_SETS, "apps", "v1", "StatefulSet"),
@@ -73,6 +82,8 @@ pub static KINDS: [Kind; 13] = [
     kind(DAEMON_SETS, "apps", "v1", "DaemonSet"),
     kind(CRON_JOBS, "batch", "v1", "CronJob"),
     kind(SCALED_OBJECTS, "keda.sh", "v1alpha1", "ScaledObject"),
+    kind(ROLLOUTS, "argoproj.io", "v1alpha1", "Rollout"),
+    kind(CLONE_SETS, "apps.kruise.io", "v1alpha1", "CloneSet"),
     kind(SERVICES, "", "v1", "Service"),
     kind(PERSISTENT_VOLUME_CLAIMS, "", "v1", "PersistentVolumeClaim"),
     cluster_scoped(VALIDATING_WEBHOOKS, "admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
@@ -84,7 +95,7 @@ pub static KINDS: [Kind; 13] = [
 /// The kind of a source.
 ///
 /// # Panics
-/// If the source does not read a kind: the constants of this module do, except [`ACTIVITY`].
+/// If the source does not read one kind: the constants of this module do, except [`SCALABLE`] and [`ACTIVITY`].
 pub(crate) fn kind_of(id: SourceId) -> &'static Kind {
     KINDS.iter().find(|kind| kind.id == id).unwrap_or_else(|| panic!("{} is not a kind", id.0))
 }
@@ -96,16 +107,34 @@ pub(crate) fn resource(id: SourceId) -> ApiResource {
 }
 
 /// The kind of workload that a source reads.
-pub(super) fn workload_kind(id: SourceId) -> Option<WorkloadKind> {
-    Some(match id {
+pub(super) fn workload_kind(source: &SourceRef) -> Option<WorkloadKind> {
+    Some(match source.id {
         DEPLOYMENTS => WorkloadKind::Deployment,
         STATEFUL_SETS => WorkloadKind::StatefulSet,
         REPLICA_SETS => WorkloadKind::ReplicaSet,
         DAEMON_SETS => WorkloadKind::DaemonSet,
         CRON_JOBS => WorkloadKind::CronJob,
         SCALED_OBJECTS => WorkloadKind::ScaledObject,
+        ROLLOUTS => WorkloadKind::Rollout,
+        CLONE_SETS => WorkloadKind::CloneSet,
+        SCALABLE => other_kind(source.resource.as_ref()?),
         _ => return None,
     })
+}
+
+fn other_kind(resource: &ApiResource) -> WorkloadKind {
+    WorkloadKind::other(&resource.api_version, &resource.kind)
+}
+
+/// True if the objects of a source are in namespaces.
+pub(super) fn is_namespaced(id: SourceId) -> bool {
+    id == SCALABLE || (id != ACTIVITY && kind_of(id).namespaced)
+}
+
+/// True if a sleep changes workloads of this kind whatever is set.
+#[must_use]
+pub fn is_built_in(group: &str, kind: &str) -> bool {
+    KINDS.iter().any(|known| known.group == group && known.kind == kind)
 }
 
 /// The largest parts of a workload's manifest, which no projection reads.
@@ -146,6 +175,20 @@ fn watch_workload<T: PartialObject>(id: SourceId, project: fn(&T) -> Row) -> Sou
     watch(id, move |object| Some(project(object))).unread_fields(UNREAD)
 }
 
+/// A source that watches a kind of workload of its own definition, where the cluster has it.
+fn watch_custom(id: SourceId, kind: WorkloadKind) -> Source<NamespaceCache> {
+    watch(id, move |object| super::project_custom(kind, object)).unread_fields(UNREAD).optional()
+}
+
+/// A source that finds the kinds that the settings name.
+pub(crate) fn scalable(kinds: Vec<ScalableKind>) -> Source<NamespaceCache> {
+    let wants =
+        move |resource: &ApiResource| kinds.iter().any(|k| k.group == resource.group && k.kind == resource.kind);
+    let project =
+        |resource: &ApiResource, object: ScaledWorkloadObject| super::project_custom(other_kind(resource), &object);
+    Source::discover(SCALABLE, wants, project).unread_fields(UNREAD)
+}
+
 /// The kinds, each with its projection.
 pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
     let api_service = |object: &ApiServiceObject| super::project_caller(object.spec.service.iter());
@@ -160,6 +203,8 @@ pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
         watch_workload(DAEMON_SETS, super::project_daemon_set),
         watch_workload(CRON_JOBS, super::project_cron_job),
         watch_workload(SCALED_OBJECTS, super::project_scaled_object).optional(),
+        watch_custom(ROLLOUTS, WorkloadKind::Rollout),
+        watch_custom(CLONE_SETS, WorkloadKind::CloneSet),
         watch(SERVICES, super::project_service).needed_for(needs_protection).unread_fields(UNREAD),
         watch(PERSISTENT_VOLUME_CLAIMS, |_: &MetadataObject| Some(Row::PersistentVolumeClaim))
             .needed_for(needs_volume_claims)

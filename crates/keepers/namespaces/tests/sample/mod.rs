@@ -49,7 +49,10 @@ pub async fn create_sample(client: &Client, name: &str) {
         let deployment = mk_deployment(name, workload).replicas(replicas);
         Api::namespaced(client.clone(), name).create(&post, &deployment).await.unwrap();
     }
-    Api::namespaced(client.clone(), name).create(&post, &mk_stateful_set(name, "db").replicas(2)).await.unwrap();
+    let mut set = mk_stateful_set(name, "db").replicas(2);
+    let policy = json!({ "whenScaled": "Delete", "whenDeleted": "Retain" });
+    set.spec.as_mut().unwrap().persistent_volume_claim_retention_policy = serde_json::from_value(policy).unwrap();
+    Api::namespaced(client.clone(), name).create(&post, &set).await.unwrap();
     Api::namespaced(client.clone(), name).create(&post, &mk_replica_set(name, "old")).await.unwrap();
     Api::namespaced(client.clone(), name).create(&post, &mk_daemon_set(name, "agent")).await.unwrap();
     Api::namespaced(client.clone(), name).create(&post, &mk_cron_job(name, "nightly")).await.unwrap();

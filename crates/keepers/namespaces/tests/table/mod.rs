@@ -9,7 +9,7 @@ use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{self, Activity, Field, State};
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
-use caretaker_namespaces::workload::{Workload, WorkloadKind, WorkloadState};
+use caretaker_namespaces::workload::{ClaimPolicy, Workload, WorkloadKind, WorkloadState};
 
 /// The time at which everything is judged.
 pub fn now() -> Timestamp {
@@ -71,7 +71,14 @@ pub trait SubjectBuilder: Sized {
         self.used_at(past(text))
     }
     fn used_at(self, at: Timestamp) -> Self {
-        self.change(|s| s.activity = list_pods(at))
+        self.change(|s| {
+            s.activity = list_pods(at);
+            s.last_activity = Some(at).filter(|_| s.kind == Kind::Deployment).into();
+        })
+    }
+    /// The label `last-activity` of a Deployment has this time.
+    fn last_activity(self, at: Option<Timestamp>) -> Self {
+        self.change(|s| s.last_activity = at.into())
     }
     fn activity(self, text: &str) -> Self {
         self.change(|s| s.activity = api::read_activity(Some(text)))
@@ -122,6 +129,8 @@ pub trait SubjectBuilder: Sized {
         self.change(|s| {
             s.kind = kind;
             s.namespace = (kind != Kind::Namespace).then(|| "home".to_owned());
+            let at = s.activity.get().map(|activity| activity.at);
+            s.last_activity = at.filter(|_| kind == Kind::Deployment).into();
         })
     }
     fn with(self, workload: Workload) -> Self {
@@ -138,7 +147,10 @@ impl SubjectBuilder for Subject {
 
 pub fn scaled(replicas: i32, recorded: Option<i32>) -> Workload {
     let by_caretaker = recorded.is_some();
-    workload(WorkloadKind::Deployment, WorkloadState::Scaled { replicas, recorded: recorded.into(), by_caretaker })
+    workload(
+        WorkloadKind::Deployment,
+        WorkloadState::Scaled { replicas, recorded: recorded.into(), by_caretaker, claims: ClaimPolicy::Retain },
+    )
 }
 
 pub fn workload(kind: WorkloadKind, state: WorkloadState) -> Workload {

@@ -1,0 +1,181 @@
+//! Workloads of kinds with definitions of their own: Rollouts of Argo, CloneSets of OpenKruise, and what the settings
+//! name. On a real API server.
+
+mod context;
+mod custom;
+mod live;
+
+use std::sync::Arc;
+
+use caretaker_core::limits::Ledger;
+use caretaker_engine::clock::Clock;
+use caretaker_engine::sources::Sources;
+use caretaker_engine::{ApplyError, Cache as _};
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::api;
+use caretaker_namespaces::live::read_namespace;
+use caretaker_namespaces::subject::{Policy, ScalableKind};
+use caretaker_testkit::make::{Scaled, mk_deployment};
+use caretaker_testkit::shared_without_controllers as shared;
+use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, ROLLOUT};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use live::{TestNamespace, hours};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// A namespace in a cluster that serves these kinds.
+async fn create(name: &str) -> TestNamespace {
+    static KINDS: OnceCell<()> = OnceCell::const_new();
+    KINDS
+        .get_or_init(|| async {
+            let client = shared().client().await.unwrap();
+            for kind in [ROLLOUT, CLONE_SET, ADVANCED_STATEFUL_SET] {
+                kind.install(&client).await;
+            }
+        })
+        .await;
+    TestNamespace::new(shared(), name).await
+}
+
+/// Replicas, the record that counts, and kubefree's.
+async fn count(objects: &Api<DynamicObject>, name: &str) -> (Value, Option<String>, Option<String>) {
+    let object = objects.get(name).await.unwrap();
+    let label = object.labels().get(api::SCALED_DOWN).cloned();
+    (object.data["spec"]["replicas"].clone(), label, object.annotations().get(api::LEGACY_REPLICAS).cloned())
+}
+
+fn asleep(recorded: &str) -> (Value, Option<String>, Option<String>) {
+    (json!(0), Some(recorded.to_owned()), Some(recorded.to_owned()))
+}
+
+fn awake(replicas: i32) -> (Value, Option<String>, Option<String>) {
+    (json!(replicas), None, None)
+}
+
+#[tokio::test]
+async fn a_rollout_and_a_clone_set_sleep_and_wake_as_a_deployment_does() {
+    let home = create("custom").await;
+    let rollouts = ROLLOUT.add(&home.client, "custom", "web", json!({ "replicas": 3, "paused": true })).await;
+    let clone_sets = CLONE_SET.add(&home.client, "custom", "api", json!({ "replicas": 2 })).await;
+
+    home.sleep().await;
+    assert_eq!(count(&rollouts, "web").await, asleep("3"));
+    assert_eq!(count(&clone_sets, "api").await, asleep("2"));
+    home.wake().await;
+
+    assert_eq!(count(&rollouts, "web").await, awake(3));
+    assert_eq!(count(&clone_sets, "api").await, awake(2));
+    assert_eq!(rollouts.get("web").await.unwrap().data["spec"]["paused"], true, "the rest is as it was");
+    assert_eq!(home.round(hours(3)).await, [], "nothing is left to do");
+}
+
+#[tokio::test]
+async fn a_rollout_that_refers_to_a_deployment_wakes_with_its_own_count_and_the_deployment_with_its_own() {
+    let home = create("referring").await;
+    // Argo has scaled the first down when it took over, and not the second.
+    home.add(mk_deployment("referring", "taken").replicas(0)).await;
+    home.add(mk_deployment("referring", "kept").replicas(4)).await;
+    let reference = |name: &str| json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": name });
+    let spec = |name: &str| json!({ "replicas": 3, "workloadRef": reference(name) });
+    let rollouts = ROLLOUT.add(&home.client, "referring", "taken", spec("taken")).await;
+    ROLLOUT.add(&home.client, "referring", "kept", spec("kept")).await;
+
+    home.sleep().await;
+    assert_eq!(count(&rollouts, "taken").await, asleep("3"));
+    assert_eq!(count(&rollouts, "kept").await, asleep("3"));
+    assert_eq!(home.count::<Deployment>("kept").await, (0, Some("4".to_owned())));
+    home.wake().await;
+
+    assert_eq!(count(&rollouts, "taken").await, awake(3));
+    assert_eq!(count(&rollouts, "kept").await, awake(3));
+    assert_eq!(home.count::<Deployment>("taken").await, (0, None));
+    assert_eq!(home.count::<Deployment>("kept").await, (4, None));
+}
+
+#[tokio::test]
+async fn a_custom_workload_with_a_controller_is_left_to_it() {
+    let home = create("controlled").await;
+    let owner = json!({ "apiVersion": "apps.kruise.io/v1alpha1", "kind": "UnitedDeployment", "name": "all", "uid": "1", "controller": true });
+    let metadata = json!({ "name": "part", "ownerReferences": [owner] });
+    let clone_sets = CLONE_SET.add_with(&home.client, "controlled", metadata, json!({ "replicas": 2 })).await;
+
+    home.sleep().await;
+
+    assert_eq!(count(&clone_sets, "part").await, awake(2));
+}
+
+#[tokio::test]
+async fn a_clone_set_whose_claims_go_with_its_pods_is_left_running_and_holds_back_a_deletion() {
+    let home = create("cloned-claims").await;
+    let claims = json!([{ "metadata": { "name": "data" } }]);
+    let spec = json!({ "replicas": 2, "volumeClaimTemplates": claims });
+    let clone_sets = CLONE_SET.add(&home.client, "cloned-claims", "db", spec).await;
+
+    home.sleep().await;
+    assert_eq!(count(&clone_sets, "db").await, awake(2));
+    home.round(hours(5)).await;
+
+    assert_eq!(home.annotation(api::ANNOUNCED_AT).await, None, "it runs, so the deletion is not even announced");
+    home.wake_at(hours(6)).await;
+    assert_eq!(count(&clone_sets, "db").await, awake(2));
+}
+
+fn keeper_of(group: &str, kind: &str) -> Namespaces {
+    let kind = ScalableKind { group: group.to_owned(), kind: kind.to_owned() };
+    Namespaces::new(Policy { scalable_kinds: vec![kind], ..Policy::default() }, None)
+}
+
+#[tokio::test]
+async fn a_kind_that_the_settings_name_sleeps_and_wakes_too() {
+    let home = create("named").await.with_keeper(keeper_of("apps.kruise.io", "StatefulSet"));
+    let policy = json!({ "whenScaled": "Delete" });
+    let claims = json!([{ "metadata": { "name": "data" } }]);
+    let spec = json!({ "replicas": 3, "persistentVolumeClaimRetentionPolicy": policy, "volumeClaimTemplates": claims });
+    let sets = ADVANCED_STATEFUL_SET.add(&home.client, "named", "db", spec).await;
+    let when_scaled = async || {
+        let set = sets.get("db").await.unwrap();
+        set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"].clone()
+    };
+
+    home.sleep().await;
+    assert_eq!(count(&sets, "db").await, asleep("3"));
+    assert_eq!(when_scaled().await, "Retain");
+    home.wake().await;
+
+    assert_eq!(count(&sets, "db").await, awake(3));
+    assert_eq!(when_scaled().await, "Delete");
+}
+
+#[tokio::test]
+async fn a_kind_that_nothing_names_is_left_alone() {
+    let home = create("unnamed").await;
+    let sets = ADVANCED_STATEFUL_SET.add(&home.client, "unnamed", "db", json!({ "replicas": 3 })).await;
+
+    home.sleep().await;
+
+    assert_eq!(count(&sets, "db").await, awake(3));
+}
+
+#[tokio::test]
+async fn a_workload_of_a_named_kind_that_runs_again_is_seen_by_the_last_look_before_a_deletion() {
+    let home = create("seen-at-last").await.with_keeper(keeper_of("apps.kruise.io", "StatefulSet"));
+    let sets = ADVANCED_STATEFUL_SET.add(&home.client, "seen-at-last", "db", json!({ "replicas": 3 })).await;
+    home.sleep().await;
+    home.round(hours(4)).await;
+    assert!(home.annotation(api::ANNOUNCED_AT).await.is_some());
+    let keeper = Arc::new(keeper_of("apps.kruise.io", "StatefulSet"));
+    let sources = Sources::of(&*keeper);
+    let observed = read_namespace(&sources, &home.client, "seen-at-last").await.unwrap();
+    assert_eq!(observed.cache.subjects()[0].workloads.len(), 1);
+    let up = json!({ "spec": { "replicas": 1 } });
+    sets.patch("db", &PatchParams::default(), &Patch::Merge(up)).await.unwrap();
+
+    let context = context::context(&home.client, Clock::manual(hours(5)).0);
+    let (keeper, mut ledger) = (&keeper, Ledger::default());
+    let round = caretaker_engine::once::run_once_on(keeper, &context, &sources, observed, &mut ledger, |_| true).await;
+
+    let outcomes: Vec<_> = round.results.into_iter().map(|done| done.result).collect();
+    assert!(matches!(&outcomes[..], [Err(ApplyError::Stale(why))] if why.contains("RunningAgain")), "{outcomes:?}");
+}
