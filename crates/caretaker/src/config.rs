@@ -18,7 +18,7 @@ pub use common::{
     BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, FileContents, OrNone, PaceConfig,
     Selection,
 };
-pub use namespaces::{DefaultsConfig, NamespacesConfig};
+pub use namespaces::{DefaultsConfig, DeletionConfig, NamespacesConfig};
 
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]

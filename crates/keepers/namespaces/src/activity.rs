@@ -12,6 +12,7 @@
 pub mod activity_patch;
 mod activity_writer;
 mod canary_loop;
+pub mod unreported;
 
 use std::fmt;
 use std::sync::Arc;
@@ -118,7 +119,10 @@ fn open(
     let work = async move {
         match activity {
             Some(activity) => collect(activity, policy, metrics, context, changes).await,
-            None => forget_gaps(context, changes).await,
+            None => tokio::select! {
+                () = forget_gaps(context.clone(), changes) => {}
+                never = unreported::watch(context, policy, metrics) => match never {},
+            },
         }
     };
     stream::select(delivered, stream::once(work).filter_map(async |()| None)).boxed()

@@ -24,17 +24,24 @@ pub(crate) enum WriteOutcome {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ActivityMetrics {
     gap: Gauge<i64, AtomicI64>,
+    unreported: Gauge<i64, AtomicI64>,
     writes: Family<OutcomeLabel, Counter>,
 }
 
 impl ActivityMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("activity_gap", "1 while activity may be missed", self.gap.clone());
+        let help = "1 while no namespace has activity that another program reported, and Caretaker records none itself";
+        registry.register("activity_unreported", help, self.unreported.clone());
         registry.register("activity_writes", "Writes of activity to namespaces by outcome", self.writes.clone());
     }
 
     pub(crate) fn set_gap(&self, is_open: bool) {
         self.gap.set(is_open.into());
+    }
+
+    pub(crate) fn set_unreported(&self, is_unreported: bool) {
+        self.unreported.set(is_unreported.into());
     }
 
     pub(crate) fn count_write(&self, outcome: WriteOutcome) {

@@ -8,8 +8,9 @@ use caretaker_engine::cache::{Cache, InvalidObject, is_newer_version};
 use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
 
 use super::namespace_rows::{Caller, NamespaceRows};
-use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, SERVICES};
+use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES};
 use super::{ReceivedActivity, Row};
+use crate::pods::Pods;
 use crate::subject::{Kind, Subject};
 use crate::workload::Workload;
 
@@ -35,7 +36,7 @@ fn namespace_of(id: &ObjectId) -> &str {
 }
 
 fn name_of(source: SourceId, id: &ObjectId) -> Name {
-    let namespaced = source != ACTIVITY && sources::kind_of(source).namespaced;
+    let namespaced = ![ACTIVITY, PODS].contains(&source) && sources::kind_of(source).namespaced;
     let namespace = if namespaced { namespace_of(id).to_owned() } else { String::new() };
     (namespace, id.name.clone())
 }
@@ -45,6 +46,11 @@ impl NamespaceCache {
     #[must_use]
     pub fn namespace(&self, name: &str) -> Option<&Subject> {
         self.namespaces.get(name)?.namespace.as_deref()
+    }
+
+    /// Every Namespace by its own labels and annotations, without what is in it.
+    pub fn bare_namespaces(&self) -> impl Iterator<Item = &Subject> {
+        self.namespaces.values().filter_map(|rows| rows.namespace.as_deref())
     }
 
     /// When activity may have been missed.
@@ -83,7 +89,7 @@ impl NamespaceCache {
                 let known = rows(namespace_of(id))?.standalone.get(&(Kind::Service, id.name.clone()))?;
                 Some((&known.uid, &known.resource_version))
             }
-            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) => None,
+            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) | Row::Pods(_) => None,
         }
     }
 
@@ -104,13 +110,17 @@ impl NamespaceCache {
         }
         match row {
             Row::Namespace(subject) => self.apply_namespace(source, &id.name, subject),
-            Row::Workload { workload, standalone } => self.apply_workload(&id, *workload, standalone),
+            Row::Workload { workload, standalone, system } => {
+                self.rows_mut(namespace_of(&id)).set_system_role(workload.kind, &id.name, system);
+                self.apply_workload(&id, *workload, standalone);
+            }
             Row::Service { excluded, standalone } => self.apply_service(&id, excluded, standalone),
             Row::PersistentVolumeClaim => {
                 self.rows_mut(namespace_of(&id)).pvcs.insert(id.name);
             }
             Row::ServiceCaller(called) => self.apply_caller((source, id.name), called),
             Row::Activity(received) => self.rows_mut(&id.name).activity = Some(Box::new(received)),
+            Row::Pods(pods) => self.rows_mut(&id.name).pods = pods,
             Row::Gaps(gaps) => {
                 // Every deadline moves with a gap.
                 if gaps != self.gaps {
@@ -132,6 +142,10 @@ impl NamespaceCache {
             !received.will_be_written && received.last.as_ref().map(|activity| activity.at) <= known
         };
         rows.activity = rows.activity.take().filter(|received| !is_on_annotation(received));
+        // Pods are known for one version of the namespace: after that they are listed again.
+        if rows.namespace.as_ref().is_some_and(|known| known.resource_version != subject.resource_version) {
+            rows.pods = Pods::NotRead;
+        }
         rows.namespace = Some(subject);
     }
 
@@ -174,10 +188,11 @@ impl NamespaceCache {
         match (source, sources::workload_kind(source)) {
             (_, Some(kind)) => self.remove_from(namespace, |rows| rows.remove_workload(kind, name)),
             (NAMESPACES, _) => {
-                self.remove_from(name, |rows| (rows.namespace, rows.activity) = (None, None));
+                self.remove_from(name, |rows| (rows.namespace, rows.activity, rows.pods) = (None, None, Pods::NotRead));
                 self.dirty.insert(name.to_owned());
             }
             (ACTIVITY, _) => self.remove_from(name, |rows| rows.activity = None),
+            (PODS, _) => self.remove_from(name, |rows| rows.pods = Pods::NotRead),
             (PERSISTENT_VOLUME_CLAIMS, _) => self.remove_from(namespace, |rows| _ = rows.pvcs.remove(name)),
             (SERVICES, _) => self.remove_from(namespace, |rows| rows.remove_service(name)),
             _ => self.remove_caller(&(source, name.to_owned())),
@@ -200,8 +215,8 @@ impl NamespaceCache {
                 let known = everywhere().filter(|(_, rows)| rows.namespace.is_some());
                 known.map(|(name, _)| (String::new(), name.clone())).collect()
             }
-            // Activity that was received stays until it is written.
-            (ACTIVITY, _) => BTreeSet::new(),
+            // Activity that was received stays until it is written; pods come from live reads alone.
+            (ACTIVITY | PODS, _) => BTreeSet::new(),
             (PERSISTENT_VOLUME_CLAIMS, _) => everywhere()
                 .flat_map(|(namespace, rows)| rows.pvcs.iter().map(move |name| key(namespace, name)))
                 .collect(),
