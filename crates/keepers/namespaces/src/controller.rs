@@ -116,9 +116,15 @@ async fn read_pods(subject: &Subject, action: &Action, live: &mut LiveView<'_, N
     }
     let row = |pods| Change::apply(ObjectId::named(&subject.name), Row::Pods(pods));
     match (Pods::list(live.client(), &subject.name).await, action) {
-        (Ok(pods), Action::Sleep(_)) => live.update(PODS, row(pods)),
         (Err(error), Action::Sleep(_)) => live.update(PODS, row(Pods::Unreadable(format_error(&error)))),
-        (Ok(pods), _) => live.remember(PODS, row(pods)),
+        // The next round refuses it, and starts the period again.
+        (Ok(pods), Action::Delete) if pods.holding_back(&subject.workloads).next().is_some() => {
+            live.remember(PODS, row(pods));
+        }
+        (Ok(pods), Action::Announce) if pods.left_running(&subject.workloads).next().is_some() => {
+            live.remember(PODS, row(pods));
+        }
+        (Ok(pods), _) => live.update(PODS, row(pods)),
         (Err(error), _) => {
             let what = format!("the pods of namespace {}", subject.name);
             return Err(ReadError { what, why: format_error(&error), forbidden: is_forbidden(&error) });

@@ -69,7 +69,7 @@ rules! {
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
-        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now. Pods are listed live, right before the announcement and right before the deletion.
+        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for. Pods are listed live, right before the announcement and right before the deletion.
         PodsRunning => deletion::pods_running,
         /// It is awake, its deletion is near, and something in it is excluded: not deleted, and an announcement is withdrawn. It is still put to sleep if it has `sleep-after`.
         ContainsExcluded => deletion::contains_excluded,

@@ -73,6 +73,13 @@ impl Pods {
         self.running().iter().filter(move |pod| !goes(pod))
     }
 
+    /// The pods that hold back the deletion of a namespace in which these workloads are asleep: all but those that their
+    /// controller is about to delete. Those that are being deleted count until they are gone.
+    pub fn holding_back<'a>(&'a self, workloads: &'a [Workload]) -> impl Iterator<Item = &'a Pod> {
+        let goes = |pod: &Pod| workloads.iter().any(|workload| pod.is_scaled_down_with(workload));
+        self.running().iter().filter(move |pod| pod.terminating || !goes(pod))
+    }
+
     /// The pods after a sleep of these workloads.
     #[must_use]
     pub fn after_sleep(&self, workloads: &[Workload]) -> Self {

@@ -178,6 +178,19 @@ fn while_pods_run_a_sleeping_namespace_is_not_deleted(#[case] ns: Subject, #[cas
     assert_eq!(verdict(&ns), expected);
 }
 
+#[rstest]
+#[case::its_controller_is_about_to_delete_it(pod("web-5d4-x", Some(("ReplicaSet", "web-5d4"))), "PodsRunning: refuse", "DeletionNear: act announce @-30m")]
+#[case::it_is_being_deleted(Pod { terminating: true, ..pod("web-5d4-x", None) }, "PodsRunning: refuse record", "DeletionNear: act announce @-30m")]
+#[case::its_job_runs(pod("once-x", Some(("Job", "once"))), "PodsRunning: refuse record", "PodsRunning: refuse record")]
+fn what_a_pod_in_a_sleeping_namespace_holds_back(#[case] pod: Pod, #[case] deletion: &str, #[case] notice: &str) {
+    let ns = |ns: Subject| ns.with(scaled(0, Some(2))).change(|s| s.pods = Pods::Running(vec![pod.clone()]));
+
+    let due = ns(asleep("11h").sleep_after("10h").announced("2h", past("1h")));
+    let near = ns(asleep("9h30m").sleep_after("10h"));
+
+    assert_eq!((verdict(&due).as_str(), verdict(&near).as_str()), (deletion, notice));
+}
+
 #[test]
 fn a_simulated_sleep_ends_the_pods_of_its_workloads() {
     let pods = vec![pod("web-5d4-x", Some(("ReplicaSet", "web-5d4"))), pod("once-x", Some(("Job", "once")))];

@@ -62,12 +62,26 @@ pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Foun
 
 pub(super) fn pods_running(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let running: Vec<&Pod> = ns.pods.running().iter().collect();
-    (!running.is_empty() && asleep_and_near(ns, world, now)).then(|| {
+    if running.is_empty() || !asleep_and_near(ns, world, now) {
+        return None;
+    }
+    let is_due = Schedule::new(ns, world, now).deletion_is_due();
+    let holding: Vec<&Pod> = if is_due {
+        ns.pods.holding_back(&ns.workloads).collect()
+    } else {
+        ns.pods.left_running(&ns.workloads).collect()
+    };
+    if !holding.is_empty() {
         let because = format!(
             "its deletion is near, but pods run in it: {}; it is deleted once they have ended or are deleted",
-            pods::named(&running)
+            pods::named(&holding)
         );
-        RuleMatch::refuse(Some(Action::Record(Bookkeeping::Restart(Rule::PodsRunning))), because)
+        let restart = Action::Record(Bookkeeping::Restart(Rule::PodsRunning));
+        return Some(RuleMatch::refuse(Some(restart), because));
+    }
+    is_due.then(|| {
+        let because = format!("pods of what was scaled down have not ended yet: {}", pods::named(&running));
+        RuleMatch::refuse(None, because)
     })
 }
 
