@@ -19,7 +19,7 @@ pub use common::{
     BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, FileContents, OrNone, PaceConfig,
     Selection,
 };
-pub use namespaces::{DefaultsConfig, NamespacesConfig};
+pub use namespaces::{DefaultsConfig, DeletionConfig, NamespacesConfig};
 pub use windows::{OnResumeConfig, RuleConfig, WindowsConfig};
 
 /// Why settings cannot be used.

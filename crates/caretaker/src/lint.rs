@@ -29,6 +29,9 @@ pub struct LintFinding {
     /// All of it as a sentence.
     #[serde(skip)]
     sentence: String,
+    /// Nothing is wrong; its owner should know it.
+    #[serde(skip)]
+    is_note: bool,
 }
 
 /// Runs the command.
@@ -44,6 +47,9 @@ pub fn run(args: &LintArgs, now: Timestamp) -> Result<Output> {
     findings.extend(manifests.problems.iter().map(unreadable));
     findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
 
+    let (notes, findings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.is_note);
+    let notes: Vec<String> = notes.iter().map(|note| show(note).trim_end().to_owned()).collect();
+
     let checked = Checked {
         objects: manifests.decoded(),
         files: manifests.files,
@@ -56,10 +62,10 @@ pub fn run(args: &LintArgs, now: Timestamp) -> Result<Output> {
     Ok(match args.output {
         TextOutput::Text => {
             let lines: String = findings.iter().map(show).collect();
-            Output { text: lines + &summary(findings.len(), &checked) + "\n", notes: Vec::new(), code }
+            Output { text: lines + &summary(findings.len(), &checked) + "\n", notes, code }
         }
         TextOutput::Json => {
-            let notes = if nothing { vec![summary(0, &checked)] } else { Vec::new() };
+            let notes = if nothing { vec![summary(0, &checked)] } else { notes };
             Output { text: json(&findings)?, notes, code }
         }
     })
@@ -88,6 +94,7 @@ impl LintFinding {
             line: Some(line),
             kind: Some(kind.to_owned()),
             sentence: format!("{kind} {title}: {invalid}"),
+            is_note: false,
             namespace,
             name: Some(name),
             field: Some(invalid.field),
@@ -95,6 +102,13 @@ impl LintFinding {
             why: invalid.reason,
             remedy: Some(invalid.remedy),
         }
+    }
+}
+
+impl LintFinding {
+    /// The same as a note, if `is_note`.
+    pub(crate) fn note(self, is_note: bool) -> Self {
+        Self { is_note, ..self }
     }
 }
 

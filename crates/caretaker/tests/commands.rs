@@ -121,7 +121,7 @@ fn defaults_that_started_every_clock_at_once_open_the_breaker_a_week_later() {
     let bare =
         (0..40).map(|i| format!("kind: Namespace\nmetadata:\n  name: ns-{i}\n---\n")).collect::<Vec<_>>().concat();
     let cluster = folder(&[("a.yaml", &bare)]);
-    let settings = folder(&[("c.yaml", "keepers: {namespaces: {defaults: {}}}\n")]);
+    let settings = folder(&[("c.yaml", "keepers: {namespaces: {defaults: {withoutActivitySource: true}}}\n")]);
     let config = settings.path().join("c.yaml");
 
     let rows = json(&[
@@ -144,6 +144,37 @@ fn defaults_that_started_every_clock_at_once_open_the_breaker_a_week_later() {
 }
 
 #[test]
+fn before_the_defaults_act_plan_names_the_namespaces_that_they_take_first() {
+    let names = ["shop", "argocd", "kube-system", "team-b"];
+    let bare: String = names.map(|name| format!("kind: Namespace\nmetadata:\n  name: {name}\n---\n")).concat();
+    let settings = "keepers: {namespaces: {systemNamespaces: [team-*], defaults: {withoutActivitySource: true}}}\n";
+    let folder = folder(&[("a.yaml", &bare), ("c.yaml", settings)]);
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+
+    let output = caretaker(&["plan", "--from", &path("a.yaml"), "--config", &path("c.yaml"), "--at", AT]);
+
+    let notes = text(&output.stderr);
+    assert!(notes.contains("the defaults are about to label 1 namespaces, which are put to sleep after 7d"), "{notes}");
+    assert!(notes.contains("without a use: shop; leave one out"), "{notes}");
+}
+
+#[test]
+fn lint_says_when_a_sleep_after_leads_to_a_deletion() {
+    let label =
+        |name: &str, labels: &str| format!("kind: Namespace\nmetadata:\n  name: {name}\n  labels: {{{labels}}}\n---\n");
+    let sleep = "sleepmode.kubefree.com/sleep-after: 24h";
+    let delete = "sleepmode.kubefree.com/delete-after: 9d";
+    let folder = folder(&[("a.yaml", &(label("shop", sleep) + &label("both", &format!("{sleep}, {delete}"))))]);
+
+    let output = caretaker(&["lint", folder.path().to_str().unwrap()]);
+
+    let notes = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "nothing is wrong: {notes}");
+    assert!(notes.contains("asleep after 1d without a use, and deleted after 2d"), "{notes}");
+    assert!(notes.contains("Namespace shop") && !notes.contains("Namespace both"), "{notes}");
+}
+
+#[test]
 fn what_the_running_operator_recorded_counts() {
     let open = r#"{"open":{"since":"2026-03-01T00:00:00Z","because":"30 of 40 subjects fell due"}}"#;
     let state = format!(
@@ -163,6 +194,20 @@ fn what_the_running_operator_recorded_counts() {
 #[case::unknown_keeper("keepers:\n  adresses: {}\n", "adresses")]
 #[case::bad_duration("keepers: {namespaces: {defaults: {sleepAfter: week}}}\n", "\"week\" is not a duration")]
 #[case::zero_default("keepers: {namespaces: {defaults: {sleepAfter: 0s}}}\n", "sleepAfter is zero")]
+#[case::defaults_without_activity(
+    "keepers: {namespaces: {defaults: {}}}\n",
+    "write activity.source: audit with canaries (docs/activity.md), or defaults.withoutActivitySource: true"
+)]
+#[case::defaults_without_canaries(
+    "keepers: {namespaces: {defaults: {}, activity: {source: audit, listen: '127.0.0.1:9443', canaryInterval: none}}}\n",
+    "activity.canaryInterval is none"
+)]
+#[case::bad_deletion("keepers: {namespaces: {deletion: no}}\n", "asSpecified")]
+#[case::kept_and_not_kept(
+    "keepers: {namespaces: {retainWithPVCs: true, defaults: {deleteWithPVCs: true, withoutActivitySource: true}}}\n",
+    "remove one of them"
+)]
+#[case::an_empty_pattern("keepers: {namespaces: {systemNamespaces: [' ']}}\n", "systemNamespaces has an empty entry")]
 #[case::bad_fraction(
     "keepers: {namespaces: {deletionNotice: 10}}\n",
     "keepers.namespaces.deletionNotice is 10: a fraction is between 0 and 1"

@@ -24,7 +24,7 @@ const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 
 /// Exactly the rights that the documentation lists.
 const RIGHTS: [(&str, &str, &str); 8] = [
-    ("", "namespaces,services,persistentvolumeclaims", "list"),
+    ("", "namespaces,services,persistentvolumeclaims,pods", "list"),
     ("", "configmaps", "get"),
     ("apps", "deployments,statefulsets,replicasets,daemonsets", "list"),
     ("batch", "cronjobs", "list"),

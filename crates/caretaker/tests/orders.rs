@@ -191,7 +191,8 @@ async fn after_cleanup_the_cluster_is_as_it_was_before() {
     Api::namespaced(client.clone(), "shop").create(&post, &single).await.unwrap();
     plain(&client, "unlabelled", 1).await;
     let before = [everything(&client, "shop").await, everything(&client, "unlabelled").await];
-    let (_folder, config) = settings("keepers: {namespaces: {defaults: {sleepAfter: 1s}}}");
+    let (_folder, config) =
+        settings("keepers: {namespaces: {defaults: {sleepAfter: 1s, withoutActivitySource: true}}}");
     let mut operator = start_operator(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
     wait_for_state(&client, "shop", "sleep", 0).await;
     wait_for_state(&client, "unlabelled", "sleep", 0).await;

@@ -11,7 +11,7 @@ use caretaker_engine::Controller;
 use caretaker_engine::permissions::{AccessRight, RequiredRight, denied, required};
 use caretaker_engine::sources::Sources;
 use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::subject::Policy as NamespacesPolicy;
+use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
@@ -22,8 +22,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use operator::{
-    ACTIVITY, DELETE_AFTER, TIMEOUT, caretaker, create_namespace, start_operator, state_of, use_namespace, used,
-    wait_for_state,
+    ACTIVITY, DELETE_AFTER, TIMEOUT, caretaker, create_namespace, settings, start_operator, state_of, use_namespace,
+    used, wait_for_state,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -247,6 +247,32 @@ status:
   ownerControllerType: Pod
   ownerControllerName: old
 ";
+
+/// What only deletions need: the verb, the claims that hold one back, and the pods.
+fn only_for_deletions((_, resource, verb, _): &Right) -> bool {
+    verb == "delete" || resource == "persistentvolumeclaims" || resource == "pods"
+}
+
+#[tokio::test]
+async fn where_nothing_is_deleted_no_right_of_a_deletion_is_needed_and_namespaces_sleep_and_wake() {
+    let (cluster, client) = NAMESPACES.installed(Cluster::builder()).await;
+    let (mut everywhere, own) = NAMESPACES.allowed(&client).await;
+    everywhere.retain(|right| !only_for_deletions(right));
+    NAMESPACES.allow(&client, &everywhere, &own).await;
+    create_namespace(&client, "shop", 2).await;
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, NAMESPACES.account).await.unwrap();
+    let (_folder, config) = settings("keepers: {namespaces: {deletion: never}}");
+
+    let operator = start_operator(&kubeconfig, &["--config", config.to_str().unwrap()]).await;
+
+    operator.ready().await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+    use_namespace(&client, "shop").await;
+    wait_for_state(&client, "shop", "normal", 2).await;
+    let policy = NamespacesPolicy { deletion: Deletion::Never, ..NamespacesPolicy::default() };
+    let required = required_by(&Namespaces::new(policy, None), false);
+    assert!(!required.iter().any(|required| only_for_deletions(&right(&required.right))), "{required:?}");
+}
 
 #[tokio::test]
 async fn a_missing_verb_is_noticed_and_nothing_starts() {

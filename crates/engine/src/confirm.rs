@@ -1,6 +1,7 @@
 //! Confirmation: live reads go through the same projection into the same judge.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use caretaker_core::{Action as _, ObjectRef, RuleSet as _, SignedDuration, SourceId, Timestamp, time};
 use futures::StreamExt;
@@ -11,7 +12,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, KeyOf, PlannedAction, RowOf};
 use crate::format_error;
 use crate::projection::{is_forbidden, is_not_served};
-use crate::source::{Change, ObjectId, Observed, SourceRef};
+use crate::source::{Change, Delivered, ObjectId, Observed, SourceRef};
 use crate::sources::{Reading, Sources};
 
 /// Something could not be read, so nothing is known about it.
@@ -69,6 +70,8 @@ pub struct LiveView<'a, K: Controller> {
     sources: &'a Sources<K::Cache>,
     client: Client,
     unreadable: BTreeMap<KeyOf<K>, ReadError>,
+    /// What no source delivers, for the keeper's cache.
+    remembered: Vec<Delivered<K::Cache>>,
     server_time: Option<Timestamp>,
     /// How often a conflict was answered by reading again.
     pub(crate) retries: u32,
@@ -76,7 +79,8 @@ pub struct LiveView<'a, K: Controller> {
 
 impl<'a, K: Controller> LiveView<'a, K> {
     pub(crate) fn new(extract: K::Cache, world: &'a K::World, sources: &'a Sources<K::Cache>, client: Client) -> Self {
-        Self { extract, world, sources, client, unreadable: BTreeMap::new(), server_time: None, retries: 0 }
+        let (unreadable, remembered) = (BTreeMap::new(), Vec::new());
+        Self { extract, world, sources, client, unreadable, remembered, server_time: None, retries: 0 }
     }
 
     /// What is known so far: the cache's rows, and what was read.
@@ -140,6 +144,18 @@ impl<'a, K: Controller> LiveView<'a, K> {
             for change in changes {
                 self.extract.update(&source, change);
             }
+        }
+        Ok(())
+    }
+
+    /// Lists a kind in all namespaces. A list that another batch started less than `max_age` ago serves as well:
+    /// for kinds whose objects are many or large, and the same for every subject.
+    pub async fn list_shared(&mut self, source: SourceId, max_age: Duration) -> Result<(), ReadError> {
+        let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
+        let list = async { reading.list(&self.client, None).await.map(|(_, changes)| changes) };
+        let listed = self.sources.shared.list(source, max_age, list).await;
+        for change in listed.map_err(|error| ReadError::from_api(error.path, &error.source))? {
+            self.extract.update(&reading.source, change);
         }
         Ok(())
     }
@@ -250,6 +266,18 @@ impl<'a, K: Controller> LiveView<'a, K> {
     /// Puts in what was read from another system.
     pub fn update(&mut self, source: SourceId, change: Change<RowOf<K>>) {
         self.extract.update(&SourceRef { id: source, resource: None }, change);
+    }
+
+    /// Puts in what was read live and no source delivers. The keeper's cache gets it as well, so that the next round
+    /// judges by it, and a refusal is reported as any other.
+    pub fn remember(&mut self, source: SourceId, change: Change<RowOf<K>>) {
+        self.update(source, change.clone());
+        self.remembered.push((SourceRef { id: source, resource: None }, change));
+    }
+
+    /// What was remembered.
+    pub(crate) fn into_remembered(self) -> Vec<Delivered<K::Cache>> {
+        self.remembered
     }
 
     /// The subjects of this key cannot be confirmed; the others of the batch go on.

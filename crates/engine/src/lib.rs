@@ -42,6 +42,7 @@ pub mod permissions;
 pub mod planner;
 pub mod projection;
 pub mod run;
+mod shared_list;
 pub mod source;
 pub mod sources;
 pub mod state;

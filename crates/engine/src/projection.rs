@@ -164,7 +164,7 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
     ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>> {
         let api: Api<ApiObject<T>> = api(client.clone(), resource, namespace);
         async move {
-            let mut params = ListParams::default().limit(PAGE);
+            let mut params = ListParams::default().limit(selector.page_size.unwrap_or(PAGE));
             params.field_selector.clone_from(&selector.fields);
             params.continue_token = token;
             let page = api.list(&params).await?;

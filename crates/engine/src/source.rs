@@ -84,11 +84,13 @@ pub struct SourceRef {
 /// A change, and the source that delivers it.
 pub type Delivered<C> = (SourceRef, Change<<C as Cache>::Row>);
 
-/// Selects objects on the server.
+/// Selects objects on the server, and how many of them come at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
     /// A field selector.
     pub fields: Option<String>,
+    /// Maximum number of objects in a page of a list; `None`: the engine's own.
+    pub page_size: Option<u32>,
 }
 
 /// How a source finds out every resync interval whether its watch has lost something. After an error of the watch
@@ -211,6 +213,16 @@ impl<C: Cache> Source<C> {
     pub fn fields(mut self, fields: impl Into<String>) -> Self {
         if let Origin::Watch { selector, .. } = &mut self.origin {
             selector.fields = Some(fields.into());
+        }
+        self
+    }
+
+    /// Lists come in pages of at most so many objects: for a kind whose objects are large, so that a page fits
+    /// into memory.
+    #[must_use]
+    pub fn page_size(mut self, objects: u32) -> Self {
+        if let Origin::Watch { selector, .. } = &mut self.origin {
+            selector.page_size = Some(objects);
         }
         self
     }

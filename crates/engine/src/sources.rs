@@ -17,6 +17,7 @@ use crate::discovery::{self, Served};
 use crate::feed::CacheFeed;
 use crate::object::{ApiObject, Partial};
 use crate::projection::{METADATA_PAGE, Projection, api, is_not_served};
+use crate::shared_list::SharedLists;
 use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, Wants,
     group_of,
@@ -27,6 +28,8 @@ pub struct Sources<C: Cache> {
     pub(crate) all: Vec<Source<C>>,
     /// The kinds that sources have discovered so far, by group and kind.
     pub(crate) discovered: RwLock<BTreeMap<(String, String), SourceRef>>,
+    /// Lists that live reads share.
+    pub(crate) shared: SharedLists<C::Row>,
 }
 
 /// A source that reads one kind: the source, its selector and its projection.
@@ -55,7 +58,7 @@ impl<C: Cache> Sources<C> {
         let enabled: Vec<_> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
         let needed = |source: &Source<C>| enabled.iter().any(|kind| (source.needed_for)(kind));
         let all = keeper.sources().into_iter().filter(needed).collect();
-        Arc::new(Self { all, discovered: RwLock::default() })
+        Arc::new(Self { all, discovered: RwLock::default(), shared: SharedLists::default() })
     }
 
     /// All of them, in the keeper's order.

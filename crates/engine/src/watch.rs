@@ -44,7 +44,7 @@ pub(crate) fn watch<T: PartialObject>(
     optional: bool,
     (resync, interval): (Resync, Duration),
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
-    let mut config = watcher::Config::default().page_size(PAGE);
+    let mut config = watcher::Config::default().page_size(selector.page_size.unwrap_or(PAGE));
     config.field_selector.clone_from(&selector.fields);
     follow(api(client, resource, None), config, resource, optional, Drift::new(resync, interval))
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use caretaker_core::SignedDuration;
 use caretaker_namespaces::observe::sources::is_built_in;
-use caretaker_namespaces::subject::{Defaults, MissedRuns, Policy, ScalableKind};
+use caretaker_namespaces::subject::{Defaults, Deletion, MissedRuns, Policy, ScalableKind};
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
-use super::ActivityConfig;
 use super::common::{
     BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, OrNone, PaceConfig, Selection,
     duration, validate_fraction,
 };
+use super::{ActivityConfig, ActivitySource};
 
 /// Settings of the namespaces keeper.
 #[derive(Debug, Clone, Deserialize)]
@@ -22,8 +22,15 @@ pub struct NamespacesConfig {
     pub enabled: bool,
     /// Namespaces that are never touched, with `*` and `?`.
     pub protected: Vec<String>,
+    /// System namespaces, which the defaults leave alone, in addition to the built-in list, with `*` and `?`.
+    pub system_namespaces: Vec<String>,
     /// What applies to namespaces without a label; off unless it is set.
     pub defaults: Option<DefaultsConfig>,
+    /// Which labels lead to a deletion.
+    pub deletion: DeletionConfig,
+    /// Whether namespaces with PersistentVolumeClaims are never deleted.
+    #[serde(rename = "retainWithPVCs")]
+    pub retain_with_pvcs: bool,
     /// How long before a deletion it is announced, as a fraction of the period; 0 is off.
     pub deletion_notice: f64,
     /// What a CronJob does about the runs that it missed while it was asleep.
@@ -53,6 +60,20 @@ pub struct DefaultsConfig {
     sleep_after: SignedDuration,
     #[serde(rename = "deleteWithPVCs")]
     delete_with_pvcs: bool,
+    without_activity_source: bool,
+}
+
+/// Which labels lead to a deletion.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DeletionConfig {
+    /// `delete-after`, and `sleep-after` alone after a second period asleep.
+    #[default]
+    AsSpecified,
+    /// `delete-after` alone.
+    OnlyDeleteAfter,
+    /// None.
+    Never,
 }
 
 /// What a CronJob does about the runs that it missed while it was asleep.
@@ -109,7 +130,10 @@ impl Default for NamespacesConfig {
         Self {
             enabled: true,
             protected: Vec::new(),
+            system_namespaces: Vec::new(),
             defaults: None,
+            deletion: DeletionConfig::default(),
+            retain_with_pvcs: false,
             deletion_notice: Policy::DELETION_NOTICE,
             missed_cron_job_runs: MissedRunsConfig::default(),
             scalable_kinds: Vec::new(),
@@ -125,7 +149,7 @@ impl Default for NamespacesConfig {
 
 impl Default for DefaultsConfig {
     fn default() -> Self {
-        Self { sleep_after: Defaults::SLEEP_AFTER, delete_with_pvcs: false }
+        Self { sleep_after: Defaults::SLEEP_AFTER, delete_with_pvcs: false, without_activity_source: false }
     }
 }
 
@@ -156,7 +180,37 @@ impl NamespacesConfig {
                 .to_owned());
         }
         self.scalable_kinds.iter().try_for_each(ScalableKindConfig::validate)?;
+        if let Some(defaults) = &self.defaults {
+            self.validate_defaults(defaults)?;
+        }
+        for (key, patterns) in [("protected", &self.protected), ("systemNamespaces", &self.system_namespaces)] {
+            if patterns.iter().any(|pattern| pattern.trim().is_empty()) {
+                return Err(format!("keepers.namespaces.{key} has an empty entry: write a name or a pattern"));
+            }
+        }
         self.activity.validate()
+    }
+
+    /// The defaults take hold of namespaces whose owners never asked for it: they need proof of who uses what.
+    fn validate_defaults(&self, defaults: &DefaultsConfig) -> Result<(), String> {
+        if defaults.delete_with_pvcs && self.retain_with_pvcs {
+            return Err("keepers.namespaces.retainWithPVCs keeps what defaults.deleteWithPVCs allows to be deleted: \
+                        remove one of them"
+                .to_owned());
+        }
+        if defaults.without_activity_source {
+            return Ok(());
+        }
+        let missing = match (self.activity.source, self.activity.canary_interval) {
+            (ActivitySource::Annotation, _) => "activity.source is annotation",
+            (ActivitySource::Audit, None) => "activity.canaryInterval is none",
+            (ActivitySource::Audit, Some(_)) => return Ok(()),
+        };
+        Err(format!(
+            "keepers.namespaces.defaults is set, but {missing}, so nothing proves that a namespace without a label is \
+             unused: write activity.source: audit with canaries (docs/activity.md), or \
+             defaults.withoutActivitySource: true if another program writes activity-status for every namespace"
+        ))
     }
 
     /// The settings that the rules use.
@@ -166,8 +220,9 @@ impl NamespacesConfig {
             sleep_after: defaults.sleep_after,
             delete_with_pvcs: defaults.delete_with_pvcs,
         });
+        let globs = |patterns: &[String]| patterns.iter().map(|pattern| WildMatch::new(pattern)).collect();
         Policy {
-            protected: self.protected.iter().map(|pattern| WildMatch::new(pattern)).collect(),
+            protected: globs(&self.protected),
             defaults,
             deletion_notice: self.deletion_notice,
             max_session: self.activity.max_session,
@@ -176,6 +231,14 @@ impl NamespacesConfig {
                 MissedRunsConfig::Run => MissedRuns::Run,
             },
             scalable_kinds: self.scalable_kinds.iter().map(ScalableKindConfig::kind).collect(),
+            deletion: match self.deletion {
+                DeletionConfig::AsSpecified => Deletion::AsSpecified,
+                DeletionConfig::OnlyDeleteAfter => Deletion::OnlyDeleteAfter,
+                DeletionConfig::Never => Deletion::Never,
+            },
+            retain_with_pvcs: self.retain_with_pvcs,
+            system: globs(&self.system_namespaces),
+            records_activity: self.activity.source == ActivitySource::Audit,
         }
     }
 }

@@ -91,16 +91,18 @@ impl<K: KeeperCli> Erased<K> {
         Box::new(Self { keeper: Arc::new(keeper), config, sources })
     }
 
-    fn snapshot(&self, mut feed: CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<Box<dyn DynSnapshot>> {
-        let place = || format!("ConfigMap {}/{}", state::NAMESPACE, state::NAME);
-        self.sources.load_saved(state, &mut feed).map_err(|e| anyhow!("{}: {e}", place()))?;
+    fn load_saved(&self, feed: &mut CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<()> {
+        self.sources.load_saved(state, feed).map_err(|e| anyhow!("{}: {e}", place()))
+    }
+
+    fn snapshot(&self, feed: CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<KeeperSnapshot<K>> {
         let ledger: Ledger = match state.get(self.keeper.name()) {
             Some(text) => {
                 serde_json::from_str(text).with_context(|| format!("{}, key {}", place(), self.keeper.name()))?
             }
             None => Ledger::default(),
         };
-        Ok(Box::new(KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger)))
+        Ok(KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger))
     }
 
     /// What files deliver, in the order of a complete list of each source.
@@ -173,7 +175,9 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         }
         let kinds: BTreeSet<&str> = kinds.iter().map(String::as_str).collect();
         let missing = if kinds.is_empty() { Vec::new() } else { self.keeper.missing_inputs(&kinds) };
-        Ok((self.snapshot(self.feed(objects), state)?, missing))
+        let mut feed = self.feed(objects);
+        self.load_saved(&mut feed, state)?;
+        Ok((Box::new(self.snapshot(feed, state)?), missing))
     }
 
     fn load_cluster<'a>(
@@ -183,7 +187,12 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
     ) -> LocalBoxFuture<'a, Result<Box<dyn DynSnapshot>>> {
         async move {
             let listed = self.sources.list_all(client, self.keeper.list_concurrency()).await;
-            self.snapshot(listed.map_err(|e| cannot_list(self.keeper.name(), &e))?, state)
+            let mut feed = listed.map_err(|e| cannot_list(self.keeper.name(), &e))?;
+            self.load_saved(&mut feed, state)?;
+            let notes = self.keeper.read_due(client, &mut feed.cache, crate::now()).await;
+            let mut snapshot = self.snapshot(feed, state)?;
+            snapshot.unread = notes;
+            Ok(Box::new(snapshot) as Box<dyn DynSnapshot>)
         }
         .boxed_local()
     }
@@ -197,8 +206,11 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         let found = files.values(&self.sources);
         let findings = |found| {
             let crate::manifests::Found { file, line, kind, object } = found;
-            let invalid = lint(&kind, &object, now);
-            invalid.into_iter().map(move |invalid| LintFinding::new(invalid, file, line, &kind, &object))
+            let invalid = lint(&kind, &object, now).into_iter().map(|invalid| (invalid, false));
+            let notes = self.keeper.lint_notes().map(|notes| notes(&kind, &object)).unwrap_or_default();
+            let all: Vec<_> = invalid.chain(notes.into_iter().map(|note| (note, true))).collect();
+            all.into_iter()
+                .map(move |(invalid, is_note)| LintFinding::new(invalid, file, line, &kind, &object).note(is_note))
         };
         found.into_iter().flat_map(findings).collect()
     }
@@ -210,6 +222,11 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
     fn run<'a>(&'a self, operator: &'a Operator, health: Health, shutdown: Shutdown) -> LocalBoxFuture<'a, Result<()>> {
         operator.run_keeper(self.keeper.clone(), &self.config, health, shutdown).boxed_local()
     }
+}
+
+/// Where the state is, for messages.
+fn place() -> String {
+    format!("ConfigMap {}/{}", state::NAMESPACE, state::NAME)
 }
 
 /// Why a live cluster cannot be read, and what to do about it.

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Action as _, Timestamp};
 use caretaker_engine::Controller;
+use kube::Client;
 use serde_json::Value;
 
 use crate::config::did_you_mean;
@@ -56,6 +57,9 @@ pub struct TimelineMark {
 /// Checks the labels and annotations of an object in a file, of this kind.
 pub type Linter = fn(&str, &Value, Timestamp) -> Vec<InvalidValue>;
 
+/// What the owner of an object in a file, of this kind, should know although nothing is wrong with it.
+pub type LintNotes = fn(&str, &Value) -> Vec<InvalidValue>;
+
 /// What commands ask of a keeper, beyond what it is. Everything has a default.
 pub trait KeeperCli: Controller {
     /// The kinds of its subjects. Default: those of its sources.
@@ -76,6 +80,17 @@ pub trait KeeperCli: Controller {
     /// owner of the files knows whether the cluster has it.
     fn missing_inputs(&self, _kinds: &BTreeSet<&str>) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Reads more about what is due now than the sources deliver, as the operator does before it acts. Returns notes
+    /// about what could not be read. Default: nothing is read.
+    fn read_due(
+        &self,
+        _client: &Client,
+        _cache: &mut Self::Cache,
+        _now: Timestamp,
+    ) -> impl Future<Output = Vec<String>> {
+        async { Vec::new() }
     }
 
     /// What people should know in addition to the verdicts.
@@ -105,6 +120,11 @@ pub trait KeeperCli: Controller {
 
     /// The function that checks manifests before they are applied; `None` if there is nothing to check.
     fn linter(&self) -> Option<Linter> {
+        None
+    }
+
+    /// The function that says what owners should know about manifests that are right; `None` if there is nothing.
+    fn lint_notes(&self) -> Option<LintNotes> {
         None
     }
 

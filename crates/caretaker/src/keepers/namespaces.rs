@@ -2,14 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use caretaker_core::time;
+use caretaker_core::{Timestamp, duration, time};
+use caretaker_engine::cache::Cache as _;
+use caretaker_engine::{Controller as _, ReplicaRole};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::Action;
-use caretaker_namespaces::lint::lint;
+use caretaker_namespaces::activity::unreported::{self, unreported};
+use caretaker_namespaces::judge::is_about_to_get_defaults;
+use caretaker_namespaces::lint::{lint, notes as lint_notes};
+use caretaker_namespaces::live::read_due_pods;
 use caretaker_namespaces::observe::NamespaceCache;
 use caretaker_namespaces::subject::{Kind as SubjectKind, Subject};
+use kube::Client;
 
-use super::{KeeperCli, KindNames, Linter, TimelineMark};
+use super::{KeeperCli, KindNames, LintNotes, Linter, TimelineMark};
 use crate::snapshot::no_namespace;
 
 const AWAKE: char = '█';
@@ -17,6 +23,30 @@ const ASLEEP: char = '░';
 const ANNOUNCED: char = '!';
 const DELETED: char = '×';
 const GONE: char = ' ';
+
+/// How many namespaces a note names.
+const NAMED: usize = 10;
+
+/// Which namespaces the defaults are about to label, before they act for the first time.
+fn first_of_the_defaults(keeper: &Namespaces, cache: &NamespaceCache) -> Option<String> {
+    let defaults = keeper.policy().defaults.as_ref()?;
+    let subjects = cache.subjects();
+    let about_to = subjects.iter().filter(|subject| is_about_to_get_defaults(subject, keeper.policy()));
+    let names: Vec<&str> = about_to.map(|subject| subject.name.as_str()).collect();
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let shown = names[..names.len().min(NAMED)].join(", ");
+    let after = duration::format(defaults.sleep_after);
+    (!names.is_empty()).then(|| {
+        format!(
+            "the defaults are about to label {} namespaces, which are put to sleep after {after} without a use: \
+             {shown}{more}; leave one out with the label exclude, or by protected or systemNamespaces in the settings",
+            names.len()
+        )
+    })
+}
 
 impl KeeperCli for Namespaces {
     fn kinds(&self) -> Vec<KindNames> {
@@ -43,12 +73,19 @@ impl KeeperCli for Namespaces {
         missing
     }
 
+    /// The pods of what is due to be put to sleep or deleted.
+    async fn read_due(&self, client: &Client, cache: &mut NamespaceCache, now: Timestamp) -> Vec<String> {
+        let world = self.world(cache, ReplicaRole::Leader, now);
+        read_due_pods(client, cache, &world, now).await
+    }
+
     fn notes(&self, cache: &NamespaceCache) -> Vec<String> {
         let open = cache.gaps().open_gap().map(|gap| {
             let from = time::format(gap.from);
             format!("activity may be missed since {from}, so that no idle time counts: {}", gap.because)
         });
-        open.into_iter().collect()
+        let unreported = unreported(cache, self.policy()).map(unreported::warning);
+        open.into_iter().chain(unreported).chain(first_of_the_defaults(self, cache)).collect()
     }
 
     fn known_namespaces<'a>(&self, subjects: &'a [Subject]) -> Option<BTreeSet<&'a str>> {
@@ -70,6 +107,10 @@ impl KeeperCli for Namespaces {
 
     fn linter(&self) -> Option<Linter> {
         Some(lint)
+    }
+
+    fn lint_notes(&self) -> Option<LintNotes> {
+        Some(lint_notes)
     }
 
     fn initial_fill(&self, subject: &Subject) -> char {

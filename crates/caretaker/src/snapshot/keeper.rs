@@ -37,6 +37,8 @@ pub struct KeeperSnapshot<K: KeeperCli> {
     pub events: Vec<SimulatedEventOf<K>>,
     /// The users who were blocked until an event, by its index.
     pub blocked_users: BTreeMap<usize, BlockedUser>,
+    /// What could not be read of what is due.
+    pub unread: Vec<String>,
 }
 
 /// What a command asks of any keeper's snapshot.
@@ -91,6 +93,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
             external: Vec::new(),
             events: Vec::new(),
             blocked_users: BTreeMap::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -163,6 +166,7 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
             }));
         }
         notes.extend(self.keeper.notes(&self.cache));
+        notes.extend(self.unread.iter().cloned());
         notes
     }
 

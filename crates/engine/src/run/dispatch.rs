@@ -160,6 +160,7 @@ pub async fn confirm_and_apply<K: Controller>(
 ) -> Finished<K> {
     let mut live: LiveView<'_, K> = LiveView::new(extract, &world, &sources, Client::clone(writer.client()));
     let mut results: Vec<Option<Result<(), ApplyError>>> = batch.actions.iter().map(|_| None).collect();
+    let mut reasons: Vec<Option<String>> = batch.actions.iter().map(|_| None).collect();
     let needs_read = batch.actions.iter().any(|planned| planned.action.kind().confirmed);
     let mut verified = 0;
     // After a conflict only what is still to be written is read again.
@@ -178,6 +179,7 @@ pub async fn confirm_and_apply<K: Controller>(
             }
             match live.confirm(&keeper, planned, now) {
                 Ok(confirmed) => {
+                    reasons[place] = Some(confirmed.verdict.because.clone());
                     places.push(place);
                     actions.push(confirmed);
                 }
@@ -217,7 +219,8 @@ pub async fn confirm_and_apply<K: Controller>(
         let actions = left.map(|(planned, _)| planned.clone()).collect();
         unfinished = Some(Batch { target: batch.target.clone(), actions });
     }
-    drop(live);
+    let mut changes = live.into_remembered();
+    changes.append(&mut writer.changes);
     let unreported = ApplyError::Failed {
         what: "applying".to_owned(),
         why: "the keeper did not report how it ended".to_owned(),
@@ -225,9 +228,13 @@ pub async fn confirm_and_apply<K: Controller>(
     };
     fill(&mut results, &unreported);
     let Batch { target, actions } = batch;
-    let results = actions.into_iter().zip(results.into_iter().flatten());
-    let results = results.map(|(planned, result)| ActionResult { planned, result }).collect();
-    Finished { target, results, changes: writer.changes, deleted: writer.deleted }
+    let results = actions.into_iter().zip(reasons).zip(results.into_iter().flatten());
+    // What is recorded is the reason by what was read live.
+    let results = results.map(|((mut planned, reason), result)| {
+        planned.verdict.because = reason.unwrap_or(planned.verdict.because);
+        ActionResult { planned, result }
+    });
+    Finished { target, results: results.collect(), changes, deleted: writer.deleted }
 }
 
 /// A clock of a test is not compared with the API server's.

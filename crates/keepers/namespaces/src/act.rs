@@ -58,7 +58,19 @@ const WRITE_WORKLOADS: &[Permission] = &[
     Permission::resource("patch", "batch", "cronjobs/status"),
 ];
 
+/// An announcement lists the pods of what is asleep, as the deletion does.
+const ANNOUNCE_DELETION: &[Permission] = &[
+    Permission::on(NAMESPACES, "get"),
+    Permission::on(NAMESPACES, "patch"),
+    Permission::on(DEPLOYMENTS, "get"),
+    Permission::on(DEPLOYMENTS, "patch"),
+    Permission::on(SERVICES, "get"),
+    Permission::on(SERVICES, "patch"),
+    Permission::resource("list", "", "pods"),
+];
+
 const DELETE_SUBJECT: &[Permission] = &[
+    Permission::resource("list", "", "pods"),
     Permission::on(NAMESPACES, "get"),
     Permission::on(NAMESPACES, "patch"),
     Permission::on(NAMESPACES, "delete"),
@@ -71,7 +83,7 @@ const DELETE_SUBJECT: &[Permission] = &[
 ];
 
 pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(WRITE_SUBJECT);
-pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(WRITE_SUBJECT);
+pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(ANNOUNCE_DELETION);
 pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(WRITE_WORKLOADS);
 pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(WRITE_WORKLOADS);
 /// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.
@@ -117,8 +129,8 @@ pub enum Bookkeeping {
     AsleepSince,
     /// Its deletion is called off.
     Withdraw,
-    /// Its deletion is called off, and both its idle time and its sleep count from now.
-    Restart,
+    /// Its deletion is called off, and both its idle time and its sleep count from now, because of this rule.
+    Restart(Rule),
     /// A person ordered its sleep: whatever leads to its deletion is removed.
     ManualSleep,
     /// A manual sleep is over and it is awake already: the order is removed.
@@ -291,8 +303,8 @@ fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> Metada
             MetadataPatch { last_activity: subject.unlabelled_activity(), ..MetadataPatch::default() }
         }
         // Both count from the same moment: activity that is not newer than the sleep does not wake.
-        Bookkeeping::Restart => MetadataPatch {
-            activity: Some(Activity::recorded(now, Rule::RunningAgain)),
+        Bookkeeping::Restart(rule) => MetadataPatch {
+            activity: Some(Activity::recorded(now, rule)),
             state: is_deleting.then_some(State::Sleep),
             set: vec![(TimeAnnotation::AsleepSince, now)],
             clear: set_times(subject, &ANNOUNCEMENT),

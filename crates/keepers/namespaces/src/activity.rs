@@ -17,6 +17,7 @@ mod activity_writer;
 mod api_servers;
 mod canary_loop;
 mod canary_sender;
+pub mod unreported;
 
 use std::fmt;
 use std::sync::Arc;
@@ -126,7 +127,10 @@ fn open(
     let work = async move {
         match activity {
             Some(activity) => collect(activity, policy, metrics, context, changes).await,
-            None => forget_gaps(context, changes).await,
+            None => tokio::select! {
+                () = forget_gaps(context.clone(), changes) => {}
+                never = unreported::watch(context, policy, metrics) => match never {},
+            },
         }
     };
     stream::select(delivered, stream::once(work).filter_map(async |()| None)).boxed()

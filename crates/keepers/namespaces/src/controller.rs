@@ -1,24 +1,32 @@
 //! The keeper on a live cluster.
 
+use std::time::Duration;
+
 use caretaker_core::{Action as _, Next, Timestamp};
 use caretaker_engine::confirm::{LiveView, ReadError};
 use caretaker_engine::events::{EventRecord, event_target};
 use caretaker_engine::journal::Outcome;
+use caretaker_engine::projection::is_forbidden;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{
-    ActionResult, ApplyError, Batch, BatchResult, Confirmed, Controller, PlannedAction, ReplicaRole, Source,
-    WriteTarget,
+    ActionResult, ApplyError, Batch, BatchResult, Change, Confirmed, Controller, ObjectId, PlannedAction, ReplicaRole,
+    Source, WriteTarget, format_error,
 };
 use prometheus_client::registry::Registry;
 
 use crate::act::{Action, apply};
-use crate::observe::NamespaceCache;
-use crate::observe::sources::{self, NAMESPACES, SCALABLE};
+use crate::observe::sources::{self, NAMESPACES, PODS, SCALABLE};
+use crate::observe::{NamespaceCache, Row};
+use crate::pods::Pods;
 use crate::subject::{Kind, Subject, World};
 use crate::{Namespaces, activity};
 
 /// How many namespaces are written at a time: what an API server on two cores takes. More only wait there.
 pub const CONCURRENCY: usize = 8;
+
+/// How old a list of all webhooks, APIServices or CustomResourceDefinitions may be for a deletion: longer than such a list
+/// takes, so that deletions of one round share it. Whatever is newer, the watches deliver.
+const SHARED_LIST_AGE: Duration = Duration::from_secs(10);
 
 impl Controller for Namespaces {
     type Cache = NamespaceCache;
@@ -38,24 +46,16 @@ impl Controller for Namespaces {
     }
 
     /// Reads the subject itself: its workloads are confirmed by the resourceVersion of each write. Before a deletion,
-    /// everything in its namespace is listed, and everything that may call a Service in it.
+    /// everything in its namespace is listed, and everything that may call a Service in it. Before a sleep, before the
+    /// deletion of what is asleep and before the announcement of that, the pods are listed.
     async fn read_live(&self, batch: &Batch<Self>, live: &mut LiveView<'_, Self>) -> Result<(), ReadError> {
         for PlannedAction { subject, action, .. } in &batch.actions {
-            if *action != Action::Delete {
+            if *action == Action::Delete {
+                read_everything(self, subject.namespace_name(), live).await?;
+            } else {
                 live.get_object(subject.object()).await?;
-                continue;
             }
-            let namespace = subject.namespace_name();
-            live.get(NAMESPACES, None, namespace).await?;
-            if live.cache().namespace(namespace).is_none() {
-                continue;
-            }
-            for kind in sources::KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
-                live.list(kind.id, kind.namespaced.then_some(namespace)).await?;
-            }
-            if !self.policy.scalable_kinds.is_empty() {
-                live.list(SCALABLE, Some(namespace)).await?;
-            }
+            read_pods(subject, action, live).await?;
         }
         Ok(())
     }
@@ -81,6 +81,66 @@ impl Controller for Namespaces {
             activity.collector.register_metrics(registry);
         }
     }
+}
+
+/// Everything in a namespace, and everything that may call a Service in it. The latter is the same for every namespace,
+/// and large: what is deleted in the same round shares it.
+async fn read_everything(
+    keeper: &Namespaces,
+    namespace: &str,
+    live: &mut LiveView<'_, Namespaces>,
+) -> Result<(), ReadError> {
+    live.get(NAMESPACES, None, namespace).await?;
+    if live.cache().namespace(namespace).is_none() {
+        return Ok(());
+    }
+    for kind in sources::KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
+        if kind.namespaced {
+            live.list(kind.id, Some(namespace)).await?;
+        } else {
+            live.list_shared(kind.id, SHARED_LIST_AGE).await?;
+        }
+    }
+    if !keeper.policy.scalable_kinds.is_empty() {
+        live.list(SCALABLE, Some(namespace)).await?;
+    }
+    Ok(())
+}
+
+/// True if pods are listed before the action: before a sleep, and before the deletion of a namespace that is asleep, or
+/// its announcement.
+pub(crate) fn takes_pods(subject: &Subject, action: &Action) -> bool {
+    let listed = match action {
+        Action::Sleep(_) => true,
+        Action::Delete | Action::Announce => subject.is_asleep(),
+        Action::Record(_) | Action::Wake(_) => false,
+    };
+    listed && subject.kind == Kind::Namespace
+}
+
+/// The pods of a namespace. A deletion must know them; a sleep only says which keep running, and does not wait for a
+/// right that it does not need.
+async fn read_pods(subject: &Subject, action: &Action, live: &mut LiveView<'_, Namespaces>) -> Result<(), ReadError> {
+    if !takes_pods(subject, action) {
+        return Ok(());
+    }
+    let row = |pods| Change::apply(ObjectId::named(&subject.name), Row::Pods(pods));
+    match (Pods::list(live.client(), &subject.name).await, action) {
+        (Err(error), Action::Sleep(_)) => live.update(PODS, row(Pods::Unreadable(format_error(&error)))),
+        // The next round refuses it, and starts the period again.
+        (Ok(pods), Action::Delete) if pods.holding_back(&subject.workloads).next().is_some() => {
+            live.remember(PODS, row(pods));
+        }
+        (Ok(pods), Action::Announce) if pods.left_running(&subject.workloads).next().is_some() => {
+            live.remember(PODS, row(pods));
+        }
+        (Ok(pods), _) => live.update(PODS, row(pods)),
+        (Err(error), _) => {
+            let what = format!("the pods of namespace {}", subject.name);
+            return Err(ReadError { what, why: format_error(&error), forbidden: is_forbidden(&error) });
+        }
+    }
+    Ok(())
 }
 
 fn events_of(ActionResult { planned, result }: &ActionResult<Namespaces>) -> Vec<EventRecord> {

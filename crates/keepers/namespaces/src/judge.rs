@@ -5,6 +5,7 @@
 
 mod deletion;
 mod manual;
+mod protection;
 mod schedule;
 
 use caretaker_core::parsed::InvalidValue;
@@ -13,9 +14,10 @@ use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
 use crate::Namespaces;
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::State;
-use crate::subject::{Defaults, Kind, Subject, World, ago};
+use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
 
+pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 
 type Found = Option<RuleMatch<Action>>;
@@ -25,8 +27,8 @@ rules! {
     pub enum Rule for Namespaces {
         /// Its phase is not Active, or it is being deleted already: never touched.
         NotActive => not_active,
-        /// `kube-*`, `default`, `caretaker-system`, the configured patterns, and every namespace with a Service that an admission webhook, an APIService or a conversion webhook calls: never touched.
-        Protected => protected,
+        /// `kube-*`, `default`, `caretaker-system`, the configured patterns, and every namespace with a Service that an admission webhook, an APIService or a conversion webhook calls: never put to sleep and never deleted. One that is asleep still wakes, and an announced deletion is withdrawn.
+        Protected => protection::protected,
         /// It has the label `exclude`: it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         Excluded => excluded,
         /// `sleep-after` and `delete-after` are missing or zero, no defaults apply, and nothing is left of a sleep or an announcement: not managed.
@@ -50,9 +52,11 @@ rules! {
         /// It is asleep or was being put to sleep, and was used since: it wakes, and idle time counts from that use.
         WokenByActivity => woken_by_activity,
         /// The defaults wrote its label, and there are no defaults any more: an announced deletion is withdrawn, and nothing else happens to it.
-        DefaultsOff => defaults_off,
+        DefaultsOff => protection::defaults_off,
+        /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, an announced deletion is withdrawn, and nothing else happens to it.
+        SystemNamespace => protection::system_namespace,
         /// There are defaults and it has no label: it gets one, and idle time counts from now.
-        DefaultsApplied => defaults_applied,
+        DefaultsApplied => protection::defaults_applied,
         /// It has a label and no activity: idle time counts from now.
         FirstSeen => first_seen,
         /// It is asleep without a record of when that began: the sleep counts from now.
@@ -61,15 +65,17 @@ rules! {
         ActivityPending => activity_pending,
         /// An announcement that cannot be read: reported, and nothing is changed.
         InvalidAnnouncement => deletion::invalid_announcement,
-        /// It is asleep, only the defaults gave it `sleep-after`, and it has PersistentVolumeClaims: not deleted, unless the settings allow it; an announced deletion is withdrawn.
+        /// It has PersistentVolumeClaims, and the settings keep such namespaces (`retainWithPVCs`), or it is asleep and only the defaults gave it `sleep-after`, unless the settings allow that (`deleteWithPVCs`): not deleted, and an announced deletion is withdrawn.
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
+        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for. Pods are listed live, right before the announcement and right before the deletion.
+        PodsRunning => deletion::pods_running,
         /// It is awake, its deletion is near, and something in it is excluded: not deleted, and an announcement is withdrawn. It is still put to sleep if it has `sleep-after`.
         ContainsExcluded => deletion::contains_excluded,
         /// Idle for longer than `delete-after`, asleep for the difference if it also has `sleep-after`, and announced unless the notice is off: deleted.
         DeleteAfterElapsed => deletion::delete_after_elapsed,
-        /// It has only `sleep-after`, has been asleep for that long once more, and announced unless the notice is off: deleted.
+        /// It has only `sleep-after`, has been asleep for that long once more, and announced unless the notice is off: deleted, unless the settings say `deletion: onlyDeleteAfter` or `never`.
         AsleepTooLong => deletion::asleep_too_long,
         /// Its deletion had started and is not due any more: called off.
         DeletionWithdrawn => deletion::deletion_withdrawn,
@@ -100,16 +106,6 @@ fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
     ns.inactive.as_ref().map(|phase| RuleMatch::nothing(format!("its phase is {phase}")))
 }
 
-fn protected(ns: &Subject, world: &World, _: Timestamp) -> Found {
-    let asleep = if ns.is_asleep_in_part() { "; it is asleep, and only an order wakes it" } else { "" };
-    let name = ns.namespace_name();
-    if let Some(pattern) = world.policy.protects(name) {
-        return Some(RuleMatch::nothing(format!("namespace {name} is protected by the pattern {pattern}{asleep}")));
-    }
-    let caller = ns.used_by_control_plane.as_ref();
-    caller.map(|caller| RuleMatch::nothing(format!("the control plane depends on it: {caller}{asleep}")))
-}
-
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = "it has the label exclude".to_owned();
     ns.excluded.then(|| {
@@ -127,17 +123,11 @@ fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let ordered = ns.sleep_until.is_set() || ns.manual_sleep;
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
-    let defaults = defaults_for(ns, world).is_some();
+    let defaults = protection::defaults_for(ns, &world.policy).is_some();
     (!managed && !sleeps && !announced && !defaults && left_scaled_down(ns).next().is_none()).then(|| {
         let zero = ns.labelled;
         RuleMatch::nothing(if zero { "its labels are zero" } else { "it has neither sleep-after nor delete-after" })
     })
-}
-
-/// The defaults, if they apply: to a namespace that has neither label, not even with the value zero.
-fn defaults_for<'a>(ns: &Subject, world: &'a World) -> Option<&'a Defaults> {
-    let defaults = world.policy.defaults.as_ref().filter(|defaults| !defaults.sleep_after.is_zero())?;
-    (ns.kind == Kind::Namespace && !ns.labelled).then_some(defaults)
 }
 
 fn invalid_label(ns: &Subject, _: &World, _: Timestamp) -> Found {
@@ -220,11 +210,6 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
     }
 }
 
-fn defaults_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let off = ns.default_policy && !ns.delete_after.is_set() && world.policy.defaults.is_none();
-    off.then(|| left_as_it_is(ns, now, "the defaults wrote its sleep-after, and they are switched off".to_owned()))
-}
-
 /// Nothing more happens, except that an announcement is withdrawn.
 fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> RuleMatch<Action> {
     if ns.has_announcement() {
@@ -232,13 +217,6 @@ fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> RuleMatch<Act
     } else {
         RuleMatch::nothing(because)
     }
-}
-
-fn defaults_applied(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let defaults = defaults_for(ns, world)?;
-    let after = duration::format_go(defaults.sleep_after);
-    let because = format!("it has no label, and the default sleep-after is {after}");
-    Some(RuleMatch::act(Action::Record(Bookkeeping::Defaults(defaults.sleep_after)), now, because))
 }
 
 fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -270,14 +248,21 @@ fn activity_pending(ns: &Subject, world: &World, now: Timestamp) -> Found {
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.state() == State::Sleeping).then(|| {
         let action = Action::Sleep(SleepReason::Unfinished);
-        RuleMatch::act(action, now, "its sleep was interrupted").with_cause(Cause::Completion)
+        let because = format!("its sleep was interrupted{}", left_running(ns));
+        RuleMatch::act(action, now, because).with_cause(Cause::Completion)
     })
 }
 
 fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
     let due = schedule.sleep().filter(|due| now > *due)?;
-    Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, schedule.why_idle()))
+    let because = format!("{}{}{}", schedule.why_idle(), schedule.what_follows(), left_running(ns));
+    Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, because))
+}
+
+/// Which pods a sleep leaves running, as the end of a sentence.
+fn left_running(ns: &Subject) -> String {
+    ns.pods.after_sleep_message(&ns.workloads)
 }
 
 fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -292,13 +277,13 @@ fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
         return None;
     }
     let (until, then) = schedule.next()?;
-    Some(RuleMatch::wait(until, then, schedule.why_idle()))
+    Some(RuleMatch::wait(until, then, schedule.why_idle() + &schedule.what_follows()))
 }
 
 fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
     let since = schedule.asleep_from().filter(|_| ns.is_asleep())?;
-    let because = format!("asleep since {}, {}", time::format(since), ago(since, now));
+    let because = format!("asleep since {}, {}{}", time::format(since), ago(since, now), schedule.what_follows());
     Some(match schedule.next() {
         Some((until, then)) => RuleMatch::wait(until, then, because),
         None => RuleMatch::nothing(because),

@@ -18,6 +18,8 @@
 //! |---|---|
 //! | [`api`] | names of labels and annotations, and how their values are read |
 //! | [`observe`] | from API objects to rows, from rows to [`subject::Subject`]s |
+//! | [`pods`] | which pods run in a namespace, read live |
+//! | [`system`] | system namespaces, which the defaults leave alone |
 //! | [`judge`] | the rules: the only place that decides |
 //! | [`act`] | what an action writes, as data, and the writes |
 //! | [`controller`] | the keeper on a live cluster |
@@ -27,8 +29,8 @@
 //!
 //! # What it never does
 //!
-//! It never touches a protected namespace. It never deletes without an announcement, before the period is over, or while
-//! something in the namespace runs again. It never counts idle time in which activity may have been missed. It never
+//! It never puts a protected namespace to sleep, nor deletes it. It never deletes without an announcement, before the
+//! period is over, or while something in a sleeping namespace runs. It never counts idle time in which activity may have been missed. It never
 //! acts on a label that it cannot read.
 
 pub mod act;
@@ -43,19 +45,21 @@ pub mod live;
 pub mod manual;
 mod metrics;
 pub mod observe;
+pub mod pods;
 pub mod subject;
+pub mod system;
 pub mod workload;
 
 use std::sync::Arc;
 
-use caretaker_core::{Keeper, Membership, SubjectRef, Timestamp};
+use caretaker_core::{ActionKind, Keeper, Membership, SubjectRef, Timestamp};
 use serde_json::{Value, json};
 
 use act::Action;
 use activity::ActivitySource;
 use judge::Rule;
 use metrics::ActivityMetrics;
-use subject::{Kind, Policy, Subject, World};
+use subject::{Deletion, Kind, Policy, Subject, World};
 use workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadState};
 
 /// The keeper's name.
@@ -103,7 +107,11 @@ impl Keeper for Namespaces {
     }
 
     fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
-        act::after_action(subject, action, world, now)
+        let mut after = act::after_action(subject, action, world, now)?;
+        if matches!(action, Action::Sleep(_)) {
+            after.pods = after.pods.after_sleep(&after.workloads);
+        }
+        Some(after)
     }
 
     fn describe_steps(&self, subject: &Subject, action: &Action, world: &World, now: Timestamp) -> Vec<String> {
@@ -121,7 +129,12 @@ impl Keeper for Namespaces {
     }
 
     fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
-        Membership { pace: subject.kind == Kind::Namespace, ..Membership::default() }
+        let breaker = judge::is_managed(subject, &self.policy);
+        Membership { breaker, pace: subject.kind == Kind::Namespace, ..Membership::default() }
+    }
+
+    fn is_enabled(&self, kind: &ActionKind) -> bool {
+        self.policy.deletion != Deletion::Never || (*kind != act::DELETE && *kind != act::ANNOUNCE)
     }
 
     fn relation_key<'a>(&self, subject: &'a Subject) -> Option<&'a str> {

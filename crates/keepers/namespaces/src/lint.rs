@@ -1,7 +1,7 @@
 //! What is wrong with the labels and annotations of an object, before the keeper reads them.
 
 use caretaker_core::parsed::InvalidValue;
-use caretaker_core::{Parsed, Timestamp, time};
+use caretaker_core::{Parsed, Timestamp, duration, time};
 use caretaker_engine::Meta;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -25,6 +25,33 @@ pub fn lint(kind: &str, object: &Value, now: Timestamp) -> Vec<InvalidValue> {
     found.extend(misplaced(kind, &metadata));
     found.extend(values(kind, &metadata, now));
     found
+}
+
+/// What the owner of an object should know, although nothing is wrong with it: `sleep-after` alone leads to a deletion.
+#[must_use]
+pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
+    let Ok(MetadataObject { metadata, .. }) = MetadataObject::deserialize(object) else { return Vec::new() };
+    let duration = |key| api::read_duration(Field::Label(key), metadata.label(key));
+    let (Parsed::Valid(sleep), Parsed::Missing) = (duration(api::SLEEP_AFTER), duration(api::DELETE_AFTER)) else {
+        return Vec::new();
+    };
+    if !["Namespace", "Deployment"].contains(&kind) || api::read_exclude(metadata.label(api::EXCLUDE)) {
+        return Vec::new();
+    }
+    let period = duration::format(sleep);
+    let total = sleep.checked_add(sleep).map(duration::format);
+    let total = total.unwrap_or_else(|| format!("twice {period}"));
+    let used = api::read_activity(metadata.annotation(api::ACTIVITY));
+    let at = used.get().map(|used| time::saturating_add(time::saturating_add(used.at, sleep), sleep));
+    let at = at.map(|at| format!(", not before {}", time::format(at))).unwrap_or_default();
+    vec![InvalidValue {
+        field: Field::Label(api::SLEEP_AFTER).to_string(),
+        value: metadata.label(api::SLEEP_AFTER).unwrap_or_default().to_owned(),
+        reason: format!("asleep after {period} without a use, and deleted after {total}{at}"),
+        remedy: "for another time add delete-after; to keep what sleeps, set keepers.namespaces.deletion to \
+                 onlyDeleteAfter or never"
+            .to_owned(),
+    }]
 }
 
 fn unknown_names(meta: &Meta) -> Vec<InvalidValue> {

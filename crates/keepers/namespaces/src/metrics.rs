@@ -26,6 +26,7 @@ pub(crate) enum WriteOutcome {
 pub(crate) struct ActivityMetrics {
     gap: Gauge<i64, AtomicI64>,
     clock_skew: Gauge<f64, AtomicU64>,
+    unreported: Gauge<i64, AtomicI64>,
     writes: Family<OutcomeLabel, Counter>,
 }
 
@@ -35,6 +36,8 @@ impl ActivityMetrics {
         let skew =
             "How far the clock of an API server is ahead of this machine's, in seconds; negative if it is behind";
         registry.register("clock_skew_seconds", skew, self.clock_skew.clone());
+        let help = "1 while no namespace has activity that another program reported, and Caretaker records none itself";
+        registry.register("activity_unreported", help, self.unreported.clone());
         registry.register("activity_writes", "Writes of activity to namespaces by outcome", self.writes.clone());
     }
 
@@ -44,6 +47,10 @@ impl ActivityMetrics {
 
     pub(crate) fn set_clock_skew(&self, skew: SignedDuration) {
         self.clock_skew.set(skew.as_secs_f64());
+    }
+
+    pub(crate) fn set_unreported(&self, is_unreported: bool) {
+        self.unreported.set(is_unreported.into());
     }
 
     pub(crate) fn count_write(&self, outcome: WriteOutcome) {

@@ -15,7 +15,9 @@ use caretaker_core::{Parsed, Timestamp, duration};
 use caretaker_engine::Meta;
 
 use crate::api::{self, Activity, Field, State};
+use crate::pods::Pods;
 use crate::subject::{Kind, Subject};
+use crate::system::SystemRole;
 use crate::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
 pub use cache::NamespaceCache;
@@ -32,6 +34,8 @@ pub enum Row {
         workload: Box<Workload>,
         /// The subject that it is itself: a Deployment with labels of its own.
         standalone: Option<Box<Subject>>,
+        /// What makes its namespace a system namespace.
+        system: Option<SystemRole>,
     },
     /// A Service that is excluded, or has labels of its own.
     Service {
@@ -48,6 +52,8 @@ pub enum Row {
     Activity(ReceivedActivity),
     /// When activity may have been missed, from the activity stream or from the state.
     Gaps(Gaps),
+    /// The pods of a namespace, from a live read.
+    Pods(Pods),
 }
 
 /// Activity that was received and is not on the namespace's annotation yet.
@@ -61,6 +67,14 @@ pub struct ReceivedActivity {
 }
 
 impl Row {
+    /// The workload, with what makes its namespace a system namespace.
+    fn with_system_role(mut self, role: Option<SystemRole>) -> Self {
+        if let Self::Workload { system, .. } = &mut self {
+            *system = role;
+        }
+        self
+    }
+
     /// The subject that an object of this kind is itself.
     #[must_use]
     pub fn as_subject(&self, kind: Kind) -> Option<&Subject> {
@@ -148,7 +162,7 @@ fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {
 }
 
 fn plain_workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Row {
-    Row::Workload { workload: Box::new(workload(kind, meta, state)), standalone: None }
+    Row::Workload { workload: Box::new(workload(kind, meta, state)), standalone: None, system: None }
 }
 
 fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
@@ -185,7 +199,7 @@ fn project_deployment(object: &ScaledWorkloadObject) -> Row {
     let states = [State::Sleep, State::Sleeping, State::Deleting];
     let asleep = meta.label(api::STATE).is_some_and(|label| states.iter().any(|state| state.name() == label));
     workload.own_sleep = standalone.is_some() && asleep && !workload.excluded;
-    Row::Workload { workload: Box::new(workload), standalone }
+    Row::Workload { workload: Box::new(workload), standalone, system: None }
 }
 
 fn project_stateful_set(object: &ScaledWorkloadObject) -> Row {

@@ -10,6 +10,7 @@ use caretaker_core::{ObjectRef, SignedDuration, Timestamp, duration, time};
 use wildmatch::WildMatch;
 
 use crate::api::{Activity, State, TimeAnnotation};
+use crate::pods::Pods;
 use crate::workload::Workload;
 
 /// What kind of object a subject is.
@@ -109,12 +110,16 @@ pub struct Subject {
     pub pvc_count: usize,
     /// What in the control plane calls a Service in it: `APIService/v1.metrics`.
     pub used_by_control_plane: Option<String>,
+    /// A workload in it by which it is a system namespace, and why: `DaemonSet/agent is a DaemonSet with hostNetwork`.
+    pub system_workload: Option<String>,
     /// The namespace that contains it is asleep.
     pub namespace_asleep: bool,
     /// It was used, and that is not written to it yet.
     pub activity_pending: bool,
     /// The workloads in it.
     pub workloads: Vec<Workload>,
+    /// The pods in it, if they were listed.
+    pub pods: Pods,
 }
 
 impl Subject {
@@ -264,6 +269,9 @@ impl Subject {
         if let Some(caller) = &self.used_by_control_plane {
             facts.push(("used by control plane", caller.clone()));
         }
+        if let Some(workload) = &self.system_workload {
+            facts.push(("system namespace", workload.clone()));
+        }
         if self.manual_sleep {
             facts.push(("asleep", "by order of a person".to_owned()));
         }
@@ -281,6 +289,7 @@ impl Subject {
             facts.push(("PersistentVolumeClaims", self.pvc_count.to_string()));
         }
         facts.extend(self.workloads.iter().map(|w| ("workload", w.to_string())));
+        facts.extend(self.pods.left_running(&self.workloads).map(|pod| ("pod", pod.to_string())));
         facts
     }
 }
@@ -313,10 +322,30 @@ pub struct Policy {
     pub deletion_notice: f64,
     /// How long a session counts at most: its end may never arrive.
     pub max_session: SignedDuration,
+    /// Which labels lead to a deletion.
+    pub deletion: Deletion,
+    /// Namespaces with PersistentVolumeClaims are never deleted.
+    pub retain_with_pvcs: bool,
+    /// System namespaces, in addition to the built-in list: the defaults leave them alone.
+    pub system: Vec<WildMatch>,
+    /// Caretaker records activity itself, from audit events. Otherwise another program has to.
+    pub records_activity: bool,
     /// What a CronJob does about the runs that it missed while it was asleep.
     pub missed_cron_job_runs: MissedRuns,
     /// Further kinds of workloads that a sleep scales to zero.
     pub scalable_kinds: Vec<ScalableKind>,
+}
+
+/// Which labels lead to a deletion.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Deletion {
+    /// `delete-after`, and `sleep-after` alone after a second period asleep.
+    #[default]
+    AsSpecified,
+    /// `delete-after`; `sleep-after` only puts to sleep.
+    OnlyDeleteAfter,
+    /// None: nothing is announced and nothing is deleted.
+    Never,
 }
 
 /// A kind of workloads that has a `/scale` subresource with the replicas in `spec.replicas`.
@@ -374,6 +403,14 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// True if it is not deleted because of its PersistentVolumeClaims, whatever its labels say.
+    #[must_use]
+    pub fn retains(&self, subject: &Subject) -> bool {
+        self.retain_with_pvcs && subject.pvc_count > 0
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -383,6 +420,10 @@ impl Default for Policy {
             max_session: Self::MAX_SESSION,
             missed_cron_job_runs: MissedRuns::default(),
             scalable_kinds: Vec::new(),
+            deletion: Deletion::default(),
+            retain_with_pvcs: false,
+            system: Vec::new(),
+            records_activity: false,
         }
     }
 }

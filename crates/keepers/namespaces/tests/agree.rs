@@ -21,9 +21,9 @@ use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deplo
 use caretaker_testkit::{Cluster, until};
 use context::list_subjects;
 use in_process::{InProcessOperator, LIMIT};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use objects::Objects;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -203,6 +203,7 @@ struct Run<'a> {
     operator: InProcessOperator,
     clock_handle: ClockHandle,
     namespaces: Api<Namespace>,
+    pods: Api<Pod>,
     names: &'a [String],
     expected: &'a [Story],
     probes: usize,
@@ -212,14 +213,15 @@ impl<'a> Run<'a> {
     async fn start(client: Client, names: &'a [String], expected: &'a [Story]) -> Self {
         let (clock, clock_handle) = Clock::manual(start());
         let operator = InProcessOperator::start(&client, clock, Duration::from_mins(10), policy());
-        let namespaces: Api<Namespace> = Api::all(client);
+        let (namespaces, pods): (Api<Namespace>, Api<Pod>) = (Api::all(client.clone()), Api::all(client));
         namespaces.create(&PostParams::default(), &mk_namespace(PROBE)).await.unwrap();
-        Self { operator, clock_handle, namespaces, names, expected, probes: 0 }
+        Self { operator, clock_handle, namespaces, pods, names, expected, probes: 0 }
     }
 
     /// Moves the clock, has the subjects used, and waits until the keeper has judged everything as of
     /// then and has done what it may not be later with.
     async fn advance(&mut self, at: Timestamp, used: &[usize]) {
+        self.pods_end().await;
         self.clock_handle.set(at);
         for subject in used {
             let patch = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(at) } } });
@@ -235,6 +237,22 @@ impl<'a> Run<'a> {
                 done.get(*name).copied().unwrap_or_default() < simulated
             });
             Ok(lacking.map_or(Ok(()), |(name, story)| Err(format!("{name}: simulated {story:?}"))))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until the controllers have deleted the pods of what is asleep: hours pass in a moment here, and a deletion
+    /// waits for them.
+    async fn pods_end(&self) {
+        until("the pods of what is asleep to end", LIMIT, async || {
+            let asleep = ListParams::default().labels(&format!("{}=sleep", api::STATE));
+            let asleep = self.namespaces.list(&asleep).await.unwrap();
+            let asleep: Vec<String> = asleep.iter().map(ResourceExt::name_any).collect();
+            let pods = self.pods.list_metadata(&ListParams::default()).await.unwrap();
+            let left: Vec<String> = pods.iter().filter_map(ResourceExt::namespace).collect();
+            let left: Vec<&String> = left.iter().filter(|namespace| asleep.contains(namespace)).collect();
+            Ok(if left.is_empty() { Ok(()) } else { Err(format!("pods in {left:?}")) })
         })
         .await
         .unwrap();

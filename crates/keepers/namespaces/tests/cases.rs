@@ -10,7 +10,7 @@ use caretaker_namespaces::api;
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::World;
 use caretaker_testkit::make::{
-    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set,
+    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_pod, mk_replica_set, mk_stateful_set,
 };
 use caretaker_testkit::shared_without_controllers as shared;
 use context::list_subjects;
@@ -168,7 +168,7 @@ async fn a_cron_job_that_was_suspended_before_stays_suspended_after() {
 }
 
 #[tokio::test]
-async fn a_job_with_an_owner_is_left_alone() {
+async fn a_job_with_an_owner_is_left_alone_and_the_sleep_names_the_pod_that_it_leaves_running() {
     let home = TestNamespace::new(shared(), "owned-job").await;
     let cron_job = home.add(mk_cron_job("owned-job", "nightly")).await;
     let job: Job = serde_json::from_value(json!({
@@ -182,8 +182,17 @@ async fn a_job_with_an_owner_is_left_alone() {
     }))
     .unwrap();
     let before = home.add(job).await;
+    let owner = json!([{
+        "apiVersion": "batch/v1", "kind": "Job", "name": "nightly-1", "uid": before.uid(), "controller": true,
+    }]);
+    let mut pod = mk_pod("owned-job", "nightly-1-x7");
+    pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    home.add_pod(pod).await;
+    home.add(mk_deployment("owned-job", "web").replicas(1)).await;
 
-    home.sleep().await;
+    let [reason] = &home.reasons(hours(2)).await[..] else { panic!("it is put to sleep") };
+    assert_eq!(home.state().await, "sleep");
+    assert!(reason.ends_with("; these pods keep running: Pod/nightly-1-x7 of Job/nightly-1"), "{reason}");
     assert_eq!(home.get::<Job>("nightly-1").await, before);
     home.wake().await;
 

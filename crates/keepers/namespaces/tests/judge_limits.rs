@@ -244,7 +244,10 @@ fn an_open_session_counts_as_activity_until_it_ends(#[case] ns: Subject, #[case]
 fn an_open_session_is_named() {
     let found = judge(&awake().sleep_after("2h").idle("3h").in_use("3h"), &world());
 
-    assert_eq!(found.because, "in use: a session is open since 2026-01-09T21:00:00Z; sleep-after is 2h");
+    assert_eq!(
+        found.because,
+        "in use: a session is open since 2026-01-09T21:00:00Z; sleep-after is 2h; unless it is used, it is deleted after 2026-01-10T04:00:00Z"
+    );
 }
 
 #[rstest]

@@ -16,7 +16,7 @@ use caretaker_namespaces::api::{self, Field, State};
 use caretaker_namespaces::attribution::ActivityAt;
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::lint::lint;
-use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
+use caretaker_namespaces::subject::{Defaults, Deletion, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 use objects::Objects;
 use proptest::option;
@@ -139,13 +139,19 @@ fn any_empty_subject() -> impl Strategy<Value = Subject> {
 fn any_world() -> impl Strategy<Value = World> {
     let defaults = option::weighted(0.3, any::<bool>());
     let notice = prop_oneof![1 => Just(0.0), 4 => Just(0.1), 1 => Just(0.5)];
-    (defaults, notice, option::weighted(0.2, moment(0..100))).prop_map(|(defaults, deletion_notice, last_gap)| {
+    let deletion = prop_oneof![
+        4 => Just(Deletion::AsSpecified), 1 => Just(Deletion::OnlyDeleteAfter), 1 => Just(Deletion::Never)
+    ];
+    let settings = (defaults, notice, deletion, prop::bool::weighted(0.2));
+    (settings, option::weighted(0.2, moment(0..100))).prop_map(|(settings, last_gap)| {
+        let (defaults, deletion_notice, deletion, retain_with_pvcs) = settings;
         let sleep_after = Defaults::SLEEP_AFTER;
         let policy = Policy {
             protected: vec![wildmatch::WildMatch::new("prod-*")],
             defaults: defaults.map(|delete_with_pvcs| Defaults { sleep_after, delete_with_pvcs }),
             deletion_notice,
-            max_session: Policy::MAX_SESSION,
+            deletion,
+            retain_with_pvcs,
             ..Policy::default()
         };
         World { policy: Arc::new(policy), last_gap }
@@ -214,7 +220,7 @@ impl Witness {
             Some(Action::Record(Bookkeeping::Defaults(after))) => {
                 (self.sleep_after, self.used) = (Some(after), Some(event.at));
             }
-            Some(Action::Record(Bookkeeping::Restart)) => {
+            Some(Action::Record(Bookkeeping::Restart(_))) => {
                 (self.used, self.asleep, self.announced) = (Some(event.at), Some(event.at), None);
             }
             Some(Action::Record(Bookkeeping::Withdraw)) => self.announced = None,
@@ -306,18 +312,64 @@ proptest! {
     fn never_touches_what_is_protected(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let home = subject.namespace.clone().unwrap_or(subject.name.clone());
         let named = home.starts_with("kube-") || home.starts_with("prod-");
-        let protected = named || subject.used_by_control_plane.is_some() || subject.inactive.is_some();
+        let protected = named || subject.used_by_control_plane.is_some();
         let happened = run(&subject, &world, &uses, &[]);
-        prop_assert!(!protected || happened.is_empty(), "{happened:?}");
-        let harmed = happened.iter().filter_map(|h| h.action).any(|a| is_guarded(&a) || a == Action::Announce);
+        prop_assert!(subject.inactive.is_none() || happened.is_empty(), "{happened:?}");
+        let helps = |action: Option<Action>| {
+            matches!(action, None | Some(Action::Wake(_) | Action::Record(Bookkeeping::Withdraw)))
+        };
+        prop_assert!(!protected || happened.iter().all(|h| helps(h.action)), "{happened:?}");
+        let harmed = happened.iter().filter_map(|h| h.action).any(|a| {
+            matches!(a, Action::Sleep(_) | Action::Announce | Action::Delete)
+        });
         prop_assert!(!subject.excluded || !harmed, "{happened:?}");
     }
 
     #[test]
-    fn never_deletes_what_runs_again(subject in any_subject(), world in any_world()) {
-        let verdict = Rule::judge(&subject, &world, now());
-        let held = subject.is_asleep() && subject.workloads.iter().any(|w| w.runs() || w.excluded);
-        prop_assert!(!held || !matches!(verdict.next, Next::Act { action: Action::Delete, .. }), "{verdict:?}");
+    fn never_deletes_what_the_settings_keep(subject in any_subject(), world in any_world(), uses in any_uses()) {
+        let policy = &world.policy;
+        let with_claims = policy.retain_with_pvcs && subject.pvc_count > 0;
+        let by_sleep_after = policy.deletion == Deletion::OnlyDeleteAfter && subject.delete_after.value().is_none();
+        let kept = with_claims || by_sleep_after || policy.deletion == Deletion::Never;
+        let happened = run(&subject, &world, &uses, &[]);
+        let taken = happened.iter().any(|h| matches!(h.action, Some(Action::Announce | Action::Delete)));
+        prop_assert!(!kept || !taken, "{happened:?}");
+    }
+
+    /// Its owner starts a Deployment in a namespace that is asleep, at any time. Seen from outside: from then on it runs,
+    /// until something scales it down.
+    #[test]
+    fn never_deletes_what_runs_again(
+        sleep in hours(1..100),
+        delete in option::of(hours(1..200)),
+        since in moment(0..300),
+        started in (0..HORIZON * 60).prop_map(SignedDuration::from_mins),
+        world in any_world(),
+    ) {
+        let mut subject = asleep("1h").with(scaled(0, Some(3)));
+        (subject.sleep_after, subject.delete_after) = (Parsed::Valid(sleep), delete.into());
+        (subject.asleep_since, subject.labelled) = (Parsed::Valid(since), true);
+        let started = now() + started;
+        let start = ExternalChange::<Subject> {
+            at: started,
+            subject: 0,
+            change: Box::new(|mut subject| {
+                subject.workloads = vec![scaled(2, Some(3))];
+                subject
+            }),
+        };
+        let keeper = Namespaces::default();
+        let mut simulation =
+            Simulation::new(&keeper, world, vec![subject], Limits::default(), Ledger::default(), now());
+        let mut runs = false;
+        for event in simulation.run(now() + SignedDuration::from_mins(HORIZON * 60), &[start]) {
+            runs |= event.at >= started;
+            match event.action {
+                Some(Action::Sleep(_)) => runs = false,
+                Some(Action::Delete) => prop_assert!(!runs, "deleted at {}, started at {started}", event.at),
+                _ => {}
+            }
+        }
     }
 
     #[test]

@@ -185,7 +185,7 @@ async fn what_a_full_disk_kept_out_of_the_journal_is_written_later_in_order() {
 
 #[tokio::test]
 async fn against_a_policy_that_undoes_what_it_writes_it_does_not_write_without_a_pause() {
-    let (_cluster, client) = cluster().await;
+    let (cluster, client) = cluster().await;
     let policy: MutatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": { "name": "forgetful" },
         "spec": {
@@ -215,19 +215,33 @@ async fn against_a_policy_that_undoes_what_it_writes_it_does_not_write_without_a
     })
     .await
     .unwrap();
+    let config = cluster.user_config("resyncing", Some("system:masters")).await.unwrap();
+    let resyncing = Client::try_from(config).unwrap();
     // The clock stands still: a pause never ends.
     let (clock, _hands) = Clock::manual(hours(0));
 
-    let operator = InProcessOperator::start(&client, clock, Duration::from_millis(300), Policy::default());
-    until("it to be tried", LIMIT, async || {
-        let tries = operator.entries_of("shop");
-        Ok(if tries.is_empty() { Err("not yet".to_owned()) } else { Ok(()) })
+    let operator = InProcessOperator::start(&resyncing, clock, Duration::from_millis(300), Policy::default());
+    let tried = async |name: &str| {
+        until(&format!("{name} to be tried"), LIMIT, async || {
+            let tries = operator.entries_of(name);
+            Ok(if tries.is_empty() { Err("not yet".to_owned()) } else { Ok(()) })
+        })
+        .await
+        .unwrap();
+    };
+    tried("shop").await;
+    let lists = || cluster.audit().unwrap().of("resyncing").count("list", "namespaces");
+    let before = lists();
+    until("three more resyncs, which each judge it again", LIMIT, async || {
+        let more = lists() - before;
+        Ok(if more > 3 { Ok(()) } else { Err(format!("{more} lists")) })
     })
     .await
     .unwrap();
-    // Several resyncs later, which each judge it again, it was not tried again.
-    create_sample(&client, "other").await;
-    touch(&client, "other", hours(0)).await;
+    // What comes after them is judged after them.
+    let other = mk_namespace("other").label(api::SLEEP_AFTER, "1h");
+    Api::all(client.clone()).create(&PostParams::default(), &other).await.unwrap();
+    tried("other").await;
     let entries = operator.entries_of("shop");
     operator.stop().await;
 

@@ -2,9 +2,10 @@
 
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
 
-use super::{Found, Schedule, left_as_it_is, refuse};
+use super::{Found, Rule, Schedule, left_as_it_is, left_scaled_down, refuse};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::State;
+use crate::pods::{self, Pod};
 use crate::subject::{Subject, World, ago};
 use crate::workload::Workload;
 
@@ -18,13 +19,18 @@ pub(super) fn invalid_announcement(ns: &Subject, _: &World, _: Timestamp) -> Fou
 pub(super) fn retained_for_pvcs(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let allowed = world.policy.defaults.as_ref().is_some_and(|defaults| defaults.delete_with_pvcs);
     let defaults_only = ns.default_policy && !ns.delete_after.is_set();
-    (defaults_only && ns.pvc_count > 0 && ns.is_asleep() && !allowed).then(|| {
+    let by_defaults = defaults_only && ns.pvc_count > 0 && ns.is_asleep() && !allowed;
+    // What is awake and can sleep is still put to sleep.
+    let stays_awake = ns.sleep_after().is_none() && left_scaled_down(ns).next().is_none();
+    let by_settings = world.policy.retains(ns) && (ns.is_asleep() || stays_awake);
+    (by_defaults || by_settings).then(|| {
         let pvcs = if ns.pvc_count == 1 {
             "a PersistentVolumeClaim".to_owned()
         } else {
             format!("{} PersistentVolumeClaims", ns.pvc_count)
         };
-        left_as_it_is(ns, now, format!("the defaults put it to sleep, and it has {pvcs}: it is not deleted"))
+        let why = if by_settings { "retainWithPVCs is set" } else { "the defaults put it to sleep" };
+        left_as_it_is(ns, now, format!("{why}, and it has {pvcs}: it is not deleted"))
     })
 }
 
@@ -34,18 +40,48 @@ fn holding_back(ns: &Subject, workloads: impl Fn(&&Workload) -> bool) -> Vec<Str
     names.chain(ns.excluded_services.iter().cloned()).collect()
 }
 
-pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
+/// True if it is asleep, and its deletion is due or to be announced.
+fn asleep_and_near(ns: &Subject, world: &World, now: Timestamp) -> bool {
     let schedule = Schedule::new(ns, world, now);
     // A sleep that counts from this second is not over again, however short its period.
     let restarted = schedule.asleep_from().is_some_and(|since| now <= time::saturating_add(since, MOMENT));
     let announcement_is_due = schedule.announcement_is_due() && !restarted;
-    if !ns.is_asleep() || !(schedule.deletion_is_due() || announcement_is_due) {
+    ns.is_asleep() && (schedule.deletion_is_due() || announcement_is_due)
+}
+
+pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    if !asleep_and_near(ns, world, now) {
         return None;
     }
     let awake = holding_back(ns, |w| w.runs() || w.excluded);
     (!awake.is_empty()).then(|| {
         let because = format!("its deletion is near, but these run again or are excluded: {}", awake.join(", "));
-        RuleMatch::refuse(Some(Action::Record(Bookkeeping::Restart)), because)
+        RuleMatch::refuse(Some(Action::Record(Bookkeeping::Restart(Rule::RunningAgain))), because)
+    })
+}
+
+pub(super) fn pods_running(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let running: Vec<&Pod> = ns.pods.running().iter().collect();
+    if running.is_empty() || !asleep_and_near(ns, world, now) {
+        return None;
+    }
+    let is_due = Schedule::new(ns, world, now).deletion_is_due();
+    let holding: Vec<&Pod> = if is_due {
+        ns.pods.holding_back(&ns.workloads).collect()
+    } else {
+        ns.pods.left_running(&ns.workloads).collect()
+    };
+    if !holding.is_empty() {
+        let because = format!(
+            "its deletion is near, but pods run in it: {}; it is deleted once they have ended or are deleted",
+            pods::named(&holding)
+        );
+        let restart = Action::Record(Bookkeeping::Restart(Rule::PodsRunning));
+        return Some(RuleMatch::refuse(Some(restart), because));
+    }
+    is_due.then(|| {
+        let because = format!("pods of what was scaled down have not ended yet: {}", pods::named(&running));
+        RuleMatch::refuse(None, because)
     })
 }
 

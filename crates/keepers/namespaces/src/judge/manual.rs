@@ -2,7 +2,7 @@
 
 use caretaker_core::{Cause, Parsed, RuleMatch, Timestamp, time};
 
-use super::{Found, Rule, Schedule, left_as_it_is};
+use super::{Found, Rule, Schedule, left_as_it_is, left_running};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::{self, State};
 use crate::subject::{Subject, World, ago};
@@ -35,6 +35,7 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let counts_towards_deletion = !ns.manual_sleep || ns.asleep_since.is_set() || announced;
     Some(if !ns.is_asleep() {
+        let because = format!("{because}{}", left_running(ns));
         RuleMatch::act(Action::Sleep(SleepReason::Manual), now, because).with_cause(Cause::Ordered)
     } else if counts_towards_deletion || ns.state() == State::Deleting {
         let because = format!("{because}: it is not deleted until then");

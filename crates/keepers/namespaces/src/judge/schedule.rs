@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
 use crate::act::{Action, SleepReason};
-use crate::subject::{Kind, Policy, Subject, World, ago};
+use crate::judge::Rule;
+use crate::subject::{Deletion, Kind, Policy, Subject, World, ago};
 
 /// The deadlines of one subject at one time.
 pub struct Schedule<'a> {
@@ -19,8 +20,10 @@ pub struct Schedule<'a> {
 /// How a subject gets to its deletion, by its labels.
 #[derive(Clone, Copy)]
 enum Lifecycle {
-    /// It is never deleted.
+    /// It is neither put to sleep nor deleted.
     None,
+    /// `sleep-after`, and the settings do not let it lead to a deletion: idle for this long until it sleeps.
+    Sleep(SignedDuration),
     /// `delete-after` alone, or not longer than `sleep-after`: idle for this long, without sleep.
     Idle(SignedDuration),
     /// `sleep-after` alone: idle for this long until it sleeps, and asleep for this long.
@@ -34,18 +37,31 @@ enum Lifecycle {
     },
 }
 
+impl Lifecycle {
+    fn of(subject: &Subject, policy: &Policy) -> Self {
+        let kept = policy.deletion == Deletion::Never || policy.retains(subject);
+        let deletes_asleep = !kept && policy.deletion == Deletion::AsSpecified;
+        match (subject.sleep_after(), subject.delete_after.value().filter(|_| !kept)) {
+            (None, None) => Self::None,
+            (None, Some(delete)) => Self::Idle(delete),
+            (Some(sleep), None) if deletes_asleep => Self::Asleep(sleep),
+            (Some(sleep), None) => Self::Sleep(sleep),
+            (Some(sleep), Some(delete)) if delete <= sleep => Self::Idle(delete),
+            (Some(sleep), Some(delete)) => Self::Both { sleep, delete },
+        }
+    }
+}
+
+/// True if its labels lead to its sleep or its deletion, with these settings.
+pub(super) fn leads_to_sleep_or_deletion(subject: &Subject, policy: &Policy) -> bool {
+    !matches!(Lifecycle::of(subject, policy), Lifecycle::None)
+}
+
 impl<'a> Schedule<'a> {
     /// The schedule of a subject.
     #[must_use]
     pub fn new(subject: &'a Subject, world: &'a World, now: Timestamp) -> Self {
-        let lifecycle = match (subject.sleep_after(), subject.delete_after.value()) {
-            (None, None) => Lifecycle::None,
-            (None, Some(delete)) => Lifecycle::Idle(delete),
-            (Some(sleep), None) => Lifecycle::Asleep(sleep),
-            (Some(sleep), Some(delete)) if delete <= sleep => Lifecycle::Idle(delete),
-            (Some(sleep), Some(delete)) => Lifecycle::Both { sleep, delete },
-        };
-        Self { subject, world, now, lifecycle }
+        Self { subject, world, now, lifecycle: Lifecycle::of(subject, &world.policy) }
     }
 
     /// Since when it is idle: idle time counts only from the last gap on. Without recorded activity, nothing is known
@@ -87,7 +103,7 @@ impl<'a> Schedule<'a> {
     #[must_use]
     pub fn sleep(&self) -> Option<Timestamp> {
         let after = match self.lifecycle {
-            Lifecycle::Asleep(sleep) | Lifecycle::Both { sleep, .. } => sleep,
+            Lifecycle::Sleep(sleep) | Lifecycle::Asleep(sleep) | Lifecycle::Both { sleep, .. } => sleep,
             Lifecycle::None | Lifecycle::Idle(_) => return None,
         };
         let held = self.subject.is_asleep() || (self.subject.namespace_asleep && self.subject.kind != Kind::Namespace);
@@ -104,7 +120,7 @@ impl<'a> Schedule<'a> {
         }
         let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::saturating_add(idle, sleep).max(self.now));
         match self.lifecycle {
-            Lifecycle::None => None,
+            Lifecycle::None | Lifecycle::Sleep(_) => None,
             Lifecycle::Idle(delete) => Some(time::saturating_add(idle, delete)),
             Lifecycle::Asleep(sleep) => Some(time::saturating_add(asleep(sleep), sleep)),
             Lifecycle::Both { sleep, delete } => {
@@ -123,14 +139,14 @@ impl<'a> Schedule<'a> {
     fn notice(&self) -> Option<SignedDuration> {
         const SHORTEST: SignedDuration = SignedDuration::from_secs(1);
         let fraction = self.world.policy.deletion_notice.clamp(0.0, Policy::MAX_DELETION_NOTICE);
-        let is_deleted = !matches!(self.lifecycle, Lifecycle::None);
+        let is_deleted = !matches!(self.lifecycle, Lifecycle::None | Lifecycle::Sleep(_));
         (fraction > 0.0 && is_deleted).then(|| self.period().mul_f64(fraction).max(SHORTEST))
     }
 
     /// The period after which it is deleted.
     fn period(&self) -> SignedDuration {
         match self.lifecycle {
-            Lifecycle::None => SignedDuration::ZERO,
+            Lifecycle::None | Lifecycle::Sleep(_) => SignedDuration::ZERO,
             Lifecycle::Idle(period) | Lifecycle::Asleep(period) | Lifecycle::Both { delete: period, .. } => period,
         }
     }
@@ -222,7 +238,9 @@ impl<'a> Schedule<'a> {
     #[must_use]
     pub fn why_idle(&self) -> String {
         let Some(idle) = self.idle_since() else { return "its idle time does not count yet".to_owned() };
-        let limits = [("sleep-after", self.subject.sleep_after()), ("delete-after", self.subject.delete_after.value())];
+        let leads_to_deletion = matches!(self.lifecycle, Lifecycle::Idle(_) | Lifecycle::Both { .. });
+        let delete = self.subject.delete_after.value().filter(|_| leads_to_deletion);
+        let limits = [("sleep-after", self.subject.sleep_after()), ("delete-after", delete)];
         let limits: Vec<String> =
             limits.into_iter().filter_map(|(name, d)| Some(format!("{name} is {}", duration::format(d?)))).collect();
         if let Some(since) = self.open_session_since() {
@@ -232,7 +250,31 @@ impl<'a> Schedule<'a> {
         if self.world.last_gap.is_some_and(|gap| gap >= idle) {
             return format!("idle time counts from {at} on, as activity may have been missed before; {limits}");
         }
-        format!("last used {} at {at}; {limits}", ago(idle, self.now))
+        format!("{} {} at {at}; {limits}", self.what_started(idle), ago(idle, self.now))
+    }
+
+    /// What happened when its idle time began to count.
+    fn what_started(&self, idle: Timestamp) -> &'static str {
+        let activity = self.subject.activity.get().filter(|activity| activity.at == idle);
+        match activity {
+            Some(activity) => match activity.recorded_under() {
+                Some(Rule::FirstSeen) => "first seen",
+                Some(Rule::RunningAgain | Rule::PodsRunning) => "found running",
+                Some(_) => "woken without a use",
+                None => "last used",
+            },
+            None if self.subject.created == Some(idle) => "created",
+            None if self.subject.namespace_woken_at == Some(idle) => "its namespace was woken",
+            None if self.subject.asleep_since.value() == Some(idle) => "no use is known; put to sleep",
+            None => "last used",
+        }
+    }
+
+    /// When it is deleted if nobody uses it, as the end of a sentence; empty if nothing leads to that.
+    #[must_use]
+    pub fn what_follows(&self) -> String {
+        let at = self.deletion().map(|at| format!("; unless it is used, it is deleted after {}", time::format(at)));
+        at.unwrap_or_default()
     }
 
     /// Why it is deleted, as a sentence.

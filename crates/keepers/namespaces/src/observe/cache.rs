@@ -8,8 +8,9 @@ use caretaker_engine::cache::{Cache, InvalidObject, is_newer_version};
 use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
 
 use super::namespace_rows::{Caller, NamespaceRows};
-use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, SERVICES};
+use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES};
 use super::{ReceivedActivity, Row};
+use crate::pods::Pods;
 use crate::subject::{Kind, Subject};
 use crate::workload::{Workload, WorkloadKind};
 
@@ -44,6 +45,11 @@ impl NamespaceCache {
     #[must_use]
     pub fn namespace(&self, name: &str) -> Option<&Subject> {
         self.namespaces.get(name)?.namespace.as_deref()
+    }
+
+    /// Every Namespace by its own labels and annotations, without what is in it.
+    pub fn bare_namespaces(&self) -> impl Iterator<Item = &Subject> {
+        self.namespaces.values().filter_map(|rows| rows.namespace.as_deref())
     }
 
     /// When activity may have been missed.
@@ -82,7 +88,7 @@ impl NamespaceCache {
                 let known = rows(namespace_of(id))?.standalone.get(&(Kind::Service, id.name.clone()))?;
                 Some((&known.uid, &known.resource_version))
             }
-            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) => None,
+            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) | Row::Pods(_) => None,
         }
     }
 
@@ -107,13 +113,17 @@ impl NamespaceCache {
         }
         match row {
             Row::Namespace(subject) => self.apply_namespace(source, &id.name, subject),
-            Row::Workload { workload, standalone } => self.apply_workload(&id, *workload, standalone),
+            Row::Workload { workload, standalone, system } => {
+                self.rows_mut(namespace_of(&id)).set_system_role(workload.kind, &id.name, system);
+                self.apply_workload(&id, *workload, standalone);
+            }
             Row::Service { excluded, standalone } => self.apply_service(&id, excluded, standalone),
             Row::PersistentVolumeClaim => {
                 self.rows_mut(namespace_of(&id)).pvcs.insert(id.name);
             }
             Row::ServiceCaller(called) => self.apply_caller((source, id.name), called),
             Row::Activity(received) => self.rows_mut(&id.name).activity = Some(Box::new(received)),
+            Row::Pods(pods) => self.rows_mut(&id.name).pods = pods,
             Row::Gaps(gaps) => {
                 // Every deadline moves with a gap.
                 if gaps != self.gaps {
@@ -135,6 +145,10 @@ impl NamespaceCache {
             !received.will_be_written && received.last.as_ref().map(|activity| activity.at) <= known
         };
         rows.activity = rows.activity.take().filter(|received| !is_on_annotation(received));
+        // Pods are known for one version of the namespace: after that they are listed again.
+        if rows.namespace.as_ref().is_some_and(|known| known.resource_version != subject.resource_version) {
+            rows.pods = Pods::NotRead;
+        }
         rows.namespace = Some(subject);
     }
 
@@ -177,10 +191,11 @@ impl NamespaceCache {
         match (source.id, sources::workload_kind(source)) {
             (_, Some(kind)) => self.remove_from(namespace, |rows| rows.remove_workload(kind, name)),
             (NAMESPACES, _) => {
-                self.remove_from(name, |rows| (rows.namespace, rows.activity) = (None, None));
+                self.remove_from(name, |rows| (rows.namespace, rows.activity, rows.pods) = (None, None, Pods::NotRead));
                 self.dirty.insert(name.to_owned());
             }
             (ACTIVITY, _) => self.remove_from(name, |rows| rows.activity = None),
+            (PODS, _) => self.remove_from(name, |rows| rows.pods = Pods::NotRead),
             (PERSISTENT_VOLUME_CLAIMS, _) => self.remove_from(namespace, |rows| _ = rows.pvcs.remove(name)),
             (SERVICES, _) => self.remove_from(namespace, |rows| rows.remove_service(name)),
             (caller, _) => self.remove_caller(&(caller, name.to_owned())),
@@ -203,8 +218,8 @@ impl NamespaceCache {
                 let known = everywhere().filter(|(_, rows)| rows.namespace.is_some());
                 known.map(|(name, _)| (String::new(), name.clone())).collect()
             }
-            // Activity that was received stays until it is written.
-            (ACTIVITY, _) => BTreeSet::new(),
+            // Activity that was received stays until it is written; pods come from live reads alone.
+            (ACTIVITY | PODS, _) => BTreeSet::new(),
             (PERSISTENT_VOLUME_CLAIMS, _) => everywhere()
                 .flat_map(|(namespace, rows)| rows.pvcs.iter().map(move |name| key(namespace, name)))
                 .collect(),

@@ -8,7 +8,9 @@ use super::ReceivedActivity;
 use super::sources::kind_of;
 use crate::api::State;
 use crate::judge::Rule;
+use crate::pods::Pods;
 use crate::subject::{Kind, Subject};
+use crate::system::SystemRole;
 use crate::workload::{Workload, WorkloadKind};
 
 /// An object that makes the API server call a Service: its source, and its name.
@@ -27,6 +29,9 @@ pub(super) struct NamespaceRows {
     pub(super) excluded_services: BTreeSet<String>,
     pub(super) callers: BTreeSet<Caller>,
     pub(super) activity: Option<Box<ReceivedActivity>>,
+    pub(super) pods: Pods,
+    /// Workloads that make it a system namespace.
+    pub(super) system: BTreeMap<(WorkloadKind, String), SystemRole>,
 }
 
 impl NamespaceRows {
@@ -53,8 +58,17 @@ impl NamespaceRows {
 
     pub(super) fn remove_workload(&mut self, kind: WorkloadKind, name: &str) {
         self.workloads.retain(|workload| workload.kind != kind || workload.name != name);
+        self.set_system_role(kind, name, None);
         if kind == WorkloadKind::Deployment {
             self.standalone.remove(&(Kind::Deployment, name.to_owned()));
+        }
+    }
+
+    pub(super) fn set_system_role(&mut self, kind: WorkloadKind, name: &str, role: Option<SystemRole>) {
+        let workload = (kind, name.to_owned());
+        match role {
+            Some(role) => _ = self.system.insert(workload, role),
+            None => _ = self.system.remove(&workload),
         }
     }
 
@@ -78,6 +92,9 @@ impl NamespaceRows {
             }
             namespace.workloads.clone_from(&self.workloads);
             namespace.pvc_count = self.pvcs.len();
+            namespace.pods.clone_from(&self.pods);
+            let system = self.system.first_key_value();
+            namespace.system_workload = system.map(|((kind, name), role)| format!("{kind}/{name} {role}"));
             namespace.excluded_services = self.excluded_services.iter().map(|name| format!("Service/{name}")).collect();
             namespace.used_by_control_plane.clone_from(&caller);
             subjects.push(namespace);

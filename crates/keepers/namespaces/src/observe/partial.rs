@@ -66,6 +66,45 @@ pub struct ScaleSpec {
     /// The claims that each pod gets; only whether there are any is read.
     #[serde(deserialize_with = "null_as_default")]
     pub volume_claim_templates: Vec<IgnoredAny>,
+    /// The pod template.
+    #[serde(deserialize_with = "null_as_default")]
+    pub template: PodPriorityTemplate,
+}
+
+/// What is read of the pod template of a workload that is not a DaemonSet.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodPriorityTemplate {
+    /// The spec of the pods.
+    #[serde(deserialize_with = "null_as_default")]
+    pub spec: PodPriority,
+}
+
+/// How important pods are.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodPriority {
+    /// The name of the priority class.
+    #[serde(deserialize_with = "null_as_default")]
+    pub priority_class_name: String,
+}
+
+/// The template of the Jobs of a CronJob.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct JobTemplate {
+    /// The spec of the Jobs.
+    #[serde(deserialize_with = "null_as_default")]
+    pub spec: JobSpec,
+}
+
+/// The spec of a Job.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct JobSpec {
+    /// The pod template.
+    #[serde(deserialize_with = "null_as_default")]
+    pub template: PodPriorityTemplate,
 }
 
 /// What happens to the claims of a StatefulSet.
@@ -84,10 +123,13 @@ pub const DELETE: &str = "Delete";
 
 /// The spec of a CronJob.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct CronJobSpec {
     /// True if it is suspended.
     pub suspend: Option<bool>,
+    /// The template of its Jobs.
+    #[serde(deserialize_with = "null_as_default")]
+    pub job_template: JobTemplate,
 }
 
 /// The spec of a DaemonSet.
@@ -108,7 +150,7 @@ pub struct PodTemplate {
     pub spec: PodSpec,
 }
 
-/// Where pods may run.
+/// Where the pods of a DaemonSet may run, and by what they are a part of the system.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
@@ -118,6 +160,33 @@ pub struct PodSpec {
     /// The affinity.
     #[serde(deserialize_with = "null_as_default")]
     pub affinity: Affinity,
+    /// The name of the priority class.
+    #[serde(deserialize_with = "null_as_default")]
+    pub priority_class_name: String,
+    /// They are on the network of their node.
+    #[serde(deserialize_with = "null_as_default")]
+    pub host_network: bool,
+    /// The volumes.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volumes: Vec<Volume>,
+}
+
+/// A volume of a pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Volume {
+    /// A folder of the node.
+    #[serde(deserialize_with = "null_as_default")]
+    pub host_path: HostPath,
+}
+
+/// A folder of a node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct HostPath {
+    /// The path; empty for a volume of another type.
+    #[serde(deserialize_with = "null_as_default")]
+    pub path: String,
 }
 
 /// An affinity.

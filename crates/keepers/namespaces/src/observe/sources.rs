@@ -6,11 +6,13 @@ use caretaker_engine::{PartialObject, Resync, Source, SourceRef};
 use kube::core::ApiResource;
 
 use super::partial::{
-    ApiServiceObject, CustomResourceDefinitionObject, MetadataObject, ScaledWorkloadObject, WebhookConfigurationObject,
+    ApiServiceObject, CronJobObject, CustomResourceDefinitionObject, DaemonSetObject, MetadataObject,
+    ScaledWorkloadObject, WebhookConfigurationObject,
 };
 use super::{NamespaceCache, Row};
 use crate::act::{ANNOUNCE, DELETE, WAKE};
 use crate::subject::ScalableKind;
+use crate::system::SystemRole;
 use crate::workload::WorkloadKind;
 
 /// Namespaces.
@@ -47,6 +49,9 @@ pub const API_SERVICES: SourceId = SourceId("apiservices");
 pub const CUSTOM_RESOURCE_DEFINITIONS: SourceId = SourceId("customresourcedefinitions");
 /// Activity from audit events, and the gaps in it.
 pub const ACTIVITY: SourceId = SourceId("activity");
+
+/// The pods of one namespace: listed live before a sleep and a deletion, never watched.
+pub const PODS: SourceId = SourceId("pods");
 
 /// The namespace of objects in files that name none.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
@@ -128,7 +133,7 @@ fn other_kind(resource: &ApiResource) -> WorkloadKind {
 
 /// True if the objects of a source are in namespaces.
 pub(super) fn is_namespaced(id: SourceId) -> bool {
-    id == SCALABLE || (id != ACTIVITY && kind_of(id).namespaced)
+    id == SCALABLE || (![ACTIVITY, PODS].contains(&id) && kind_of(id).namespaced)
 }
 
 /// True if a sleep changes workloads of this kind whatever is set.
@@ -139,6 +144,12 @@ pub fn is_built_in(group: &str, kind: &str) -> bool {
 
 /// The largest parts of a workload's manifest, which no projection reads.
 const UNREAD: &[SkippableField] = &[(0, "status:"), (6, "containers:"), (6, "initContainers:"), (6, "volumes:")];
+
+/// The same for DaemonSets, of which the volumes are read.
+const UNREAD_OF_DAEMON_SETS: &[SkippableField] = &[(0, "status:"), (6, "containers:"), (6, "initContainers:")];
+
+/// A CustomResourceDefinition may have a megabyte; a page of them must fit into memory.
+const PAGE_OF_DEFINITIONS: u32 = 20;
 
 /// PersistentVolumeClaims only hold back a deletion.
 fn needs_volume_claims(kind: &ActionKind) -> bool {
@@ -170,9 +181,9 @@ fn resync(id: SourceId) -> Resync {
     }
 }
 
-/// The same for a kind with a pod template.
-fn watch_workload<T: PartialObject>(id: SourceId, project: fn(&T) -> Row) -> Source<NamespaceCache> {
-    watch(id, move |object| Some(project(object))).unread_fields(UNREAD)
+/// The same for a workload. Its pod template says whether its namespace is a system namespace.
+fn watch_workload<T: PartialObject + HasSystemRole>(id: SourceId, project: fn(&T) -> Row) -> Source<NamespaceCache> {
+    watch(id, move |object: &T| Some(project(object).with_system_role(object.system_role()))).unread_fields(UNREAD)
 }
 
 /// A source that watches a kind of workload of its own definition, where the cluster has it.
@@ -199,8 +210,11 @@ pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
         watch(NAMESPACES, |object| Some(super::project_namespace(object))),
         watch_workload(DEPLOYMENTS, super::project_deployment),
         watch_workload(STATEFUL_SETS, super::project_stateful_set),
-        watch(REPLICA_SETS, super::project_replica_set).unread_fields(UNREAD),
-        watch_workload(DAEMON_SETS, super::project_daemon_set),
+        watch(REPLICA_SETS, |object: &ScaledWorkloadObject| {
+            Some(super::project_replica_set(object)?.with_system_role(object.system_role()))
+        })
+        .unread_fields(UNREAD),
+        watch_workload(DAEMON_SETS, super::project_daemon_set).unread_fields(UNREAD_OF_DAEMON_SETS),
         watch_workload(CRON_JOBS, super::project_cron_job),
         watch_workload(SCALED_OBJECTS, super::project_scaled_object).optional(),
         watch_custom(ROLLOUTS, WorkloadKind::Rollout),
@@ -212,7 +226,7 @@ pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
         webhooks(VALIDATING_WEBHOOKS),
         webhooks(MUTATING_WEBHOOKS),
         watch(API_SERVICES, api_service).needed_for(needs_protection).unread_fields(UNREAD),
-        watch(CUSTOM_RESOURCE_DEFINITIONS, definition).needed_for(needs_protection),
+        watch(CUSTOM_RESOURCE_DEFINITIONS, definition).needed_for(needs_protection).page_size(PAGE_OF_DEFINITIONS),
     ]
 }
 
@@ -221,4 +235,34 @@ fn webhooks(id: SourceId) -> Source<NamespaceCache> {
         super::project_caller(object.webhooks.iter().filter_map(|webhook| webhook.client_config.service.as_ref()))
     };
     watch(id, project).needed_for(needs_protection).unread_fields(UNREAD)
+}
+
+/// An object by whose pod template its namespace may be a system namespace.
+trait HasSystemRole {
+    fn system_role(&self) -> Option<SystemRole>;
+}
+
+impl HasSystemRole for ScaledWorkloadObject {
+    fn system_role(&self) -> Option<SystemRole> {
+        SystemRole::of_priority_class(&self.spec.template.spec.priority_class_name)
+    }
+}
+
+impl HasSystemRole for DaemonSetObject {
+    fn system_role(&self) -> Option<SystemRole> {
+        SystemRole::of_daemon_set(&self.spec.template.spec)
+    }
+}
+
+impl HasSystemRole for CronJobObject {
+    fn system_role(&self) -> Option<SystemRole> {
+        SystemRole::of_priority_class(&self.spec.job_template.spec.template.spec.priority_class_name)
+    }
+}
+
+/// A ScaledObject has no pods of its own.
+impl HasSystemRole for MetadataObject {
+    fn system_role(&self) -> Option<SystemRole> {
+        None
+    }
 }

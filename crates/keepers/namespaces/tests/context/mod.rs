@@ -58,6 +58,20 @@ pub async fn round_in(
     Ok(round.results.into_iter().map(|done| done.result).collect())
 }
 
+/// The same, with the reason of each action that was done.
+pub async fn reasons_in(
+    keeper: &Arc<Namespaces>,
+    client: &Client,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<Vec<String>, ListError> {
+    let context = context(client, Clock::manual(now).0);
+    let wanted = |subject: &Subject| subject.namespace_name() == namespace;
+    let round = run_once(keeper, &context, &mut Ledger::default(), wanted).await?;
+    let done = round.results.into_iter().filter(|done| done.result.is_ok());
+    Ok(done.map(|done| format!("{}: {}", done.planned.verdict.rule, done.planned.verdict.because)).collect())
+}
+
 /// Every subject, as lists of the whole cluster have them.
 pub async fn list_subjects(client: &Client) -> Vec<Subject> {
     let keeper = Namespaces::default();

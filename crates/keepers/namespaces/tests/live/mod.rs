@@ -11,19 +11,19 @@ use caretaker_engine::ApplyError;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::observe::sources::KINDS;
-use caretaker_testkit::make::{Said, mk_namespace};
+use caretaker_testkit::make::{Said, mk_namespace, mk_service_account};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::context::{FIELD_MANAGER, round_in};
+use crate::context::{FIELD_MANAGER, reasons_in, round_in};
 
 /// How long other processes may take; more than this is a failure and not a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -41,9 +41,10 @@ pub fn minutes(count: i64) -> Timestamp {
     start() + SignedDuration::from_mins(count)
 }
 
-/// The number of a round's n-th write among its calls: lists come first, and one live read.
+/// The number of the n-th write of a sleep among the calls of its round: lists come first, then the live reads of the
+/// namespace and its pods.
 pub fn write(n: usize) -> usize {
-    KINDS.len() + 1 + n
+    KINDS.len() + 2 + n
 }
 
 fn activity(at: Timestamp) -> String {
@@ -159,6 +160,24 @@ impl TestNamespace {
     /// The same by another client.
     pub async fn round_by(&self, client: &Client, now: Timestamp) -> Vec<Result<(), ApplyError>> {
         round_in(&self.keeper, client, &self.name, now).await.unwrap()
+    }
+
+    /// One round over it: the reason of each action.
+    pub async fn reasons(&self, now: Timestamp) -> Vec<String> {
+        reasons_in(&self.keeper, &self.client, &self.name, now).await.unwrap()
+    }
+
+    /// A pod that nobody runs, as there is no node.
+    pub async fn add_pod(&self, pod: Pod) -> Pod {
+        becomes_true("its service account to exist", async || {
+            let account = mk_service_account(&self.name, "default");
+            let accounts = self.all::<ServiceAccount>();
+            // With controllers, it may exist already.
+            let _ = accounts.create(&PostParams::default(), &account).await;
+            accounts.get_opt("default").await.unwrap().is_some()
+        })
+        .await;
+        self.add(pod).await
     }
 
     /// After two hours without activity it is asleep.

@@ -1,0 +1,56 @@
+//! What `plan`, the log and the metrics say before anything is taken away, on a real API server.
+
+#[path = "operator/mod.rs"]
+mod operator;
+
+use caretaker_testkit::make::{Said, mk_namespace, mk_pod, mk_service_account};
+use caretaker_testkit::until;
+use kube::Api;
+use kube::api::PostParams;
+use operator::{
+    ACTIVITY, SLEEP_AFTER, TIMEOUT, annotate, caretaker, cluster, create_namespace, second, start_operator, used,
+};
+
+#[tokio::test]
+async fn plan_names_the_pods_that_a_sleep_leaves_running() {
+    let (cluster, client) = cluster().await;
+    create_namespace(&client, "shop", 2).await;
+    let post = PostParams::default();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_service_account("shop", "default")).await.unwrap();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_pod("shop", "worker")).await.unwrap();
+
+    until("plan to name the pod", TIMEOUT, async || {
+        let (code, output, errors) = caretaker(&cluster, &["plan", "-n", "shop"]);
+        assert_eq!(code, 0, "{errors}");
+        let named = output.contains("SleepAfterElapsed") && output.contains("these pods keep running: Pod/worker");
+        Ok(if named { Ok(()) } else { Err(output) })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn where_nothing_reports_activity_the_log_plan_and_a_metric_say_so() {
+    let (cluster, client) = cluster().await;
+    let namespace = mk_namespace("shop").label(SLEEP_AFTER, "24h");
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    operator.tells("shop", "FirstSeen record done").await;
+    until("the metric to say so", TIMEOUT, async || {
+        let metric = operator.metric("caretaker_activity_unreported");
+        Ok(if metric == Some(1.0) { Ok(()) } else { Err(format!("{metric:?}")) })
+    })
+    .await
+    .unwrap();
+    assert!(operator.log().contains("nothing reports activity"), "{}", operator.log());
+    let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
+    assert!(notes.contains("nothing reports activity") && notes.contains("each of 1 namespaces"), "{notes}");
+    assert!(output.contains("first seen") && !output.contains("last used"), "{output}");
+
+    annotate(&client, "shop", ACTIVITY, Some(&used(second() + 1))).await;
+    let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
+
+    assert!(!notes.contains("nothing reports activity"), "{notes}");
+    assert!(output.contains("last used"), "{output}");
+}
