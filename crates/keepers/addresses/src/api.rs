@@ -5,7 +5,7 @@ mod ranges;
 mod records;
 mod uid;
 
-pub use crds::{EndpointStatus, InterfaceIps, PoolSpec, PoolStatus, crds};
+pub use crds::crds;
 pub use ranges::Ranges;
 pub use records::{Allocated, Record, Records};
 pub use uid::{Identity, Uid};
