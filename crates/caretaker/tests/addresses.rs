@@ -191,7 +191,7 @@ async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() 
     // Another resync, long after the grace period of the Terminating pod has ended.
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
     until("the time to be over", TIMEOUT, async || {
-        let left = deletion + caretaker_core::SignedDuration::from_secs(3) - caretaker_core::Timestamp::now();
+        let left = deletion + caretaker_core::SignedDuration::from_secs(7) - caretaker_core::Timestamp::now();
         Ok(if left.get_milliseconds() < 0 && left.get_seconds() <= 0 { Ok(()) } else { Err(left.to_string()) })
     })
     .await

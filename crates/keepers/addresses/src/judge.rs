@@ -9,10 +9,11 @@ mod address;
 mod endpoint;
 mod pool;
 
-use caretaker_core::{RuleMatch, SignedDuration, rules};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, rules};
 
 use crate::Addresses;
 use crate::act::Action;
+use crate::subject::{Holder, PodState, Policy};
 
 /// A record may arrive before its pod, because each kind has its own watch. A pod that was never seen
 /// counts as absent only after this long.
@@ -57,9 +58,9 @@ rules! {
         ReplacementStarting => address::replacement_starting,
         /// A recreated pod of a StatefulSet has other addresses: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
         ReplacementHasOtherIP => address::replacement_has_other_ip,
-        /// The pod has finished: released after its grace period and the extra grace period.
+        /// The pod has finished: released after its grace period and the extra grace period, if the settings release on such nodes.
         PodFinished => address::pod_finished,
-        /// The pod is Terminating: released after its deletion timestamp and the extra grace period.
+        /// The pod is Terminating: released after its deletion timestamp and at least 5 seconds; on a ready node that has not reported the end of its containers, after its grace period once more.
         PodTerminating => address::pod_terminating,
         /// The pod uses the address.
         InUse => address::in_use,
@@ -105,4 +106,26 @@ impl Rule {
     pub const fn is_suspicion(self) -> bool {
         matches!(self, Self::PodReplaced | Self::ReplacementStarting | Self::ReplacementHasOtherIP | Self::IPNotOnPod)
     }
+}
+
+/// True if the settings release addresses of Terminating and finished pods on this node. A node that is gone
+/// is not ready.
+fn releases_on_node(holder: &Holder, policy: &Policy) -> bool {
+    if holder.node_ready == Some(true) { policy.on_ready_node } else { policy.on_lost_node }
+}
+
+/// When the addresses of a pod that is Terminating or has finished may be released; `None` if it is neither,
+/// or if the settings retain them.
+fn ending_deadline(holder: &Holder, pod: &PodState, policy: &Policy) -> Option<Timestamp> {
+    if !releases_on_node(holder, policy) {
+        return None;
+    }
+    let terminated = pod.terminated_at(holder.node_ready, policy).filter(|_| policy.release_terminating);
+    pod.release_at(policy).into_iter().chain(terminated).min()
+}
+
+/// The time between the first and the second sighting of something suspicious about a pod.
+fn suspicion(pod: Option<&PodState>, policy: &Policy) -> SignedDuration {
+    let grace = SignedDuration::from_secs(pod.map_or(0, |pod| pod.grace).into());
+    (grace + policy.extra_grace_period).max(MIN_SUSPICION)
 }

@@ -260,6 +260,7 @@ async fn g9_the_switch_for_the_state_of_the_node_decides_about_a_terminating_pod
     corner.pool(&[(A, &key, &first)]).await;
     let deletion = corner.terminate(&key).await;
 
+    // A ready node gets the grace period of one second once more.
     let results = corner.collect(deletion + seconds(7)).await;
 
     assert!(all_done(&results, usize::from(released)), "{results:?}");

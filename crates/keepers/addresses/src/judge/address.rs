@@ -1,8 +1,8 @@
 //! Addresses: which are used, retained, or leaked.
 
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
+use caretaker_core::{RuleMatch, Timestamp, duration, time};
 
-use super::{Found, MIN_SUSPICION, POD_WATCH_LAG, Rule};
+use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, releases_on_node, suspicion};
 use crate::act::Action;
 use crate::api::Identity;
 use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
@@ -146,48 +146,46 @@ pub(super) fn replacement_has_other_ip(subject: &Subject, world: &World, now: Ti
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let finished = pod.release_at(&world.policy)?;
-    let deletion = pod.deletion.filter(|_| releases_terminating(address, world));
-    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
-    let until = deleted.map_or(finished, |deleted| deleted.min(finished));
     let because = format!(
         "pod {} is {} since {}, its grace period is {}s",
         address.holder.key,
         pod.phase.name(),
-        pod.finished.map(time::format).unwrap_or_default(),
+        time::format(pod.finished?),
         pod.grace
     );
-    Some(release_after(until, world, now, because))
+    Some(release_after_pod(address, pod, world, now, because))
 }
 
 pub(super) fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let deletion = pod.deletion?;
-    let because =
-        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(deletion));
-    if !releases_terminating(address, world) {
-        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
-        let because = format!("{because}; the settings retain addresses of such pods (its node is {node})");
-        return Some(RuleMatch::nothing(because));
+    let mut because =
+        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(pod.deletion?));
+    if pod.is_torn_down(address.holder.node_ready) {
+        because.push_str(&format!(
+            "; its node is ready and has not reported the end of its containers, so its grace period of {}s counts \
+             once more",
+            pod.deletion_grace
+        ));
     }
-    Some(release_after(time::saturating_add(deletion, world.policy.extra_grace_period), world, now, because))
+    Some(release_after_pod(address, pod, world, now, because))
 }
 
-/// True if the settings release the address of this Terminating pod.
-fn releases_terminating(address: &Address, world: &World) -> bool {
-    let policy = &world.policy;
-    let by_node = match address.holder.node_ready {
-        Some(true) => policy.on_ready_node,
-        // A node that is gone is not ready.
-        Some(false) | None => policy.on_lost_node,
+/// Releases after the deadline of a pod that is Terminating or has finished, unless the settings retain its
+/// address. Only the leader acts on deadlines.
+fn release_after_pod(
+    address: &Address,
+    pod: &PodState,
+    world: &World,
+    now: Timestamp,
+    because: String,
+) -> RuleMatch<Action> {
+    let Some(until) = ending_deadline(&address.holder, pod, &world.policy) else {
+        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
+        let switch = if releases_on_node(&address.holder, &world.policy) { "" } else { " on such nodes" };
+        let because = format!("{because}; the settings retain addresses of such pods{switch} (its node is {node})");
+        return RuleMatch::nothing(because);
     };
-    // The switches by node are about pods that are not recreated under the same name.
-    policy.release_terminating && (by_node || address.holder.is_stateful())
-}
-
-/// Releases after a deadline. Only the leader acts on deadlines.
-fn release_after(until: Timestamp, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
     if world.leads {
         RuleMatch::act_after(until, Action::Release, now, because)
     } else {
@@ -213,15 +211,18 @@ fn uses(holder: &str, phase: Phase) -> String {
 pub(super) fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let none =
-        pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.reports_no_family_of(pod, address.ip);
-    none.then(|| {
+    may_not_have_reported(address, pod).then(|| {
         RuleMatch::nothing(format!(
             "pod {} is {} and may not have reported its addresses yet",
             address.holder.key,
             pod.phase.name()
         ))
     })
+}
+
+/// True if what the pod reports proves nothing about this address.
+fn may_not_have_reported(address: &Address, pod: &PodState) -> bool {
+    pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.reports_no_family_of(pod, address.ip)
 }
 
 pub(super) fn ip_not_on_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -241,8 +242,7 @@ fn suspect(address: &Address, rule: Rule, world: &World, now: Timestamp, because
         let because = format!("{because}; but its pool is being deleted, so it is left as it is");
         return Some(RuleMatch::refuse(None, because));
     }
-    let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
-    let apart = (SignedDuration::from_secs(grace.into()) + world.policy.extra_grace_period).max(MIN_SUSPICION);
+    let apart = suspicion(address.holder.pod.as_deref(), &world.policy);
     let since = since(address, rule, now);
     let until = time::saturating_add(since, apart);
     let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));

@@ -4,7 +4,7 @@
 
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
 
-use super::{Found, POD_WATCH_LAG, Rule};
+use super::{Found, POD_WATCH_LAG, Rule, ending_deadline};
 use crate::act::Action;
 use crate::subject::{Endpoint, PodState, RetainedBy, Subject, World};
 
@@ -95,11 +95,9 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let pod = endpoint.holder.pod.as_ref()?;
-    let deletion = pod.deletion.filter(|_| world.policy.release_terminating);
-    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
-    let Some(until) = pod.release_at(&world.policy).into_iter().chain(deleted).min() else {
-        let because = "its pod is Terminating; the settings leave such pods alone";
-        return pod.deletion.is_some().then(|| RuleMatch::nothing(because));
+    let Some(until) = ending_deadline(&endpoint.holder, pod, &world.policy) else {
+        let because = "its pod is finished or terminating; the settings leave such pods alone";
+        return pod.is_ending().then(|| RuleMatch::nothing(because));
     };
     let key = &endpoint.holder.key;
     let because = if endpoint.records > 0 {

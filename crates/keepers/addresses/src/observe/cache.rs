@@ -62,8 +62,8 @@ pub struct AddressCache {
     nodes: HashMap<Arc<str>, (bool, u32)>,
     /// The names of nodes, which many pods share.
     node_names: HashSet<Arc<str>>,
-    /// Names whose pod is Terminating.
-    terminating: BTreeSet<Arc<str>>,
+    /// Names whose pod is Terminating or has finished.
+    ending: BTreeSet<Arc<str>>,
     sightings: HashMap<Key, Sighting>,
     dirty: BTreeSet<Key>,
     /// The number of the current or last list of each kind; zero where none was started.

@@ -61,8 +61,8 @@ impl AddressCache {
                 let pod = self.by_pod.get(*key).and_then(|entry| entry.pod.as_ref());
                 pod.and_then(|pod| pod.node.as_deref()).is_some_and(|node| node == name)
             };
-            let terminating: Vec<Arc<str>> = self.terminating.iter().filter(on_it).cloned().collect();
-            for key in &terminating {
+            let ending: Vec<Arc<str>> = self.ending.iter().filter(on_it).cloned().collect();
+            for key in &ending {
                 self.mark_dirty(key);
             }
         }

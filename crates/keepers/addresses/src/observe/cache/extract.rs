@@ -67,8 +67,8 @@ impl AddressCache {
         {
             self.nodes.insert(name.clone(), *state);
         }
-        if from.terminating.contains(key) {
-            self.terminating.insert(key.clone());
+        if from.ending.contains(key) {
+            self.ending.insert(key.clone());
         }
         self.by_pod.insert(key.clone(), entry.clone());
     }

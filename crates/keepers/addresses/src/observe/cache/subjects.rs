@@ -78,8 +78,8 @@ impl AddressCache {
         let entry = self.by_pod.get(key);
         let pod = entry.and_then(|entry| entry.pod.clone());
         let endpoint = entry.and_then(|entry| entry.endpoint.clone());
-        let terminating = pod.as_ref().filter(|pod| pod.deletion.is_some());
-        let node_ready = terminating.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
+        let ending = pod.as_ref().filter(|pod| pod.is_ending());
+        let node_ready = ending.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
         // Files are complete: a pod that is not among them does not exist. A watch may be late.
         let is_watched = self.list(Kind::Pod) > 0;
         Holder {
