@@ -141,7 +141,8 @@ async fn a_flood_opens_the_breaker_until_a_person_resets_it() {
 #[tokio::test]
 async fn what_cannot_be_read_is_reported_once_and_left_alone() {
     let pools = Pools::new().await;
-    pools.pool("pool", &[record("10.7.0.1", "gone", &leaked(0).2)]).await;
+    let outside = pools.pod("outside", "10.7.0.1", 30).await;
+    pools.pool("pool", &[record("10.7.0.1", "outside", &outside)]).await;
     pools.pool("broken", &[]).await;
     let text = json!({ "status": { "allocatedIPs": "{\"10.0.0.1\":", "allocatedIPCount": 3 } });
     let patch = kube::api::Patch::Merge(&text);

@@ -23,6 +23,10 @@ pub const POD_WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
 /// grace period of the pod is.
 pub const MIN_SUSPICION: SignedDuration = SignedDuration::from_secs(30);
 
+/// A record that waits for the deletion of its endpoint is looked at again after this long, if no watch has
+/// delivered the deletion before.
+pub const ENDPOINT_WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
+
 type Found = Option<RuleMatch<Action>>;
 
 rules! {
@@ -38,7 +42,7 @@ rules! {
         PoolHealthy => pool::healthy,
         /// The record of the address cannot be read: reported, left as it is.
         UnreadableRecord => address::unreadable_record,
-        /// The address is not one of its pool's: reported, left as it is.
+        /// The address is not one of its pool's, and its pod is not gone: reported, left as it is.
         IPOutsidePool => address::outside_pool,
         /// The pod uses the network of its node, which says nothing about this record: left as it is.
         HostNetwork => address::host_network,
@@ -46,17 +50,19 @@ rules! {
         RetainedByVM => address::retained_by_vm,
         /// A StatefulSet still wants a pod of that name, which gets its address back: retained.
         RetainedByStatefulSet => address::retained_by_stateful_set,
-        /// Its endpoint would give it to the next pod of that name, with or without a record: the endpoint is deleted first.
+        /// Its endpoint would give it to the next pod of that name, with or without a record: the endpoint is deleted first, and until then the record stays.
         WaitingForEndpoint => address::waiting_for_endpoint,
         /// No pod of that name was seen yet; its watch may be late.
         PodNotSeenYet => address::pod_not_seen_yet,
         /// There is no pod of that name: released at once.
         PodGone => address::pod_gone,
+        /// Another pod of that name has the address, such as a mirror pod that was recreated: left as it is, and reported.
+        IPOnAnotherPod => address::on_another_pod,
         /// Another pod has that name: released at once. In the older form, if another sandbox is still there at a second sighting.
         PodReplaced => address::pod_replaced,
         /// A recreated pod of a StatefulSet has no addresses yet: retained while its endpoint reserves this one.
         ReplacementStarting => address::replacement_starting,
-        /// A recreated pod of a StatefulSet has other addresses: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
+        /// A recreated pod of a StatefulSet has other addresses, and no endpoint reserves this one: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
         ReplacementHasOtherIP => address::replacement_has_other_ip,
         /// The pod has finished: released after its grace period and the extra grace period, if the settings release on such nodes.
         PodFinished => address::pod_finished,
@@ -68,6 +74,8 @@ rules! {
         NoAddressesYet => address::no_addresses_yet,
         /// The pod runs with other addresses: released if that is still so after a grace period.
         IPNotOnPod => address::ip_not_on_pod,
+        /// A recreated pod of a StatefulSet runs with other addresses than its endpoint reserves: deleted if that is still so after a grace period, before the records.
+        EndpointOutdated => endpoint::outdated,
         /// The endpoint's pod runs, or is recreated under the same name.
         EndpointInUse => endpoint::in_use,
         /// The records of a pool cannot be read, so the endpoint's pod may still have some: left as it is.
@@ -96,6 +104,7 @@ impl Rule {
                     | Self::PodGone
                     | Self::EndpointNotSeenYet
                     | Self::EndpointAbandoned
+                    | Self::EndpointOutdated
                     | Self::EndpointWithoutRecord
             )
     }

@@ -136,6 +136,8 @@ pub struct EndpointState {
     pub ips: Ips,
     /// The owner of its pod.
     pub owner: Owner,
+    /// True if it has an ownerReference to its Pod. Spiderpool sets one unless the addresses outlive the pod.
+    pub owned_by_pod: bool,
     /// True if it is being deleted.
     pub deleting: bool,
 }
@@ -152,10 +154,11 @@ impl EndpointState {
     }
 
     /// True if Spiderpool gives the next pod of this name the addresses in this endpoint: it does so for a
-    /// StatefulSet's pod and for a virtual machine.
+    /// StatefulSet's pod and for a virtual machine, and then the endpoint has no ownerReference to its Pod. A
+    /// StatefulSet of another API group is of the same kind, but its endpoints have one.
     #[must_use]
     pub fn reserves_ips(&self) -> bool {
-        self.owner != Owner::Other
+        self.owner != Owner::Other && !self.owned_by_pod
     }
 }
 

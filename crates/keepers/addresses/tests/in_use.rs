@@ -1,12 +1,17 @@
-//! Addresses that a pod uses are not released. On a real API server.
+//! Addresses that a pod uses, or that were promised to the next pod of its name, are not released. On a real
+//! API server; where pods are recreated, by the real controllers.
 
 mod objects;
 mod real;
 
 use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_testkit::until;
 use k8s_openapi::api::core::v1::Pod;
-use objects::{endpoint, set_endpoint};
-use real::{Corner, later, own, seconds};
+use kube::ResourceExt;
+use objects::{PodExt as _, endpoint, set_endpoint, uid};
+use real::cni::Cni;
+use real::follow::Leader;
+use real::{Corner, LIMIT, all_done, later, own, seconds};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -83,6 +88,97 @@ async fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
     assert_eq!(corner.held().await, [""; 0]);
 }
 
+/// Waits until the StatefulSet's controller has created another pod of this name; returns its uid.
+async fn created(corner: &Corner, name: &str, before: &str) -> String {
+    until(&format!("{name} to be created"), LIMIT, async || {
+        let pod = corner.pods_in(&corner.name).get_opt(name).await.unwrap();
+        let uid = pod.as_ref().and_then(ResourceExt::uid).filter(|uid| uid != before);
+        Ok(uid.ok_or_else(|| format!("{:?}", pod.map(|pod| pod.metadata))))
+    })
+    .await
+    .unwrap()
+}
+
+fn runs_with(ip: &str) -> Value {
+    json!({ "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] })
+}
+
+#[tokio::test]
+async fn a_record_of_a_stateful_set_stays_while_its_endpoint_promises_it() {
+    let corner = Corner::controlled("promised").await;
+    corner.pool(&[]).await;
+    corner.set("db", 1).await;
+    let key = corner.key("db-0");
+    let mut cni = Cni::default();
+    let free: Vec<String> = [A, B, "10.0.0.3"].map(str::to_owned).into();
+    let first = created(&corner, "db-0", "").await;
+    assert_eq!(cni.add(&corner, &key, &first, &free).await.as_deref(), Some(A));
+    corner.report(&key, runs_with(A)).await;
+
+    // The next pod runs with another address, and nobody has written its endpoint.
+    corner.kill(&key).await;
+    cni.lose(&first);
+    let second = created(&corner, "db-0", &first).await;
+    corner.add_records(&[(B, &key, &second)]).await;
+    cni.live.insert(second.clone(), (key.clone(), B.to_owned()));
+    corner.report(&key, runs_with(B)).await;
+    let mut leader = Leader::default();
+    for after in [0, 30] {
+        assert!(leader.look(&corner, later() + seconds(after)).await.is_empty(), "{after}");
+    }
+    leader.look(&corner, later() + seconds(36)).await;
+    assert_eq!(corner.held().await, [A, B], "the stale endpoint goes first");
+    assert_eq!(corner.endpoints().await, [""; 0]);
+    let results = leader.look(&corner, later() + seconds(37)).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [B], "then its record");
+
+    // Somebody gets the address; the next pod of the set must get another one.
+    let other = corner.create(&corner.key("other"), |_| {}).await;
+    assert_eq!(cni.add(&corner, &corner.key("other"), &other, &free).await.as_deref(), Some(A));
+    corner.kill(&key).await;
+    cni.lose(&second);
+    let third = created(&corner, "db-0", &second).await;
+    assert_ne!(cni.add(&corner, &key, &third, &free).await.as_deref(), Some(A));
+    cni.check(&corner).await;
+}
+
+/// A mirror pod is recreated with another uid while the containers run on.
+#[tokio::test]
+async fn another_pod_of_that_name_that_reports_the_address_keeps_it() {
+    let corner = Corner::new("mirror").await;
+    let key = corner.key("static-web");
+    corner.pool(&[(A, &key, &uid(1))]).await;
+    corner.endpoint(endpoint(&key, &uid(1), &[A])).await;
+    corner.run(&key, &[A]).await;
+
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [A]);
+    assert_eq!(corner.rules(later()).await[A], ("IPOnAnotherPod", "refuse"));
+    corner.kill(&key).await;
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// A StatefulSet of OpenKruise next to one of Kubernetes, both with a pod that is gone.
+#[tokio::test]
+async fn sticky_is_what_spiderpool_has_written_on_the_endpoint_and_not_the_kind_of_the_owner() {
+    let corner = Corner::new("sticky").await;
+    let (kruise, db) = (corner.key("cache-0"), corner.key("db-0"));
+    corner.set("cache", 1).await;
+    corner.set("db", 1).await;
+    corner.pool(&[(A, &kruise, &uid(1)), (B, &db, &uid(2))]).await;
+    let of_kruise = endpoint(&kruise, &uid(1), &[A]).with("/status/ownerControllerType", json!("StatefulSet"));
+    corner.endpoint(of_kruise.with("/status/ownerControllerName", json!("cache"))).await;
+    corner.endpoint(set_endpoint(&db, &uid(2), &[B])).await;
+
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [B]);
+    assert_eq!(corner.endpoints().await, ["db-0"]);
+}
+
 #[rstest]
 #[case::finished("gate-finished", false)]
 #[case::of_a_set_that_is_not_wanted("gate-set", true)]
@@ -134,4 +230,33 @@ async fn a_pod_that_failed_in_an_init_container_keeps_its_address_for_its_grace_
     corner.settle(at + seconds(36)).await;
 
     assert_eq!(corner.held().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_record_outside_its_pool_is_released_with_its_pod() {
+    let corner = Corner::new("outside").await;
+    let key = corner.key("web");
+    let live = corner.run(&key, &["192.168.7.7"]).await;
+    corner.pool(&[("192.168.7.7", &key, &live)]).await;
+
+    assert!(corner.collect(later()).await.is_empty());
+    assert_eq!(corner.rules(later()).await["192.168.7.7"], ("IPOutsidePool", "refuse"));
+    corner.kill(&key).await;
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_record_that_waits_for_its_endpoint_says_so() {
+    let corner = Corner::new("waits").await;
+    corner.set("db", 0).await;
+    let key = corner.key("db-0");
+    corner.pool(&[(A, &key, &uid(1))]).await;
+    corner.endpoint(set_endpoint(&key, &uid(1), &[A])).await;
+
+    assert_eq!(corner.rules(later()).await[A], ("WaitingForEndpoint", "wait"));
+    corner.settle(later()).await;
+
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (0, 0));
 }

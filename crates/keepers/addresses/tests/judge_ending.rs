@@ -103,6 +103,7 @@ fn the_endpoint_of_a_terminating_pod_waits_as_long_as_its_address() {
     let objects = [pod(), set_endpoint("shop/web-1", &uid(1), &[IP]), node("node-1", true)];
 
     assert_eq!(of_key(&objects, &key, &World::default()), ("EndpointPodFinished", "wait", Some(35)));
+    assert_eq!(verdict(&objects, &World::default()), ("WaitingForEndpoint", "wait", Some(35)));
 }
 
 #[rstest]

@@ -96,12 +96,14 @@ async fn records_that_are_not_json_are_reported_and_left_byte_for_byte() {
 #[tokio::test]
 async fn an_invalid_record_is_reported_and_blocks_no_other() {
     let corner = Corner::new("invalid-records").await;
-    let key = corner.key("gone");
+    let (key, live_key) = (corner.key("gone"), corner.key("live"));
+    let live = corner.run(&live_key, &["192.168.7.7"]).await;
     let text = json!({
         A: { "pod": key, "podUid": uid(1) },
         B: { "pod": "gone", "podUid": uid(2) },
         C: null,
-        "192.168.7.7": { "pod": key, "podUid": uid(3) },
+        "192.168.7.7": { "pod": live_key, "podUid": live },
+        "192.168.7.8": { "pod": key, "podUid": uid(3) },
         "ten": { "pod": key, "podUid": uid(4) },
     });
     let written = text.to_string();
@@ -110,13 +112,16 @@ async fn an_invalid_record_is_reported_and_blocks_no_other() {
     assert_eq!(rules[B], ("UnreadableRecord", "refuse"));
     assert_eq!(rules[C], ("UnreadableRecord", "refuse"));
     assert_eq!(rules["192.168.7.7"], ("IPOutsidePool", "refuse"));
+    assert_eq!(rules["192.168.7.8"], ("PodGone", "act"), "nobody gets it, and it blocks changes of the pool");
     assert_eq!(rules["invalid-records"], ("UnreadablePool", "refuse"));
 
     let results = corner.collect(later()).await;
 
-    assert!(all_done(&results, 1), "{results:?}");
+    assert!(all_done(&results, 2), "{results:?}");
     let mut left = text;
-    left.as_object_mut().unwrap().remove(A);
+    for released in [A, "192.168.7.8"] {
+        left.as_object_mut().unwrap().remove(released);
+    }
     assert_eq!(Value::Object(corner.records().await), left);
     assert!(corner.collect(later()).await.is_empty());
 }

@@ -2,7 +2,7 @@
 
 use caretaker_core::{RuleMatch, Timestamp, duration, time};
 
-use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, releases_on_node, suspicion};
+use super::{ENDPOINT_WATCH_LAG, Found, POD_WATCH_LAG, Rule, ending_deadline, releases_on_node, suspicion};
 use crate::act::Action;
 use crate::api::Identity;
 use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
@@ -32,9 +32,16 @@ pub(super) fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> F
 }
 
 pub(super) fn outside_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
-    let address = address(subject)?;
-    address.outside_pool.then(|| {
-        let because = format!("{} has no such address; correct spec.ips, or remove the record by hand", address.pool);
+    let address = address(subject).filter(|address| address.outside_pool)?;
+    // Nobody gets such an address, and its record blocks changes of the pool: it goes with its pod.
+    let holder = &address.holder;
+    let is_gone = match holder.pod.as_deref() {
+        Some(pod) => address.is_of(pod) == Some(false) && !holder.is_stateful() && !holder.uses(pod, address.ip),
+        None => holder.retained_by.is_none(),
+    };
+    (!is_gone).then(|| {
+        let (pool, key) = (&address.pool, &holder.key);
+        let because = format!("{pool} has no such address, and {key} may use it; correct spec.ips, or delete the pod");
         RuleMatch::refuse(None, because)
     })
 }
@@ -66,15 +73,32 @@ pub(super) fn retained_by_stateful_set(subject: &Subject, _: &World, _: Timestam
     })
 }
 
-pub(super) fn waiting_for_endpoint(subject: &Subject, _: &World, _: Timestamp) -> Found {
+pub(super) fn waiting_for_endpoint(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
-    let ends = match &address.holder.pod {
-        Some(_) => same_pod(address).is_some_and(PodState::is_ending),
-        None => true,
+    let holder = &address.holder;
+    if !holder.reserves(address.ip) {
+        return None;
+    }
+    let due = match holder.pod.as_deref() {
+        None => now,
+        Some(pod) if address.is_of(pod) == Some(false) => {
+            // A pod that has no addresses yet gets this one.
+            let may_use = pod.ips.is_empty() || holder.uses(pod, address.ip);
+            (!may_use).then_some(now)?
+        }
+        Some(pod) if pod.is_ending() => ending_deadline(holder, pod, &world.policy)?,
+        Some(pod) => {
+            let may_use = holder.uses(pod, address.ip) || may_not_have_reported(address, pod);
+            (!may_use).then_some(now)?
+        }
     };
-    (ends && address.holder.reserves(address.ip)).then(|| {
-        RuleMatch::nothing(format!("SpiderEndpoint {} still reserves it for a pod of that name", address.holder.key))
-    })
+    let because =
+        format!("SpiderEndpoint {} reserves it for the next pod of that name; it is deleted first", holder.key);
+    if !world.leads {
+        return Some(RuleMatch::nothing(because));
+    }
+    let until = if due > now { due } else { time::saturating_add(now, ENDPOINT_WATCH_LAG) };
+    Some(RuleMatch::wait(until, Action::Release, because))
 }
 
 pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -96,6 +120,20 @@ pub(super) fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
     address.holder.pod.is_none().then(|| {
         let because = format!("there is no pod {}", address.holder.key);
         RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because)
+    })
+}
+
+pub(super) fn on_another_pod(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    let holder = &address.holder;
+    (!holder.is_stateful() && holder.uses(pod, address.ip)).then(|| {
+        let because = format!(
+            "pod {} has the uid {} now and reports this address, the record has the uid {}; unless it is a mirror \
+             pod, restart it, so that it gets an address of its own",
+            holder.key, pod.uid, address.uid
+        );
+        RuleMatch::refuse(None, because)
     })
 }
 

@@ -2,11 +2,11 @@
 //! before them, because Spiderpool gives its addresses to the next pod of that name, with or without a
 //! record.
 
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
 
-use super::{Found, POD_WATCH_LAG, Rule, ending_deadline};
+use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, suspicion};
 use crate::act::Action;
-use crate::subject::{Endpoint, PodState, RetainedBy, Subject, World};
+use crate::subject::{Endpoint, EndpointState, PodState, RetainedBy, Subject, World};
 
 /// How long an endpoint may be ahead of its record, because each kind has its own watch.
 const RECORD_WATCH_LAG: SignedDuration = SignedDuration::from_secs(30);
@@ -33,6 +33,30 @@ fn runs_without_record(endpoint: &Endpoint) -> bool {
 /// Since when this rule has matched; now, if it matches for the first time.
 fn since(endpoint: &Endpoint, rule: Rule, now: Timestamp) -> Timestamp {
     endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+}
+
+/// True if the pod certainly uses none of the endpoint's addresses.
+fn has_other_ips(pod: &PodState, endpoint: &EndpointState) -> bool {
+    let reported = || pod.ips.iter().chain(&pod.other_ips);
+    let is_other =
+        |ip: &std::net::IpAddr| reported().all(|own| own != ip) && reported().any(|own| own.is_ipv4() == ip.is_ipv4());
+    !pod.ips.is_empty() && !pod.other_ips_unreadable && endpoint.ips.iter().all(is_other)
+}
+
+pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject).filter(|endpoint| is_stale(endpoint) && reserves_ips(endpoint))?;
+    let (holder, state) = (&endpoint.holder, endpoint.holder.endpoint.as_deref()?);
+    let pod = holder.pod.as_deref().filter(|pod| pod.in_stateful_set && !pod.is_ending())?;
+    if !has_other_ips(pod, state) {
+        return None;
+    }
+    let because = format!("pod {} was recreated and runs with other addresses", holder.key);
+    if !world.leads {
+        return Some(RuleMatch::nothing(format!("{because}; the leader decides")));
+    }
+    let (apart, since) = (suspicion(Some(pod), &world.policy), since(endpoint, Rule::EndpointOutdated, now));
+    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
+    Some(RuleMatch::act_after(time::saturating_add(since, apart), Action::DeleteEndpoint, now, because))
 }
 
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {

@@ -103,6 +103,7 @@ pub(super) fn project_endpoint(object: Partial<IgnoredAny, EndpointStatus>) -> O
         container: current.container_id.filter(|id| !id.is_empty()).map(Into::into),
         ips: texts.filter_map(|ip| address(ip)).collect(),
         owner,
+        owned_by_pod: metadata.owner_references.iter().any(|owner| owner.kind == Kind::Pod.name()),
         deleting: metadata.deletion_timestamp.is_some(),
     };
     Some(Row::Endpoint(Box::new(EndpointRow { state, finalizers: metadata.finalizers })))
@@ -181,13 +182,15 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
     };
     let other_ips = metadata.annotation(NETWORK_STATUS).map_or_else(|| Some(Ips::new()), interface_ips);
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    let controller = metadata.controller();
+    let in_stateful_set = metadata
+        .controller()
+        .is_some_and(|owner| owner.api_version == "apps/v1" && owner.kind == Kind::StatefulSet.name());
     Some(Row::Pod(Box::new(PodState {
         uid: Uid::parse(&metadata.uid),
         version: version(&metadata.resource_version),
         phase,
         host_network: spec.host_network,
-        in_stateful_set: controller.is_some_and(|owner| owner.kind == Kind::StatefulSet.name()),
+        in_stateful_set,
         deletion: metadata.deletion(),
         deletion_grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(grace)),
         containers_ended: containers_ended(&status),

@@ -18,7 +18,7 @@ pub struct PodState {
     pub phase: Phase,
     /// True if it uses the network of its node.
     pub host_network: bool,
-    /// True if a StatefulSet controls it.
+    /// True if a StatefulSet of `apps/v1` controls it.
     pub in_stateful_set: bool,
     /// Its `deletionTimestamp`, which includes the grace period.
     pub deletion: Option<Timestamp>,

@@ -203,6 +203,22 @@ impl Model {
         self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
     }
 
+    /// A pod of a StatefulSet gets a free address although its endpoint reserves another one, and its endpoint
+    /// stays as it is.
+    pub fn allocate_another(&mut self, key: &str) {
+        let Some(pod) = self.pods.get(key).cloned() else { return };
+        let is_stale = self.endpoints.get(key).is_some_and(|endpoint| endpoint.pod != pod.uid);
+        if !pod.in_set || !is_stale || pod.deletion.is_some() || self.live.contains_key(&pod.uid) {
+            return;
+        }
+        if let Some(ip) = self.free().filter(|_| pod.phase == "Pending") {
+            self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
+            self.write_pool();
+            self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
+            self.report(key);
+        }
+    }
+
     /// Everything until a pod runs.
     pub fn start(&mut self, key: &str) {
         self.allocate(key);

@@ -109,9 +109,9 @@ impl AddressCache {
             Some(Identity::Pod(uid)) => endpoint.pod.as_ref() == Some(uid),
             _ => true,
         });
-        let set = match of_this_pod.map(|endpoint| &endpoint.owner) {
-            Some(Owner::StatefulSet(set)) => set,
-            Some(Owner::Other | Owner::Vm) => return None,
+        let set = match of_this_pod {
+            Some(EndpointState { owner: Owner::StatefulSet(set), owned_by_pod: false, .. }) => set,
+            Some(_) => return None,
             None => by_name,
         };
         let (replicas, _) = self.stateful_sets.get(&format!("{namespace}/{set}"))?;
