@@ -31,8 +31,8 @@ impl Controller for Addresses {
         observe::sources()
     }
 
-    fn world(&self, _: &AddressCache, role: Role, _: Timestamp) -> World {
-        World { policy: self.policy, leads: role == Role::Leader }
+    fn world(&self, cache: &AddressCache, role: Role, _: Timestamp) -> World {
+        World { policy: self.policy, leads: role == Role::Leader, config: cache.config().clone() }
     }
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {

@@ -8,6 +8,7 @@
 mod address;
 mod endpoint;
 mod pool;
+mod settings;
 
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, rules};
 
@@ -32,6 +33,10 @@ type Found = Option<RuleMatch<Action>>;
 rules! {
     /// Why something is done, or not done.
     pub enum Rule for Addresses {
+        /// Spiderpool's ConfigMap `spiderpool-conf` cannot be read: reported, nothing is released.
+        UnreadableConfig => settings::unreadable,
+        /// Spiderpool binds addresses at an IaaS provider (`iaasNetworkProvider.serverUrl` in `spiderpool-conf`), which must be told of each release: reported, nothing is released.
+        ProviderAddresses => settings::provider,
         /// The pool's `status.allocatedIPs`, a key in it, or its ranges cannot be read: reported; what cannot be read is left as it is.
         UnreadablePool => pool::unreadable,
         /// The pool is being deleted: reported. Addresses that certainly leaked are released, so that its deletion can finish.

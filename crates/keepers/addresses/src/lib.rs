@@ -23,6 +23,7 @@
 //!
 //! - It never releases an address that a running pod uses or may use, or that a node is still tearing down.
 //! - It never releases an address that an endpoint promises to the next pod of a name.
+//! - It never releases anything where an IaaS provider would have to be told.
 //! - It never acts on a record that it cannot read.
 //! - It never writes a pool that has changed since it was read.
 //! - It never takes a pod for absent without asking the API server for it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use caretaker_core::Timestamp;
 use smallvec::SmallVec;
 
-use crate::api::{Allocated, Identity, Uid};
+use crate::api::{Allocated, Identity, StaticIps, Uid};
 use crate::judge::Rule;
 
 pub use pod::{Phase, PodState};
@@ -103,6 +103,8 @@ pub struct Holder {
     pub retained_by: Option<RetainedBy>,
     /// True if the node of its Terminating or finished pod is ready; `None` if there is no such node.
     pub node_ready: Option<bool>,
+    /// Whose pods get their addresses back, by Spiderpool's settings.
+    pub static_ips: StaticIps,
 }
 
 /// What retains addresses beyond the life of a pod.
@@ -261,9 +263,15 @@ impl Holder {
     /// True if its pods are recreated under the same name and keep their addresses.
     #[must_use]
     pub fn is_stateful(&self) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.in_stateful_set)
+        self.pod.as_ref().is_some_and(|pod| self.takes_over(pod))
             || self.retained_by.is_some()
             || self.endpoint.as_ref().is_some_and(|endpoint| endpoint.reserves_ips())
+    }
+
+    /// True if this pod gets the addresses of the previous pod of its name, and its endpoint.
+    #[must_use]
+    pub fn takes_over(&self, pod: &PodState) -> bool {
+        pod.in_stateful_set && self.static_ips.stateful_sets
     }
 
     /// True if the endpoint belongs to this pod, or does not say to which pod.

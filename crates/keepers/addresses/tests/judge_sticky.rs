@@ -1,10 +1,11 @@
-//! Who keeps addresses beyond the life of a pod: what Spiderpool writes on endpoints.
+//! Who keeps addresses beyond the life of a pod: what Spiderpool writes on endpoints, and its settings.
 
 mod objects;
 
 use caretaker_addresses::judge::Rule;
 use caretaker_addresses::observe::{AddressCache, Key};
 use caretaker_core::RuleSet as _;
+use caretaker_engine::cache::Cache as _;
 use objects::*;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -112,4 +113,78 @@ fn kruise_pod(number: u32, ips: &[&str]) -> Value {
 #[case::the_same_without_an_owner_is_sticky(&[kruise().with("/metadata/ownerReferences", json!([]))], "WaitingForEndpoint", "wait")]
 fn sticky_is_what_has_no_owner_reference_to_its_pod(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str) {
     assert_eq!(verdict(objects), (rule, next));
+}
+
+#[rstest]
+#[case::absent_and_wanted(&[set("shop/web", 2)], "PodGone", "act")]
+#[case::terminating_and_wanted(&[set("shop/web", 2), pod("shop/web-1", &uid(1), &[IP]).in_stateful_set().terminating(at(-60))], "PodTerminating", "act")]
+#[case::recreated(&[set("shop/web", 2), recreated(&[])], "PodReplaced", "act")]
+#[case::its_endpoint_is_from_before(&[set("shop/web", 2), previous()], "WaitingForEndpoint", "wait")]
+fn without_enable_stateful_set_nothing_is_retained_for_sets(
+    #[case] objects: &[Value],
+    #[case] rule: &str,
+    #[case] next: &str,
+) {
+    let off = config("enableStatefulSet: false");
+
+    assert_eq!(verdict(&[objects, &[off]].concat()), (rule, next));
+}
+
+#[test]
+fn without_enable_stateful_set_an_endpoint_of_the_previous_pod_is_abandoned() {
+    let cache =
+        cache_of(&[record(), set("shop/web", 2), recreated(&[]), previous(), config("enableStatefulSet: false")]);
+
+    assert_eq!(said(&cache, &endpoint_key()), ("EndpointAbandoned", "act"), "it would block the new pod");
+}
+
+#[test]
+fn without_enable_kubevirt_static_ip_a_virtual_machine_retains_only_what_its_endpoint_has() {
+    let (vm, off) = (vm_instance("shop/web-1"), config("enableKubevirtStaticIP: false"));
+    let before = previous().with("/status/ownerControllerType", json!("VirtualMachineInstance"));
+
+    assert_eq!(verdict(std::slice::from_ref(&vm)), ("RetainedByVM", "none"));
+    assert_eq!(verdict(&[vm.clone(), off.clone()]), ("PodGone", "act"));
+    assert_eq!(verdict(&[vm, off, before]), ("RetainedByVM", "none"), "the guest may run since before the switch");
+}
+
+#[rstest]
+#[case::a_provider(
+    "iaasNetworkProvider: {serverUrl: https://iaas.example.com}",
+    "ProviderAddresses",
+    "iaasNetworkProvider.serverUrl"
+)]
+#[case::unreadable("enableStatefulSet: [", "UnreadableConfig", "conf.yml")]
+fn under_some_settings_nothing_is_released_and_the_pool_says_why(
+    #[case] text: &str,
+    #[case] rule: &str,
+    #[case] field: &str,
+) {
+    let cache = cache_of(&[record(), endpoint("bank/gone", &uid(3), &[OTHER_IP]), config(text)]);
+
+    assert_eq!(said(&cache, &address("pool", IP)), (rule, "none"));
+    assert_eq!(said(&cache, &Key::Endpoint("bank/gone".into())), (rule, "none"));
+    let pool = judge(&cache, &Key::Pool("pool".into()), now());
+    assert_eq!((pool.rule.name(), pool.next.name()), (rule, "refuse"));
+    assert!(pool.because.contains(field) && pool.because.contains("kube-system/spiderpool-conf"), "{}", pool.because);
+}
+
+#[test]
+fn a_change_of_the_settings_is_about_everything() {
+    let mut cache = cache_of(&[record(), previous()]);
+    cache.take_dirty();
+
+    apply(&mut cache, &[config("iaasNetworkProvider: {serverUrl: x}")]);
+    assert_eq!(cache.take_dirty().into_iter().collect::<Vec<_>>(), {
+        let mut all = cache.keys();
+        all.sort_unstable();
+        all
+    });
+    assert_eq!(said(&cache, &address("pool", IP)).0, "ProviderAddresses");
+
+    delete(&mut cache, &config(""));
+    assert_eq!(cache.take_dirty().len(), 3);
+    assert_eq!(said(&cache, &address("pool", IP)).0, "WaitingForEndpoint");
+    apply(&mut cache, &[config("enableIPv4: true")]);
+    assert_eq!(cache.take_dirty().len(), 0, "nothing that decides has changed");
 }

@@ -46,7 +46,7 @@ fn has_other_ips(pod: &PodState, endpoint: &EndpointState) -> bool {
 pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject).filter(|endpoint| is_stale(endpoint) && reserves_ips(endpoint))?;
     let (holder, state) = (&endpoint.holder, endpoint.holder.endpoint.as_deref()?);
-    let pod = holder.pod.as_deref().filter(|pod| pod.in_stateful_set && !pod.is_ending())?;
+    let pod = holder.pod.as_deref().filter(|pod| holder.takes_over(pod) && !pod.is_ending())?;
     if !has_other_ips(pod, state) {
         return None;
     }
@@ -75,7 +75,7 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     }
     let pod = holder.pod.as_ref()?;
     // A recreated pod of a StatefulSet takes over the endpoint.
-    if is_stale(endpoint) && !pod.in_stateful_set {
+    if is_stale(endpoint) && !holder.takes_over(pod) {
         return None;
     }
     let reported = pod.ips.is_empty() || endpoint.records > 0;

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use caretaker_core::Timestamp;
-use caretaker_engine::object::null_as_default;
+use caretaker_engine::object::{PartialObject, null_as_default};
 use caretaker_engine::{Meta, Partial};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EndpointRow, PoolRow, Replicas, Row};
-use crate::api::{Allocated, Kind, NETWORK_STATUS, Ranges, Uid};
+use crate::api::{Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, Kind, NETWORK_STATUS, Ranges, Uid};
 use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
 
 /// The grace period of a pod that says nothing, as Kubernetes defines it.
@@ -277,4 +277,25 @@ pub(super) struct NodeStatus {
 pub(super) fn project_node(object: Partial<IgnoredAny, NodeStatus>) -> Option<Row> {
     let NodeStatus { conditions } = object.status;
     Some(Row::Node { ready: conditions.iter().any(|c| c.kind == "Ready" && c.status == "True") })
+}
+
+/// A ConfigMap, of which only Spiderpool's settings are read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ConfigMap {
+    metadata: Meta,
+    #[serde(deserialize_with = "null_as_default")]
+    data: std::collections::BTreeMap<String, String>,
+}
+
+impl PartialObject for ConfigMap {
+    fn metadata(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+pub(super) fn project_config(object: ConfigMap) -> Option<Row> {
+    let ConfigMap { metadata, data } = object;
+    let settings = || ConfigMapSettings::parse(data.get(CONFIG_KEY).map(String::as_str));
+    (metadata.name == CONFIG_MAP).then(|| Row::Config(Box::new(settings())))
 }

@@ -1,6 +1,10 @@
 //! The settings, and the world that subjects are judged in.
 
+use std::sync::Arc;
+
 use caretaker_core::SignedDuration;
+
+use crate::api::SpiderpoolConfig;
 
 /// How addresses are released: Spiderpool's own settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +48,18 @@ impl Default for Policy {
 }
 
 /// What subjects are judged in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct World {
     /// The settings.
     pub policy: Policy,
     /// True for the leader. A standby releases only what is certain at once.
     pub leads: bool,
+    /// Spiderpool's own settings.
+    pub config: Arc<SpiderpoolConfig>,
 }
 
 impl Default for World {
     fn default() -> Self {
-        Self { policy: Policy::default(), leads: true }
+        Self { policy: Policy::default(), leads: true, config: Arc::default() }
     }
 }

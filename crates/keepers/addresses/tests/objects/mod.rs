@@ -154,6 +154,15 @@ pub fn node(name: &str, ready: bool) -> Value {
     })
 }
 
+/// Spiderpool's settings.
+pub fn config(text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "namespace": "kube-system", "name": "spiderpool-conf", "resourceVersion": "1" },
+        "data": { "clusterNetwork": "", "conf.yml": text },
+    })
+}
+
 static SOURCES: LazyLock<Arc<Sources<AddressCache>>> = LazyLock::new(|| Sources::of(&Addresses::default()));
 
 /// An object as its source delivers it, from a file or a watch.

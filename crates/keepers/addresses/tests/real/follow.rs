@@ -49,7 +49,8 @@ impl Leader {
             batch.actions.retain(|planned| corner.is_ours(&planned.subject));
             let extract = feed.cache.extract(&batch.keys());
             let (keeper, writer) = (corner.keeper.clone(), writer(&corner.client, sources));
-            let confirmed = confirm_and_apply(keeper, sources.clone(), writer, batch, extract, world, clock(now));
+            let confirmed =
+                confirm_and_apply(keeper, sources.clone(), writer, batch, extract, world.clone(), clock(now));
             let finished = confirmed.await;
             planner.finish(&corner.keeper, &finished.target, &finished.results, now);
             Finished::<Addresses>::update(finished.changes, finished.deleted, feed);

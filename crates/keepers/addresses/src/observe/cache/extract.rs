@@ -14,6 +14,7 @@ impl AddressCache {
             unreadable_pools: self.unreadable_pools,
             is_extract: true,
             extracted_vms: self.has_vms(),
+            config: self.config.clone(),
             ..Self::default()
         };
         // Whole pools first, so that the records that an endpoint needs are not put into them twice.

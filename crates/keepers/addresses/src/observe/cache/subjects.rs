@@ -87,21 +87,29 @@ impl AddressCache {
             absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
             retained_by: self.retained_by(key, endpoint.as_deref(), identity),
             node_ready,
+            static_ips: self.config.static_ips,
             pod,
             endpoint,
         }
     }
 
     /// What retains the addresses of a name: a virtual machine, or the StatefulSet that wants the pod. The
-    /// endpoint names the set; without an endpoint, or with one of another pod, the name of the pod does.
+    /// endpoint names the set; without an endpoint, or with one of another pod, the name of the pod does. What
+    /// Spiderpool's settings switch off retains nothing, except a guest whose endpoint is from before that.
     fn retained_by(
         &self,
         key: &str,
         endpoint: Option<&EndpointState>,
         identity: Option<&Identity>,
     ) -> Option<RetainedBy> {
-        if self.vm_instances.contains_key(key) || self.vms.contains_key(key) {
+        let static_ips = self.config.static_ips;
+        let vm_keeps_ips =
+            static_ips.vms || endpoint.is_some_and(|endpoint| endpoint.owner == Owner::Vm && endpoint.reserves_ips());
+        if vm_keeps_ips && (self.vm_instances.contains_key(key) || self.vms.contains_key(key)) {
             return Some(RetainedBy::Vm);
+        }
+        if !static_ips.stateful_sets {
+            return None;
         }
         let (namespace, name) = key.split_once('/')?;
         let (by_name, number) = ordinal(name)?;
