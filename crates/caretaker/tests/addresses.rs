@@ -142,7 +142,8 @@ async fn a_flood_opens_the_breaker_until_a_person_resets_it() {
 #[tokio::test]
 async fn what_cannot_be_read_is_reported_once_and_left_alone() {
     let pools = Pools::new().await;
-    pools.pool("pool", &[record("10.7.0.1", "gone", &leaked(0).2)]).await;
+    let outside = pools.pod("outside", "10.7.0.1", 30).await;
+    pools.pool("pool", &[record("10.7.0.1", "outside", &outside)]).await;
     pools.pool("broken", &[]).await;
     let text = json!({ "status": { "allocatedIPs": "{\"10.0.0.1\":", "allocatedIPCount": 3 } });
     let patch = kube::api::Patch::Merge(&text);
@@ -192,7 +193,7 @@ async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() 
     // Another resync, long after the grace period of the Terminating pod has ended.
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
     until("the time to be over", TIMEOUT, async || {
-        let left = deletion + caretaker_core::SignedDuration::from_secs(3) - caretaker_core::Timestamp::now();
+        let left = deletion + caretaker_core::SignedDuration::from_secs(7) - caretaker_core::Timestamp::now();
         Ok(if left.get_milliseconds() < 0 && left.get_seconds() <= 0 { Ok(()) } else { Err(left.to_string()) })
     })
     .await
@@ -310,4 +311,69 @@ async fn two_keepers_work_side_by_side() {
     assert!(operator.stop().success());
     let leases = pools.cluster.kubectl(&["-n", "caretaker-system", "get", "leases", "-o", "name"]).unwrap();
     assert_eq!(leases.lines().count(), 2, "{leases}");
+}
+
+/// Writes Spiderpool's settings.
+fn configure(pools: &Pools, conf: &str) {
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "kube-system", "name": "spiderpool-conf" },
+        "data": { "conf.yml": conf },
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("conf.json");
+    std::fs::write(&file, object.to_string()).unwrap();
+    pools.cluster.kubectl(&["apply", "-f", file.to_str().unwrap()]).unwrap();
+}
+
+#[tokio::test]
+async fn where_spiderpool_binds_addresses_at_a_provider_nothing_is_released_and_the_pool_says_why() {
+    let pools = Pools::new().await;
+    configure(&pools, "enableStatefulSet: true\niaasNetworkProvider:\n  serverUrl: https://iaas.example.com\n");
+    pools.pool("pool", &[leaked(0)]).await;
+    pools.endpoint("worker", &leaked(7).2, "10.0.0.9").await;
+
+    let operator = as_user(&pools, "provided", &ONLY).await;
+    operator.ready().await;
+    operator.tells("pool", "ProviderAddresses - refused").await;
+    let published = event(&pools, "default", "SpiderIPPool", "ProviderAddresses").await;
+    let note = published.note.unwrap();
+    assert!(note.contains("kube-system/spiderpool-conf sets iaasNetworkProvider.serverUrl"), "{note}");
+    let (_, plan, _) = caretaker(&pools.cluster, &["plan", "--keepers", "addresses"]);
+    assert!(plan.contains("ProviderAddresses") && plan.contains("0 to act on now"), "{plan}");
+    let written = pools.cluster.audit().unwrap().of("provided");
+    let written = written
+        .only(|call| call.resource.starts_with("spider") && !["get", "list", "watch"].contains(&call.verb.as_str()));
+    assert!(written.is_empty(), "{written}");
+
+    // As soon as there is no provider, what leaked is released.
+    configure(&pools, "iaasNetworkProvider:\n  serverUrl: \"\"\n");
+    pools.holds("pool", &[]).await;
+    pools.has_endpoints(&[]).await;
+}
+
+#[tokio::test]
+async fn addresses_of_a_stateful_set_are_retained_only_if_spiderpool_is_told_to() {
+    let pools = Pools::new().await;
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "db" },
+        "spec": {
+            "replicas": 2, "serviceName": "db", "selector": { "matchLabels": { "app": "db" } },
+            "template": {
+                "metadata": { "labels": { "app": "db" } },
+                "spec": { "containers": [{ "name": "c", "image": "example.com/none" }] },
+            },
+        },
+    });
+    let set = serde_json::from_value(set).unwrap();
+    pools.api("StatefulSet").create(&PostParams::default(), &set).await.unwrap();
+    configure(&pools, "enableStatefulSet: true\n");
+    pools.pool("pool", &[record("10.0.0.1", "db-0", &leaked(0).2), record("10.0.0.2", "gone", &leaked(1).2)]).await;
+    let operator = start_operator(&pools.cluster.kubeconfig(), &ONLY).await;
+    operator.ready().await;
+    pools.holds("pool", &["10.0.0.1"]).await;
+
+    configure(&pools, "enableStatefulSet: false\n");
+    pools.holds("pool", &[]).await;
+
+    operator.tells("10.0.0.1", "PodGone release done").await;
 }

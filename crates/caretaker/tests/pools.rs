@@ -151,3 +151,19 @@ fn pools_without_pods_are_reported() {
         text(&output.stderr)
     );
 }
+
+#[test]
+fn settings_of_spiderpool_are_read_from_files() {
+    let pools = std::fs::read_to_string(root().join("examples/pools/pools.yaml")).unwrap();
+    let config = "kind: ConfigMap\napiVersion: v1\nmetadata:\n  name: spiderpool-conf\n  namespace: kube-system\ndata:\n  conf.yml: |\n    iaasNetworkProvider:\n      serverUrl: https://iaas.example.com\n";
+    let list = "kind: List\nitems: [{kind: ConfigMap, metadata: {name: spiderpool-conf, namespace: kube-system}, data: {conf.yml: 'iaasNetworkProvider: {serverUrl: x}'}}]\n";
+    for config in [config, list] {
+        let files = folder(&[("pools.yaml", &pools), ("config.yaml", config)]);
+
+        let rows = plan(&["--from", files.path().to_str().unwrap(), "--at", AT], &[]);
+
+        let acts: Vec<_> = rows.iter().filter(|(_, _, next)| next == "act" || next == "wait").collect();
+        assert!(acts.is_empty(), "{acts:?}");
+        assert!(rows.contains(&("office".to_owned(), "ProviderAddresses".to_owned(), "refuse".to_owned())), "{rows:?}");
+    }
+}

@@ -238,7 +238,11 @@ spec: { subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.10-10.6.0.19] }
 ---
 apiVersion: spiderpool.spidernet.io/v2beta1
 kind: SpiderEndpoint
-metadata: { namespace: shop, name: old, finalizers: [spiderpool.spidernet.io] }
+metadata:
+  namespace: shop
+  name: old
+  finalizers: [spiderpool.spidernet.io]
+  ownerReferences: [{ apiVersion: v1, kind: Pod, name: old, uid: 0b7e2a52-6c43-4a87-9d58-30c5a7a10001 }]
 status:
   current:
     uid: 0b7e2a52-6c43-4a87-9d58-30c5a7a10001

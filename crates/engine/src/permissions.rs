@@ -39,7 +39,11 @@ impl fmt::Display for AccessRight {
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        self.namespace.map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
+        match (self.namespace, &self.name) {
+            (Some(namespace), _) => write!(f, " in {namespace}"),
+            (None, Some(name)) => write!(f, " {name}"),
+            (None, None) => Ok(()),
+        }
     }
 }
 
@@ -84,7 +88,9 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
     for source in sources.iter().filter(|source| !matches!(source.origin, Origin::Stream { .. })) {
         for resource in sources.kinds_of(source.id) {
             for verb in ["list", "watch"] {
-                need(AccessRight::new(verb, &resource.group, &resource.plural), &source.needed_for);
+                let name = source.only_name().map(str::to_owned);
+                let right = AccessRight { name, ..AccessRight::new(verb, &resource.group, &resource.plural) };
+                need(right, &source.needed_for);
             }
         }
     }

@@ -282,6 +282,13 @@ impl<C: Cache> Source<C> {
         if let Origin::Watch { resource, .. } = &self.origin { Some(resource) } else { None }
     }
 
+    /// The only name that it reads, if its field selector says so. The right to it is then enough.
+    #[must_use]
+    pub fn only_name(&self) -> Option<&str> {
+        let Origin::Watch { selector, .. } = &self.origin else { return None };
+        selector.fields.as_deref()?.strip_prefix("metadata.name=").filter(|name| !name.contains(','))
+    }
+
     /// True if a cluster may lack the kind that it watches.
     #[must_use]
     pub fn is_optional(&self) -> bool {

@@ -21,9 +21,9 @@ pub struct AddressesConfig {
     pub extra_grace_period: SignedDuration,
     /// Whether addresses of Terminating pods are released.
     pub release_terminating: bool,
-    /// Whether those of stateless Terminating pods on a Ready node are released.
+    /// Whether addresses of Terminating and finished pods on a Ready node are released.
     pub terminating_on_ready_node: bool,
-    /// Whether those of stateless Terminating pods on a node that is not Ready are released.
+    /// Whether addresses of Terminating and finished pods on a node that is not Ready are released.
     pub terminating_on_not_ready_node: bool,
     /// Pace by action.
     pub pace: OrNone<BTreeMap<String, PaceConfig>>,

@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use caretaker_addresses::api::CONFIG_MAP;
 use caretaker_engine::cache::Cache;
 use caretaker_engine::decode::{DecodeError, Document};
 use caretaker_engine::source::Delivered;
@@ -212,10 +213,13 @@ impl<'a> ManifestSet<'a> {
         for revealed in inside {
             let (kind, body) = match revealed {
                 Revealed::Text { kind, api_version } => match piece.take() {
-                    Some(piece) if kind == "ConfigMap" => {
-                        self.add_config_map(file, &piece);
-                        continue;
-                    }
+                    Some(piece) if kind == "ConfigMap" => match self.add_config_map(file, piece) {
+                        Some(mut piece) => {
+                            piece.api_version = api_version.or(piece.api_version);
+                            (kind, Body::Text(piece))
+                        }
+                        None => continue,
+                    },
                     Some(mut piece) => {
                         piece.api_version = api_version.or(piece.api_version);
                         (kind, Body::Text(piece))
@@ -242,16 +246,19 @@ impl<'a> ManifestSet<'a> {
         }
     }
 
-    /// Reads a ConfigMap if it may be the operator's; all others are many and large.
-    fn add_config_map(&mut self, file: &Path, piece: &Piece<'_>) {
-        let read = if may_be_ours(&piece.text) { parse::operator_config_map(piece) } else { Ok(None) };
+    /// Reads a ConfigMap if it may be the operator's; all others are many and large. Returns one that a
+    /// keeper may read.
+    fn add_config_map(&mut self, file: &Path, piece: Piece<'a>) -> Option<Piece<'a>> {
+        let read = if may_be_ours(&piece.text) { parse::operator_config_map(&piece) } else { Ok(None) };
         match read {
             Ok(Some((name, data))) => _ = self.operator.0.insert(name, data),
+            Ok(None) if piece.text.contains(CONFIG_MAP) => return Some(piece),
             Ok(None) => self.others += 1,
             Err(DecodeError { line, reason }) => {
                 self.add_problem(file, piece.line + line, [Some("ConfigMap".to_owned()), piece.name()], reason);
             }
         }
+        None
     }
 
     fn add_problem(&mut self, file: &Path, line: usize, [kind, name]: [Option<String>; 2], reason: String) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use caretaker_addresses::api::CONFIG_MAP;
 use caretaker_engine::decode::DecodeError;
 use caretaker_engine::state;
 use serde::Deserialize;
@@ -89,7 +90,7 @@ fn classify(mut object: Value, of: &str) -> Vec<Revealed> {
     let name = text(object.get("metadata").and_then(|m| m.get("name")));
     vec![if kind.is_empty() {
         Revealed::Invalid { kind, name, reason: "an item without a kind".to_owned() }
-    } else if kind == "ConfigMap" {
+    } else if kind == "ConfigMap" && name != CONFIG_MAP {
         match serde_json::from_value(object).map(ConfigMap::of_operator) {
             Ok(ours) => ours.map_or(Revealed::Other, |(name, data)| Revealed::Operator(name, data)),
             Err(e) => Revealed::Invalid { kind, name, reason: e.to_string() },

@@ -103,7 +103,10 @@ impl Pools {
             "SpiderEndpoint",
             json!({
                 "apiVersion": SPIDERPOOL, "kind": "SpiderEndpoint",
-                "metadata": { "name": name, "finalizers": ["spiderpool.spidernet.io"] },
+                "metadata": {
+                    "name": name, "finalizers": ["spiderpool.spidernet.io"],
+                    "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod_uid }],
+                },
                 "status": {
                     "current": { "uid": pod_uid, "node": "node-1", "ips": [address] },
                     "ownerControllerType": "Pod", "ownerControllerName": name,

@@ -1,11 +1,13 @@
 //! Names on the wire: Spiderpool's resources, and the other kinds that are read.
 
+mod config;
 mod crds;
 mod ranges;
 mod records;
 mod uid;
 
-pub use crds::{EndpointStatus, InterfaceIps, PoolSpec, PoolStatus, crds};
+pub use config::{CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, SpiderpoolConfig, StaticIps};
+pub use crds::crds;
 pub use ranges::Ranges;
 pub use records::{Allocated, Record, Records};
 pub use uid::{Identity, Uid};
@@ -54,12 +56,22 @@ pub enum Kind {
     Vm,
     /// `Node`.
     Node,
+    /// `ConfigMap`: only Spiderpool's own settings.
+    Config,
 }
 
 impl Kind {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 7] =
-        [Self::Pool, Self::Endpoint, Self::Pod, Self::StatefulSet, Self::VmInstance, Self::Vm, Self::Node];
+    pub const ALL: [Self; 8] = [
+        Self::Pool,
+        Self::Endpoint,
+        Self::Pod,
+        Self::StatefulSet,
+        Self::VmInstance,
+        Self::Vm,
+        Self::Node,
+        Self::Config,
+    ];
 
     /// The source that reads this kind.
     #[must_use]
@@ -84,6 +96,7 @@ impl Kind {
             Self::VmInstance => "VirtualMachineInstance",
             Self::Vm => "VirtualMachine",
             Self::Node => "Node",
+            Self::Config => "ConfigMap",
         }
     }
 
@@ -96,6 +109,7 @@ impl Kind {
             Self::VmInstance => "virtualmachineinstances",
             Self::Vm => "virtualmachines",
             Self::Node => "nodes",
+            Self::Config => "configmaps",
         }
     }
 
@@ -104,7 +118,7 @@ impl Kind {
     pub const fn group(self) -> &'static str {
         match self {
             Self::Pool | Self::Endpoint => GROUP,
-            Self::Pod | Self::Node => "",
+            Self::Pod | Self::Node | Self::Config => "",
             Self::StatefulSet => "apps",
             Self::VmInstance | Self::Vm => KUBEVIRT,
         }

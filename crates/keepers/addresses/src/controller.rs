@@ -33,8 +33,8 @@ impl Controller for Addresses {
         observe::sources()
     }
 
-    fn world(&self, _: &AddressCache, role: ReplicaRole, _: Timestamp) -> World {
-        World { policy: self.policy, leads: role == ReplicaRole::Leader }
+    fn world(&self, cache: &AddressCache, role: ReplicaRole, _: Timestamp) -> World {
+        World { policy: self.policy, leads: role == ReplicaRole::Leader, config: cache.config().clone() }
     }
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {

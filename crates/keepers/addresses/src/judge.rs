@@ -8,11 +8,13 @@
 mod address;
 mod endpoint;
 mod pool;
+mod settings;
 
-use caretaker_core::{RuleMatch, SignedDuration, rules};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, rules};
 
 use crate::Addresses;
 use crate::act::Action;
+use crate::subject::{Holder, PodState, Policy};
 
 /// A record may arrive before its pod, because each kind has its own watch. A pod that was never seen
 /// counts as absent only after this long.
@@ -22,11 +24,19 @@ pub const POD_WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
 /// grace period of the pod is.
 pub const MIN_SUSPICION: SignedDuration = SignedDuration::from_secs(30);
 
+/// A record that waits for the deletion of its endpoint is looked at again after this long, if no watch has
+/// delivered the deletion before.
+pub const ENDPOINT_WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
+
 type Found = Option<RuleMatch<Action>>;
 
 rules! {
     /// Why something is done, or not done.
     pub enum Rule for Addresses {
+        /// Spiderpool's ConfigMap `spiderpool-conf` cannot be read: reported, nothing is released.
+        UnreadableConfig => settings::unreadable,
+        /// Spiderpool binds addresses at an IaaS provider (`iaasNetworkProvider.serverUrl` in `spiderpool-conf`), which must be told of each release: reported, nothing is released.
+        ProviderAddresses => settings::provider,
         /// The pool's `status.allocatedIPs`, a key in it, or its ranges cannot be read: reported; what cannot be read is left as it is.
         UnreadablePool => pool::unreadable,
         /// The pool is being deleted: reported. Addresses that certainly leaked are released, so that its deletion can finish.
@@ -37,7 +47,7 @@ rules! {
         PoolHealthy => pool::healthy,
         /// The record of the address cannot be read: reported, left as it is.
         UnreadableRecord => address::unreadable_record,
-        /// The address is not one of its pool's: reported, left as it is.
+        /// The address is not one of its pool's, and its pod is not gone: reported, left as it is.
         IPOutsidePool => address::outside_pool,
         /// The pod uses the network of its node, which says nothing about this record: left as it is.
         HostNetwork => address::host_network,
@@ -45,21 +55,23 @@ rules! {
         RetainedByVM => address::retained_by_vm,
         /// A StatefulSet still wants a pod of that name, which gets its address back: retained.
         RetainedByStatefulSet => address::retained_by_stateful_set,
-        /// Its endpoint would give it to the next pod of that name, with or without a record: the endpoint is deleted first.
+        /// Its endpoint would give it to the next pod of that name, with or without a record: the endpoint is deleted first, and until then the record stays.
         WaitingForEndpoint => address::waiting_for_endpoint,
         /// No pod of that name was seen yet; its watch may be late.
         PodNotSeenYet => address::pod_not_seen_yet,
         /// There is no pod of that name: released at once.
         PodGone => address::pod_gone,
+        /// Another pod of that name has the address, such as a mirror pod that was recreated: left as it is, and reported.
+        IPOnAnotherPod => address::on_another_pod,
         /// Another pod has that name: released at once. In the older form, if another sandbox is still there at a second sighting.
         PodReplaced => address::pod_replaced,
         /// A recreated pod of a StatefulSet has no addresses yet: retained while its endpoint reserves this one.
         ReplacementStarting => address::replacement_starting,
-        /// A recreated pod of a StatefulSet has other addresses: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
+        /// A recreated pod of a StatefulSet has other addresses, and no endpoint reserves this one: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
         ReplacementHasOtherIP => address::replacement_has_other_ip,
-        /// The pod has finished: released after its grace period and the extra grace period.
+        /// The pod has finished: released after its grace period and the extra grace period, if the settings release on such nodes.
         PodFinished => address::pod_finished,
-        /// The pod is Terminating: released after its deletion timestamp and the extra grace period.
+        /// The pod is Terminating: released after its deletion timestamp and at least 5 seconds; on a ready node that has not reported the end of its containers, after its grace period once more.
         PodTerminating => address::pod_terminating,
         /// The pod uses the address.
         InUse => address::in_use,
@@ -67,6 +79,8 @@ rules! {
         NoAddressesYet => address::no_addresses_yet,
         /// The pod runs with other addresses: released if that is still so after a grace period.
         IPNotOnPod => address::ip_not_on_pod,
+        /// A recreated pod of a StatefulSet runs with other addresses than its endpoint reserves: deleted if that is still so after a grace period, before the records.
+        EndpointOutdated => endpoint::outdated,
         /// The endpoint's pod runs, or is recreated under the same name.
         EndpointInUse => endpoint::in_use,
         /// The records of a pool cannot be read, so the endpoint's pod may still have some: left as it is.
@@ -95,6 +109,7 @@ impl Rule {
                     | Self::PodGone
                     | Self::EndpointNotSeenYet
                     | Self::EndpointAbandoned
+                    | Self::EndpointOutdated
                     | Self::EndpointWithoutRecord
             )
     }
@@ -105,4 +120,26 @@ impl Rule {
     pub const fn is_suspicion(self) -> bool {
         matches!(self, Self::PodReplaced | Self::ReplacementStarting | Self::ReplacementHasOtherIP | Self::IPNotOnPod)
     }
+}
+
+/// True if the settings release addresses of Terminating and finished pods on this node. A node that is gone
+/// is not ready.
+fn releases_on_node(holder: &Holder, policy: &Policy) -> bool {
+    if holder.node_ready == Some(true) { policy.on_ready_node } else { policy.on_lost_node }
+}
+
+/// When the addresses of a pod that is Terminating or has finished may be released; `None` if it is neither,
+/// or if the settings retain them.
+fn ending_deadline(holder: &Holder, pod: &PodState, policy: &Policy) -> Option<Timestamp> {
+    if !releases_on_node(holder, policy) {
+        return None;
+    }
+    let terminated = pod.terminated_at(holder.node_ready, policy).filter(|_| policy.release_terminating);
+    pod.release_at(policy).into_iter().chain(terminated).min()
+}
+
+/// The time between the first and the second sighting of something suspicious about a pod.
+fn suspicion(pod: Option<&PodState>, policy: &Policy) -> SignedDuration {
+    let grace = SignedDuration::from_secs(pod.map_or(0, |pod| pod.grace).into());
+    (grace + policy.extra_grace_period).max(MIN_SUSPICION)
 }

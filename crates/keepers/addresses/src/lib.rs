@@ -9,7 +9,8 @@
 //! This keeper judges every record. If its pod is gone or replaced, the record is removed at once. If its
 //! pod is terminating or has finished, the record is removed after the pod's grace period. If its pod runs
 //! with other addresses, the record is removed at the second sighting. A pod of a StatefulSet that is
-//! recreated under the same name gets its addresses back, so they are retained.
+//! recreated under the same name gets its addresses back, so they are retained; what its endpoint promises is
+//! released only after that endpoint is deleted.
 //!
 //! # Modules
 //!
@@ -20,7 +21,9 @@
 //!
 //! # What it never does
 //!
-//! - It never releases an address that a running pod uses or may use.
+//! - It never releases an address that a running pod uses or may use, or that a node is still tearing down.
+//! - It never releases an address that an endpoint promises to the next pod of a name.
+//! - It never releases anything where an IaaS provider would have to be told.
 //! - It never acts on a record that it cannot read.
 //! - It never writes a pool that has changed since it was read.
 //! - It never takes a pod for absent without asking the API server for it.

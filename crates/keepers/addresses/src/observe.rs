@@ -8,7 +8,7 @@ mod objects;
 
 use caretaker_engine::{Partial, Resync, Source};
 
-use crate::api::{Allocated, Kind, Ranges, Records};
+use crate::api::{Allocated, CONFIG_MAP, ConfigMapSettings, Kind, Ranges, Records};
 use crate::subject::{EndpointState, PodState};
 
 pub use cache::{AddressCache, Key};
@@ -33,6 +33,8 @@ pub enum Row {
         /// True if it is ready.
         ready: bool,
     },
+    /// Spiderpool's settings.
+    Config(Box<ConfigMapSettings>),
 }
 
 /// What is read of a pool.
@@ -96,6 +98,9 @@ pub(crate) fn sources() -> Vec<Source<AddressCache>> {
             Kind::VmInstance => Source::watch(id, resource, |_: Partial| Some(Row::VmInstance)).optional(),
             Kind::Vm => Source::watch(id, resource, objects::project_vm).optional(),
             Kind::Node => Source::watch(id, resource, objects::project_node),
+            Kind::Config => {
+                Source::watch(id, resource, objects::project_config).fields(format!("metadata.name={CONFIG_MAP}"))
+            }
         }
     };
     Kind::ALL.into_iter().map(|kind| source(kind).resync(resync(kind))).collect()

@@ -1,13 +1,19 @@
 //! What is judged, and the world it is judged in: plain data.
 
+mod pod;
+mod policy;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::Timestamp;
 use smallvec::SmallVec;
 
-use crate::api::{Allocated, Identity, Uid};
+use crate::api::{Allocated, Identity, StaticIps, Uid};
 use crate::judge::Rule;
+
+pub use pod::{Phase, PodState};
+pub use policy::{Policy, World};
 
 /// Addresses of a pod: usually one or two.
 pub type Ips = SmallVec<[IpAddr; 2]>;
@@ -95,8 +101,10 @@ pub struct Holder {
     pub endpoint: Option<Arc<EndpointState>>,
     /// What retains its addresses while there is no pod.
     pub retained_by: Option<RetainedBy>,
-    /// True if the node of its terminating pod is ready; `None` if there is no such node.
+    /// True if the node of its Terminating or finished pod is ready; `None` if there is no such node.
     pub node_ready: Option<bool>,
+    /// Whose pods get their addresses back, by Spiderpool's settings.
+    pub static_ips: StaticIps,
 }
 
 /// What retains addresses beyond the life of a pod.
@@ -115,68 +123,6 @@ pub enum RetainedBy {
     Vm,
 }
 
-/// What is read of a pod.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PodState {
-    /// Its uid.
-    pub uid: Uid,
-    /// Its resourceVersion as a number.
-    pub version: u64,
-    /// Its phase.
-    pub phase: Phase,
-    /// True if it uses the network of its node.
-    pub host_network: bool,
-    /// True if a StatefulSet controls it.
-    pub in_stateful_set: bool,
-    /// Its `deletionTimestamp`, which includes the grace period.
-    pub deletion: Option<Timestamp>,
-    /// When its last container ended.
-    pub finished: Option<Timestamp>,
-    /// `spec.terminationGracePeriodSeconds`.
-    pub grace: u32,
-    /// `status.podIPs`.
-    pub ips: Ips,
-    /// Addresses of its other interfaces, from the annotation of Multus.
-    pub other_ips: Ips,
-    /// True if that annotation exists and cannot be read.
-    pub other_ips_unreadable: bool,
-    /// Its node.
-    pub node: Option<Arc<str>>,
-}
-
-/// The phase of a pod.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Phase {
-    /// Not started, or unknown.
-    #[default]
-    Pending,
-    /// Running.
-    Running,
-    /// Every container ended successfully.
-    Succeeded,
-    /// A container ended with an error.
-    Failed,
-}
-
-impl Phase {
-    /// The word of the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
-
-    /// True if its containers have ended and do not start again.
-    #[must_use]
-    pub fn is_finished(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
-}
-
 /// What is read of an endpoint.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EndpointState {
@@ -192,6 +138,8 @@ pub struct EndpointState {
     pub ips: Ips,
     /// The owner of its pod.
     pub owner: Owner,
+    /// True if it has an ownerReference to its Pod. Spiderpool sets one unless the addresses outlive the pod.
+    pub owned_by_pod: bool,
     /// True if it is being deleted.
     pub deleting: bool,
 }
@@ -208,10 +156,11 @@ impl EndpointState {
     }
 
     /// True if Spiderpool gives the next pod of this name the addresses in this endpoint: it does so for a
-    /// StatefulSet's pod and for a virtual machine.
+    /// StatefulSet's pod and for a virtual machine, and then the endpoint has no ownerReference to its Pod. A
+    /// StatefulSet of another API group is of the same kind, but its endpoints have one.
     #[must_use]
     pub fn reserves_ips(&self) -> bool {
-        self.owner != Owner::Other
+        self.owner != Owner::Other && !self.owned_by_pod
     }
 }
 
@@ -269,52 +218,6 @@ pub struct Pool {
     pub live: Option<Arc<LivePool>>,
 }
 
-/// How addresses are released: Spiderpool's own settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
-    /// Added to every deadline: `SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY`.
-    pub extra_grace_period: SignedDuration,
-    /// Releases addresses of Terminating pods: `SPIDERPOOL_GC_TERMINATING_POD_IP_ENABLED`.
-    pub release_terminating: bool,
-    /// Does so on nodes that are ready:
-    /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED`.
-    pub on_ready_node: bool,
-    /// Does so on nodes that are not ready, or gone:
-    /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED`.
-    pub on_lost_node: bool,
-}
-
-impl Policy {
-    /// The default that Spiderpool documents.
-    pub const EXTRA_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(5);
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            extra_grace_period: Self::EXTRA_GRACE_PERIOD,
-            release_terminating: true,
-            on_ready_node: true,
-            on_lost_node: true,
-        }
-    }
-}
-
-/// What subjects are judged in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct World {
-    /// The settings.
-    pub policy: Policy,
-    /// True for the leader. A standby releases only what is certain at once.
-    pub leads: bool,
-}
-
-impl Default for World {
-    fn default() -> Self {
-        Self { policy: Policy::default(), leads: true }
-    }
-}
-
 impl Subject {
     /// The name that a record or an endpoint refers to; `None` for a pool.
     #[must_use]
@@ -360,9 +263,15 @@ impl Holder {
     /// True if its pods are recreated under the same name and keep their addresses.
     #[must_use]
     pub fn is_stateful(&self) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.in_stateful_set)
+        self.pod.as_ref().is_some_and(|pod| self.takes_over(pod))
             || self.retained_by.is_some()
             || self.endpoint.as_ref().is_some_and(|endpoint| endpoint.reserves_ips())
+    }
+
+    /// True if this pod gets the addresses of the previous pod of its name, and its endpoint.
+    #[must_use]
+    pub fn takes_over(&self, pod: &PodState) -> bool {
+        pod.in_stateful_set && self.static_ips.stateful_sets
     }
 
     /// True if the endpoint belongs to this pod, or does not say to which pod.
@@ -391,20 +300,5 @@ impl Holder {
         pod.ips.contains(&ip)
             || pod.other_ips.contains(&ip)
             || (self.endpoint.as_ref().is_some_and(|endpoint| endpoint.ips.contains(&ip)) && self.endpoint_is_of(pod))
-    }
-}
-
-impl PodState {
-    /// When the address of a finished pod may be released; `None` if it has not finished.
-    #[must_use]
-    pub fn release_at(&self, policy: &Policy) -> Option<Timestamp> {
-        let grace = SignedDuration::from_secs(self.grace.into());
-        Some(time::saturating_add(time::saturating_add(self.finished?, grace), policy.extra_grace_period))
-    }
-
-    /// True if it is being deleted, or has finished.
-    #[must_use]
-    pub fn is_ending(&self) -> bool {
-        self.deletion.is_some() || self.phase.is_finished()
     }
 }

@@ -72,6 +72,9 @@ fn object() -> impl Strategy<Value = Value> {
             if is_vm { made.with("/kind", json!("VirtualMachine")) } else { made }
         }),
         1 => any::<bool>().prop_map(|ready| node("node-1", ready)),
+        1 => (any::<bool>(), any::<bool>()).prop_map(|(sets, vms)| {
+            config(&format!("enableStatefulSet: {sets}\nenableKubevirtStaticIP: {vms}\n"))
+        }),
     ]
 }
 

@@ -64,7 +64,7 @@ impl Scenario {
         for (ip, key, uid) in &self.live {
             records[ip] = record(key, uid);
         }
-        let status = json!({ "allocatedIPs": records.to_string(), "allocatedIPCount": -3 });
+        let status = json!({ "allocatedIPs": records.to_string(), "allocatedIPCount": 9 });
         corner.write_status(&corner.name, status).await;
     }
 

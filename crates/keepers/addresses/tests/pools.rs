@@ -13,8 +13,8 @@ use caretaker_engine::clock::Clock;
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::Client;
 use kube::api::DeleteParams;
-use objects::{PodExt as _, endpoint, pool, uid};
-use real::{Corner, all_done, is_stale, later, meanwhile};
+use objects::{PodExt as _, endpoint, pool, set_endpoint, uid};
+use real::{Corner, all_done, is_stale, later, meanwhile, own};
 use serde_json::{Value, json};
 
 const A: &str = "10.0.0.1";
@@ -75,7 +75,7 @@ async fn records_that_are_not_json_are_reported_and_left_byte_for_byte() {
     let readable = json!({ A: { "pod": key, "podUid": uid(1) } }).to_string();
 
     let cut_off = &readable[..readable.len() - 1];
-    for invalid in [json!(cut_off), json!("[]"), json!(7), json!([A]), json!(r#"{"10.0.0.1":7}"#)] {
+    for invalid in [json!(cut_off), json!("[]"), json!("7"), json!(r#"{"10.0.0.1":7}"#)] {
         corner.write_status("malformed", json!({ "allocatedIPs": invalid, "allocatedIPCount": 9 })).await;
         let before = corner.pools().get("malformed").await.unwrap();
 
@@ -96,12 +96,14 @@ async fn records_that_are_not_json_are_reported_and_left_byte_for_byte() {
 #[tokio::test]
 async fn an_invalid_record_is_reported_and_blocks_no_other() {
     let corner = Corner::new("invalid-records").await;
-    let key = corner.key("gone");
+    let (key, live_key) = (corner.key("gone"), corner.key("live"));
+    let live = corner.run(&live_key, &["192.168.7.7"]).await;
     let text = json!({
         A: { "pod": key, "podUid": uid(1) },
         B: { "pod": "gone", "podUid": uid(2) },
         C: null,
-        "192.168.7.7": { "pod": key, "podUid": uid(3) },
+        "192.168.7.7": { "pod": live_key, "podUid": live },
+        "192.168.7.8": { "pod": key, "podUid": uid(3) },
         "ten": { "pod": key, "podUid": uid(4) },
     });
     let written = text.to_string();
@@ -110,13 +112,16 @@ async fn an_invalid_record_is_reported_and_blocks_no_other() {
     assert_eq!(rules[B], ("UnreadableRecord", "refuse"));
     assert_eq!(rules[C], ("UnreadableRecord", "refuse"));
     assert_eq!(rules["192.168.7.7"], ("IPOutsidePool", "refuse"));
+    assert_eq!(rules["192.168.7.8"], ("PodGone", "act"), "nobody gets it, and it blocks changes of the pool");
     assert_eq!(rules["invalid-records"], ("UnreadablePool", "refuse"));
 
     let results = corner.collect(later()).await;
 
-    assert!(all_done(&results, 1), "{results:?}");
+    assert!(all_done(&results, 2), "{results:?}");
     let mut left = text;
-    left.as_object_mut().unwrap().remove(A);
+    for released in [A, "192.168.7.8"] {
+        left.as_object_mut().unwrap().remove(released);
+    }
     assert_eq!(Value::Object(corner.records().await), left);
     assert!(corner.collect(later()).await.is_empty());
 }
@@ -136,33 +141,6 @@ async fn unknown_fields_stay_as_they_were_written() {
     let status = corner.status().await;
     assert_eq!(status["allocatedIPs"], format!("{{{stays}}}"));
     assert_eq!((&status["allocatedIPCount"], &status["totalIPCount"]), (&json!(1), &json!(100)));
-}
-
-#[tokio::test]
-async fn in_the_older_form_records_are_removed_by_key_and_what_is_written_meanwhile_stays() {
-    let corner = Corner::new("older").await;
-    let live = corner.key("live");
-    corner.run(&live, &[A]).await;
-    let record =
-        |pod: &str| json!({ "containerID": format!("of-{pod}"), "namespace": "older", "pod": pod, "new": [1] });
-    let map = json!({ A: record("live"), B: record("gone"), C: record("lost") });
-    let object = pool("older", &[]).with("/status/allocatedIPs", map);
-    corner.create_pool(object.with("/status/allocatedIPCount", json!(3))).await;
-    corner.endpoint(endpoint(&live, "", &[A]).with("/status/current/containerID", json!("of-live"))).await;
-
-    let (client, reads) = disturbed("older", move |other, n| async move {
-        if n == 1 {
-            let status = json!({ "allocatedIPs": { "10.0.0.4": record("live") }, "allocatedIPCount": 4 });
-            other.write_status("older", status).await;
-        }
-    })
-    .await;
-    let results = corner.collect_with(&client, later()).await;
-
-    assert!(all_done(&results, 2), "{results:?}");
-    assert_eq!(reads.load(Ordering::Relaxed), 2);
-    assert_eq!(corner.held().await, [A, "10.0.0.4"]);
-    assert_eq!(corner.records().await[A], record("live"));
 }
 
 #[tokio::test]
@@ -296,4 +274,20 @@ async fn a_clock_that_is_ahead_of_the_api_servers_releases_nothing_before_its_de
 
     assert!(matches!(&results[..], [Err(ApplyError::Stale(why))] if why.contains("PodTerminating")), "{results:?}");
     assert_eq!(corner.held().await, ["10.0.0.1"]);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_ahead_of_the_api_servers_deletes_no_endpoint_before_its_deadline() {
+    let corner = Corner::new("endpoint-clock").await;
+    let key = corner.key("db-0");
+    let uid = corner.run_as(&key, &[A], |pod| own(pod, "StatefulSet", "db")).await;
+    corner.pool(&[(A, &key, &uid)]).await;
+    corner.endpoint(set_endpoint(&key, &uid, &[A])).await;
+    corner.terminate(&key).await;
+
+    let results = corner.collect_at(&corner.client, Clock::new(later)).await;
+
+    let why = "EndpointPodFinished";
+    assert!(matches!(&results[..], [Err(ApplyError::Stale(said))] if said.contains(why)), "{results:?}");
+    assert_eq!((corner.held().await, corner.endpoints().await), (vec![A.to_owned()], vec!["db-0".to_owned()]));
 }

@@ -13,7 +13,7 @@ use kube::Client;
 use crate::Addresses;
 use crate::api::{Kind, ordinal};
 use crate::observe::Key;
-use crate::subject::{Owner, Subject};
+use crate::subject::{Holder, Owner, Policy, Subject};
 
 /// Reads everything that it takes to judge a batch again. After a conflict, pods whose evidence is lasting
 /// are not read again: a record that is still the same has still leaked. Returns the subjects that cannot be
@@ -45,6 +45,13 @@ fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
     !has_ordinal && !address.holder.is_stateful() && !is_suspicion
 }
 
+/// True if the state of the node decides: by the settings, or because a node that is ready gets more time.
+fn depends_on_node(holder: &Holder, policy: &Policy) -> bool {
+    let Some(pod) = holder.pod.as_ref().filter(|pod| pod.is_ending()) else { return false };
+    let gets_more_time = pod.deletion.is_some() && !pod.containers_ended && holder.node_ready != Some(true);
+    policy.on_ready_node != policy.on_lost_node || gets_more_time
+}
+
 struct Reader<'a, 'v> {
     planned: &'a [&'a PlannedAction<Addresses>],
     live: &'a mut LiveView<'v, Addresses>,
@@ -74,7 +81,7 @@ impl Reader<'_, '_> {
                 let by_endpoint = if let Some(Owner::StatefulSet(set)) = owner { Some(&**set) } else { None };
                 sets.entry(namespace).or_default().extend([Some(by_name), by_endpoint].into_iter().flatten());
             }
-            if policy.on_ready_node != policy.on_lost_node {
+            if depends_on_node(holder, &policy) {
                 nodes.extend(holder.pod.as_ref().and_then(|pod| pod.node.as_deref()));
             }
         }

@@ -1,8 +1,8 @@
 //! Addresses: which are used, retained, or leaked.
 
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
+use caretaker_core::{RuleMatch, Timestamp, duration, time};
 
-use super::{Found, MIN_SUSPICION, POD_WATCH_LAG, Rule};
+use super::{ENDPOINT_WATCH_LAG, Found, POD_WATCH_LAG, Rule, ending_deadline, releases_on_node, suspicion};
 use crate::act::Action;
 use crate::api::Identity;
 use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
@@ -32,9 +32,16 @@ pub(super) fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> F
 }
 
 pub(super) fn outside_pool(subject: &Subject, _: &World, _: Timestamp) -> Found {
-    let address = address(subject)?;
-    address.outside_pool.then(|| {
-        let because = format!("{} has no such address; correct spec.ips, or remove the record by hand", address.pool);
+    let address = address(subject).filter(|address| address.outside_pool)?;
+    // Nobody gets such an address, and its record blocks changes of the pool: it goes with its pod.
+    let holder = &address.holder;
+    let is_gone = match holder.pod.as_deref() {
+        Some(pod) => address.is_of(pod) == Some(false) && !holder.is_stateful() && !holder.uses(pod, address.ip),
+        None => holder.retained_by.is_none(),
+    };
+    (!is_gone).then(|| {
+        let (pool, key) = (&address.pool, &holder.key);
+        let because = format!("{pool} has no such address, and {key} may use it; correct spec.ips, or delete the pod");
         RuleMatch::refuse(None, because)
     })
 }
@@ -66,15 +73,32 @@ pub(super) fn retained_by_stateful_set(subject: &Subject, _: &World, _: Timestam
     })
 }
 
-pub(super) fn waiting_for_endpoint(subject: &Subject, _: &World, _: Timestamp) -> Found {
+pub(super) fn waiting_for_endpoint(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
-    let ends = match &address.holder.pod {
-        Some(_) => same_pod(address).is_some_and(PodState::is_ending),
-        None => true,
+    let holder = &address.holder;
+    if !holder.reserves(address.ip) {
+        return None;
+    }
+    let due = match holder.pod.as_deref() {
+        None => now,
+        Some(pod) if address.is_of(pod) == Some(false) => {
+            // A pod that has no addresses yet gets this one.
+            let may_use = pod.ips.is_empty() || holder.uses(pod, address.ip);
+            (!may_use).then_some(now)?
+        }
+        Some(pod) if pod.is_ending() => ending_deadline(holder, pod, &world.policy)?,
+        Some(pod) => {
+            let may_use = holder.uses(pod, address.ip) || may_not_have_reported(address, pod);
+            (!may_use).then_some(now)?
+        }
     };
-    (ends && address.holder.reserves(address.ip)).then(|| {
-        RuleMatch::nothing(format!("SpiderEndpoint {} still reserves it for a pod of that name", address.holder.key))
-    })
+    let because =
+        format!("SpiderEndpoint {} reserves it for the next pod of that name; it is deleted first", holder.key);
+    if !world.leads {
+        return Some(RuleMatch::nothing(because));
+    }
+    let until = if due > now { due } else { time::saturating_add(now, ENDPOINT_WATCH_LAG) };
+    Some(RuleMatch::wait(until, Action::Release, because))
 }
 
 pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -96,6 +120,20 @@ pub(super) fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
     address.holder.pod.is_none().then(|| {
         let because = format!("there is no pod {}", address.holder.key);
         RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because)
+    })
+}
+
+pub(super) fn on_another_pod(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    let address = address(subject)?;
+    let pod = another_pod(address)?;
+    let holder = &address.holder;
+    (!holder.is_stateful() && holder.uses(pod, address.ip)).then(|| {
+        let because = format!(
+            "pod {} has the uid {} now and reports this address, the record has the uid {}; unless it is a mirror \
+             pod, restart it, so that it gets an address of its own",
+            holder.key, pod.uid, address.uid
+        );
+        RuleMatch::refuse(None, because)
     })
 }
 
@@ -146,48 +184,46 @@ pub(super) fn replacement_has_other_ip(subject: &Subject, world: &World, now: Ti
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let finished = pod.release_at(&world.policy)?;
-    let deletion = pod.deletion.filter(|_| releases_terminating(address, world));
-    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
-    let until = deleted.map_or(finished, |deleted| deleted.min(finished));
     let because = format!(
         "pod {} is {} since {}, its grace period is {}s",
         address.holder.key,
         pod.phase.name(),
-        pod.finished.map(time::format).unwrap_or_default(),
+        time::format(pod.finished?),
         pod.grace
     );
-    Some(release_after(until, world, now, because))
+    Some(release_after_pod(address, pod, world, now, because))
 }
 
 pub(super) fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let deletion = pod.deletion?;
-    let because =
-        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(deletion));
-    if !releases_terminating(address, world) {
-        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
-        let because = format!("{because}; the settings retain addresses of such pods (its node is {node})");
-        return Some(RuleMatch::nothing(because));
+    let mut because =
+        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(pod.deletion?));
+    if pod.is_torn_down(address.holder.node_ready) {
+        because.push_str(&format!(
+            "; its node is ready and has not reported the end of its containers, so its grace period of {}s counts \
+             once more",
+            pod.deletion_grace
+        ));
     }
-    Some(release_after(time::saturating_add(deletion, world.policy.extra_grace_period), world, now, because))
+    Some(release_after_pod(address, pod, world, now, because))
 }
 
-/// True if the settings release the address of this Terminating pod.
-fn releases_terminating(address: &Address, world: &World) -> bool {
-    let policy = &world.policy;
-    let by_node = match address.holder.node_ready {
-        Some(true) => policy.on_ready_node,
-        // A node that is gone is not ready.
-        Some(false) | None => policy.on_lost_node,
+/// Releases after the deadline of a pod that is Terminating or has finished, unless the settings retain its
+/// address. Only the leader acts on deadlines.
+fn release_after_pod(
+    address: &Address,
+    pod: &PodState,
+    world: &World,
+    now: Timestamp,
+    because: String,
+) -> RuleMatch<Action> {
+    let Some(until) = ending_deadline(&address.holder, pod, &world.policy) else {
+        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
+        let switch = if releases_on_node(&address.holder, &world.policy) { "" } else { " on such nodes" };
+        let because = format!("{because}; the settings retain addresses of such pods{switch} (its node is {node})");
+        return RuleMatch::nothing(because);
     };
-    // The switches by node are about pods that are not recreated under the same name.
-    policy.release_terminating && (by_node || address.holder.is_stateful())
-}
-
-/// Releases after a deadline. Only the leader acts on deadlines.
-fn release_after(until: Timestamp, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
     if world.leads {
         RuleMatch::act_after(until, Action::Release, now, because)
     } else {
@@ -213,15 +249,18 @@ fn uses(holder: &str, phase: Phase) -> String {
 pub(super) fn no_addresses_yet(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let none =
-        pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.reports_no_family_of(pod, address.ip);
-    none.then(|| {
+    may_not_have_reported(address, pod).then(|| {
         RuleMatch::nothing(format!(
             "pod {} is {} and may not have reported its addresses yet",
             address.holder.key,
             pod.phase.name()
         ))
     })
+}
+
+/// True if what the pod reports proves nothing about this address.
+fn may_not_have_reported(address: &Address, pod: &PodState) -> bool {
+    pod.ips.is_empty() || pod.phase == Phase::Pending || address.holder.reports_no_family_of(pod, address.ip)
 }
 
 pub(super) fn ip_not_on_pod(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -241,8 +280,7 @@ fn suspect(address: &Address, rule: Rule, world: &World, now: Timestamp, because
         let because = format!("{because}; but its pool is being deleted, so it is left as it is");
         return Some(RuleMatch::refuse(None, because));
     }
-    let grace = address.holder.pod.as_ref().map_or(0, |pod| pod.grace);
-    let apart = (SignedDuration::from_secs(grace.into()) + world.policy.extra_grace_period).max(MIN_SUSPICION);
+    let apart = suspicion(address.holder.pod.as_deref(), &world.policy);
     let since = since(address, rule, now);
     let until = time::saturating_add(since, apart);
     let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));

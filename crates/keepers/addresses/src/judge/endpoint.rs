@@ -2,11 +2,11 @@
 //! before them, because Spiderpool gives its addresses to the next pod of that name, with or without a
 //! record.
 
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
 
-use super::{Found, POD_WATCH_LAG, Rule};
+use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, suspicion};
 use crate::act::Action;
-use crate::subject::{Endpoint, PodState, RetainedBy, Subject, World};
+use crate::subject::{Endpoint, EndpointState, PodState, RetainedBy, Subject, World};
 
 /// How long an endpoint may be ahead of its record, because each kind has its own watch.
 const RECORD_WATCH_LAG: SignedDuration = SignedDuration::from_secs(30);
@@ -35,6 +35,30 @@ fn since(endpoint: &Endpoint, rule: Rule, now: Timestamp) -> Timestamp {
     endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
 }
 
+/// True if the pod certainly uses none of the endpoint's addresses.
+fn has_other_ips(pod: &PodState, endpoint: &EndpointState) -> bool {
+    let reported = || pod.ips.iter().chain(&pod.other_ips);
+    let is_other =
+        |ip: &std::net::IpAddr| reported().all(|own| own != ip) && reported().any(|own| own.is_ipv4() == ip.is_ipv4());
+    !pod.ips.is_empty() && !pod.other_ips_unreadable && endpoint.ips.iter().all(is_other)
+}
+
+pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let endpoint = endpoint(subject).filter(|endpoint| is_stale(endpoint) && reserves_ips(endpoint))?;
+    let (holder, state) = (&endpoint.holder, endpoint.holder.endpoint.as_deref()?);
+    let pod = holder.pod.as_deref().filter(|pod| holder.takes_over(pod) && !pod.is_ending())?;
+    if !has_other_ips(pod, state) {
+        return None;
+    }
+    let because = format!("pod {} was recreated and runs with other addresses", holder.key);
+    if !world.leads {
+        return Some(RuleMatch::nothing(format!("{because}; the leader decides")));
+    }
+    let (apart, since) = (suspicion(Some(pod), &world.policy), since(endpoint, Rule::EndpointOutdated, now));
+    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
+    Some(RuleMatch::act_after(time::saturating_add(since, apart), Action::DeleteEndpoint, now, because))
+}
+
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let holder = &endpoint.holder;
@@ -51,7 +75,7 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
     }
     let pod = holder.pod.as_ref()?;
     // A recreated pod of a StatefulSet takes over the endpoint.
-    if is_stale(endpoint) && !pod.in_stateful_set {
+    if is_stale(endpoint) && !holder.takes_over(pod) {
         return None;
     }
     let reported = pod.ips.is_empty() || endpoint.records > 0;
@@ -95,11 +119,9 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let pod = endpoint.holder.pod.as_ref()?;
-    let deletion = pod.deletion.filter(|_| world.policy.release_terminating);
-    let deleted = deletion.map(|at| time::saturating_add(at, world.policy.extra_grace_period));
-    let Some(until) = pod.release_at(&world.policy).into_iter().chain(deleted).min() else {
-        let because = "its pod is Terminating; the settings leave such pods alone";
-        return pod.deletion.is_some().then(|| RuleMatch::nothing(because));
+    let Some(until) = ending_deadline(&endpoint.holder, pod, &world.policy) else {
+        let because = "its pod is finished or terminating; the settings leave such pods alone";
+        return pod.is_ending().then(|| RuleMatch::nothing(because));
     };
     let key = &endpoint.holder.key;
     let because = if endpoint.records > 0 {

@@ -18,7 +18,7 @@ use caretaker_engine::source::{Change, ObjectId, Observed, SourceRef};
 use hashbrown::{HashMap, HashSet};
 
 use super::{Replicas, Row};
-use crate::api::{Kind, Uid};
+use crate::api::{ConfigMapSettings, Kind, SpiderpoolConfig, Uid};
 use crate::subject::{Sighting, Subject};
 use entries::PodEntry;
 use pools::PoolEntry;
@@ -62,8 +62,12 @@ pub struct AddressCache {
     nodes: HashMap<Arc<str>, (bool, u32)>,
     /// The names of nodes, which many pods share.
     node_names: HashSet<Arc<str>>,
-    /// Names whose pod is Terminating.
-    terminating: BTreeSet<Arc<str>>,
+    /// Names whose pod is Terminating or has finished.
+    ending: BTreeSet<Arc<str>>,
+    /// Spiderpool's ConfigMaps, and the list that delivered each.
+    config_maps: BTreeMap<String, (ConfigMapSettings, u32)>,
+    /// What they say together.
+    config: Arc<SpiderpoolConfig>,
     sightings: HashMap<Key, Sighting>,
     dirty: BTreeSet<Key>,
     /// The number of the current or last list of each kind; zero where none was started.
@@ -111,6 +115,7 @@ impl AddressCache {
             Row::VmInstance => self.set_vm(Kind::VmInstance, &pod_key(&id), true),
             Row::Vm => self.set_vm(Kind::Vm, &pod_key(&id), true),
             Row::Node { ready } => self.set_node(&id.name, Some(ready)),
+            Row::Config(settings) => self.set_config(&pod_key(&id), Some(*settings)),
         }
     }
 
@@ -135,6 +140,7 @@ impl AddressCache {
             Kind::StatefulSet => self.set_replicas(&pod_key(id), None),
             Kind::VmInstance | Kind::Vm => self.set_vm(kind, &pod_key(id), false),
             Kind::Node => self.set_node(&id.name, None),
+            Kind::Config => self.set_config(&pod_key(id), None),
         }
     }
 
@@ -165,6 +171,13 @@ impl AddressCache {
                     self.nodes.iter().filter(|(_, (_, seen))| *seen != list).map(|(name, _)| name.clone()).collect();
                 for name in &old {
                     self.set_node(name, None);
+                }
+            }
+            Kind::Config => {
+                let old = self.config_maps.iter().filter(|(_, (_, seen))| *seen != list);
+                let old: Vec<String> = old.map(|(key, _)| key.clone()).collect();
+                for key in &old {
+                    self.set_config(key, None);
                 }
             }
         }

@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 
 use caretaker_core::Timestamp;
-use caretaker_engine::object::null_as_default;
+use caretaker_engine::object::{PartialObject, null_as_default};
 use caretaker_engine::{Meta, Partial};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EndpointRow, PoolRow, Replicas, Row};
-use crate::api::{Allocated, Kind, NETWORK_STATUS, Ranges, Uid};
+use crate::api::{Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, Kind, NETWORK_STATUS, Ranges, Uid};
 use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
 
 /// The grace period of a pod that says nothing, as Kubernetes defines it.
-const DEFAULT_GRACE: u32 = 30;
+const DEFAULT_GRACE: i64 = 30;
 
 /// The resourceVersion as a number: later versions are greater.
 pub(super) fn version(text: &str) -> u64 {
@@ -103,6 +103,7 @@ pub(super) fn project_endpoint(object: Partial<IgnoredAny, EndpointStatus>) -> O
         container: current.container_id.filter(|id| !id.is_empty()).map(Into::into),
         ips: texts.filter_map(|ip| address(ip)).collect(),
         owner,
+        owned_by_pod: metadata.owner_references.iter().any(|owner| owner.kind == Kind::Pod.name()),
         deleting: metadata.deletion_timestamp.is_some(),
     };
     Some(Row::Endpoint(Box::new(EndpointRow { state, finalizers: metadata.finalizers })))
@@ -128,6 +129,10 @@ pub(super) struct PodStatus {
     #[serde(deserialize_with = "null_as_default")]
     container_statuses: Vec<Container>,
     #[serde(deserialize_with = "null_as_default")]
+    init_container_statuses: Vec<Container>,
+    #[serde(deserialize_with = "null_as_default")]
+    ephemeral_container_statuses: Vec<Container>,
+    #[serde(deserialize_with = "null_as_default")]
     conditions: Vec<Condition>,
 }
 
@@ -147,6 +152,7 @@ struct Container {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
+    running: Option<IgnoredAny>,
     terminated: Option<Terminated>,
 }
 
@@ -175,17 +181,21 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
         _ => Phase::Pending,
     };
     let other_ips = metadata.annotation(NETWORK_STATUS).map_or_else(|| Some(Ips::new()), interface_ips);
-    let grace = spec.termination_grace_period_seconds;
-    let controller = metadata.controller();
+    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let in_stateful_set = metadata
+        .controller()
+        .is_some_and(|owner| owner.api_version == "apps/v1" && owner.kind == Kind::StatefulSet.name());
     Some(Row::Pod(Box::new(PodState {
         uid: Uid::parse(&metadata.uid),
         version: version(&metadata.resource_version),
         phase,
         host_network: spec.host_network,
-        in_stateful_set: controller.is_some_and(|owner| owner.kind == Kind::StatefulSet.name()),
+        in_stateful_set,
         deletion: metadata.deletion(),
+        deletion_grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(grace)),
+        containers_ended: containers_ended(&status),
         finished: phase.is_finished().then(|| finished(&metadata, &status)).flatten(),
-        grace: grace.map_or(DEFAULT_GRACE, |seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
+        grace: seconds(grace),
         ips: status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
         other_ips_unreadable: other_ips.is_none(),
         other_ips: other_ips.unwrap_or_default(),
@@ -193,13 +203,29 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
     })))
 }
 
-/// When a pod finished: the end of its last container, or else the latest change of its status. An evicted
-/// pod has no container statuses, and its address must not be retained for ever.
+/// A time span of the API.
+fn seconds(count: i64) -> u32 {
+    u32::try_from(count.max(0)).unwrap_or(u32::MAX)
+}
+
+/// True if the node has reported the end of every container. Without any report nothing is known. An init
+/// container runs as long as the others if it is a sidecar.
+fn containers_ended(status: &PodStatus) -> bool {
+    let others = || status.init_container_statuses.iter().chain(&status.ephemeral_container_statuses);
+    !status.container_statuses.is_empty()
+        && status.container_statuses.iter().all(|container| container.state.terminated.is_some())
+        && others().all(|container| container.state.running.is_none())
+}
+
+/// When a pod finished: the end of its last container. Where none of its own containers has ended, because it
+/// failed in an init container or was evicted, the latest change of its conditions counts as well: its
+/// address must not be retained for ever, and not released before its grace period is over.
 fn finished(metadata: &Meta, status: &PodStatus) -> Option<Timestamp> {
-    let ended = status.container_statuses.iter().filter_map(|c| c.state.terminated.as_ref()?.finished_at).max();
-    let ready = || status.conditions.iter().find(|c| c.kind == "Ready").and_then(|c| c.last_transition_time);
+    let ended = |all: &[Container]| all.iter().filter_map(|c| c.state.terminated.as_ref()?.finished_at).max();
+    let (own, init) = (ended(&status.container_statuses), ended(&status.init_container_statuses));
     let changed = || status.conditions.iter().filter_map(|c| c.last_transition_time).max();
-    ended.or_else(ready).or_else(changed).or(status.start_time).or_else(|| metadata.created())
+    let last = if own.is_some() { own.max(init) } else { init.max(changed()) };
+    last.or(status.start_time).or_else(|| metadata.created())
 }
 
 /// The addresses of all interfaces, as Multus writes them; `None` if they cannot be read.
@@ -251,4 +277,25 @@ pub(super) struct NodeStatus {
 pub(super) fn project_node(object: Partial<IgnoredAny, NodeStatus>) -> Option<Row> {
     let NodeStatus { conditions } = object.status;
     Some(Row::Node { ready: conditions.iter().any(|c| c.kind == "Ready" && c.status == "True") })
+}
+
+/// A ConfigMap, of which only Spiderpool's settings are read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ConfigMap {
+    metadata: Meta,
+    #[serde(deserialize_with = "null_as_default")]
+    data: std::collections::BTreeMap<String, String>,
+}
+
+impl PartialObject for ConfigMap {
+    fn metadata(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+pub(super) fn project_config(object: ConfigMap) -> Option<Row> {
+    let ConfigMap { metadata, data } = object;
+    let settings = || ConfigMapSettings::parse(data.get(CONFIG_KEY).map(String::as_str));
+    (metadata.name == CONFIG_MAP).then(|| Row::Config(Box::new(settings())))
 }

@@ -135,7 +135,7 @@ impl Model {
         for planned in endpoints {
             let mut extract = self.cache.extract(&[planned.key.clone()].into());
             self.look_at([&planned].into_iter(), &mut extract);
-            if is_confirmed(&extract, &planned, time::saturating_add(self.now, self.ahead)) {
+            if is_confirmed(&extract, &planned, now) {
                 let Key::Endpoint(key) = &planned.key else { continue };
                 self.delete_endpoint(key);
             }

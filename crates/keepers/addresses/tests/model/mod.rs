@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod check;
 mod collector;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,9 +28,19 @@ pub struct Pod {
     /// The addresses in its status.
     reported: Vec<IpAddr>,
     deletion: Option<Timestamp>,
+    /// How many seconds its containers run beyond its deletion timestamp: its node is ready, and slow.
+    lingers: i64,
+    /// Its node has reported that its containers have ended.
+    ended: bool,
     finished: Option<Timestamp>,
     grace: i64,
 }
+
+/// A node that is ready tears a pod down within its grace period after the deletion timestamp, and five
+/// seconds more.
+pub const MAX_LINGERING: i64 = GRACE + 5;
+/// The grace period of every pod.
+pub const GRACE: i64 = 10;
 
 #[derive(Debug, Clone)]
 struct Endpoint {
@@ -122,6 +133,10 @@ impl Model {
         if let Some(at) = pod.deletion {
             object = object.terminating(at);
         }
+        if pod.ended {
+            let terminated = json!({ "terminated": { "exitCode": 0, "finishedAt": self.now.to_string() } });
+            object = object.with("/status/containerStatuses", json!([{ "name": "main", "state": terminated }]));
+        }
         if pod.finished.is_some() {
             object = object.finished(pod.phase, pod.finished);
         }
@@ -146,12 +161,22 @@ impl Model {
     }
 
     /// Creates a pod, if its name is free.
-    pub fn create(&mut self, key: &str, in_set: bool, grace: i64) {
+    pub fn create(&mut self, key: &str, in_set: bool) {
         if self.pods.contains_key(key) {
             return;
         }
         let uid = self.uid();
-        let pod = Pod { uid, in_set, phase: "Pending", reported: Vec::new(), deletion: None, finished: None, grace };
+        let pod = Pod {
+            uid,
+            in_set,
+            phase: "Pending",
+            reported: Vec::new(),
+            deletion: None,
+            lingers: 0,
+            ended: false,
+            finished: None,
+            grace: GRACE,
+        };
         self.pods.insert(key.to_owned(), pod);
         self.publish_pod(key);
     }
@@ -176,6 +201,22 @@ impl Model {
             self.write_pool();
         }
         self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
+    }
+
+    /// A pod of a StatefulSet gets a free address although its endpoint reserves another one, and its endpoint
+    /// stays as it is.
+    pub fn allocate_another(&mut self, key: &str) {
+        let Some(pod) = self.pods.get(key).cloned() else { return };
+        let is_stale = self.endpoints.get(key).is_some_and(|endpoint| endpoint.pod != pod.uid);
+        if !pod.in_set || !is_stale || pod.deletion.is_some() || self.live.contains_key(&pod.uid) {
+            return;
+        }
+        if let Some(ip) = self.free().filter(|_| pod.phase == "Pending") {
+            self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
+            self.write_pool();
+            self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
+            self.report(key);
+        }
     }
 
     /// Everything until a pod runs.
@@ -210,20 +251,28 @@ impl Model {
         self.publish(Kind::Endpoint, true, object);
     }
 
-    /// The kubelet reports the pod as running.
+    /// The kubelet reports the pod as running, or the containers of a Terminating one as ended.
     pub fn report(&mut self, key: &str) {
         let Some(pod) = self.pods.get_mut(key) else { return };
-        let Some((_, ips)) = self.live.get(&pod.uid) else { return };
+        let Some((_, ips)) = self.live.get(&pod.uid) else {
+            if pod.deletion.is_some() && !pod.ended {
+                pod.ended = true;
+                self.publish_pod(key);
+            }
+            return;
+        };
         if pod.phase == "Pending" {
             (pod.phase, pod.reported) = ("Running", ips.clone());
             self.publish_pod(key);
         }
     }
 
-    pub fn delete(&mut self, key: &str) {
+    /// A pod becomes Terminating; its containers run for so many seconds beyond its deletion timestamp.
+    pub fn delete(&mut self, key: &str, lingers: i64) {
         let now = self.now;
         let Some(pod) = self.pods.get_mut(key).filter(|pod| pod.deletion.is_none()) else { return };
         pod.deletion = Some(time::saturating_add(now, SignedDuration::from_secs(pod.grace)));
+        pod.lingers = lingers.min(MAX_LINGERING);
         self.publish_pod(key);
     }
 
@@ -281,16 +330,25 @@ impl Model {
         for (set, replicas) in self.sets.clone() {
             for ordinal in 0..8 {
                 let key = format!("{set}-{ordinal}");
-                if ordinal < replicas { self.create(&key, true, 10) } else { self.delete(&key) }
+                if ordinal < replicas {
+                    self.create(&key, true);
+                } else {
+                    // Some are quick, and some take all the time they have.
+                    let lingers = i64::from(self.uids) % (MAX_LINGERING + 1);
+                    self.delete(&key, lingers);
+                }
             }
         }
     }
 
-    /// Time passes; a pod past its deletion timestamp does not run any more.
+    /// Time passes; the containers of a Terminating pod run until the node has ended them.
     pub fn advance(&mut self, seconds: i64) {
         self.now = time::saturating_add(self.now, SignedDuration::from_secs(seconds));
-        for pod in self.pods.values().filter(|pod| pod.deletion.is_some_and(|at| at <= self.now)) {
-            self.live.remove(&pod.uid);
+        for pod in self.pods.values() {
+            let end = pod.deletion.map(|at| time::saturating_add(at, SignedDuration::from_secs(pod.lingers)));
+            if end.is_some_and(|end| end < self.now) {
+                self.live.remove(&pod.uid);
+            }
         }
     }
 
@@ -331,52 +389,9 @@ impl Model {
         }
         let objects = [vec![self.pool()], self.objects()].concat();
         objects::apply(&mut self.cache, &objects);
+        objects::apply(&mut self.cache, &[objects::node("node-1", true)]);
         for kind in KINDS {
             objects::finish_list(&mut self.cache, kind);
-        }
-    }
-
-    /// What must never happen: an address in use without a record of its pod.
-    pub fn wrong(&self) -> Option<String> {
-        if let Some(lost) = &self.lost {
-            return Some(format!("a recreated pod must find it again: {lost}"));
-        }
-        let mut users: BTreeMap<IpAddr, &str> = BTreeMap::new();
-        for (uid, (key, ips)) in &self.live {
-            for ip in ips {
-                if let Some(other) = users.insert(*ip, key) {
-                    return Some(format!("{ip} is used by {key} and by {other}"));
-                }
-                if self.records.get(ip) != Some(&(key.clone(), uid.clone())) {
-                    return Some(format!("{ip} of {key} ({uid}) was released: {:?}", self.records.get(ip)));
-                }
-            }
-        }
-        None
-    }
-
-    /// Records that no pod needs.
-    pub fn leaked(&self) -> Vec<String> {
-        let is_needed = |ip: &IpAddr, key: &str, uid: &str| match self.pods.get(key) {
-            Some(pod) if pod.uid == uid && pod.deletion.is_none() && pod.finished.is_none() => {
-                // A pod that has reported no addresses proves nothing.
-                pod.reported.is_empty() || pod.reported.contains(ip)
-            }
-            // A recreated pod that has no addresses yet may get this one back.
-            Some(pod) if pod.uid != uid => pod.in_set && pod.reported.is_empty() && self.reserves(key, ip),
-            _ => self.wants(key),
-        };
-        let leaked = self.records.iter().filter(|(ip, (key, uid))| !is_needed(ip, key, uid));
-        leaked.map(|(ip, (key, uid))| format!("{ip} of {key} ({uid})")).collect()
-    }
-
-    /// Nothing else happens; the collector runs for a few minutes.
-    pub fn settle(&mut self) {
-        self.ahead = SignedDuration::ZERO;
-        for _ in 0..30 {
-            self.deliver_all();
-            self.collect();
-            self.advance(10);
         }
     }
 }

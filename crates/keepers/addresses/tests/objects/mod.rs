@@ -15,6 +15,7 @@ use caretaker_engine::cache::Cache as _;
 use caretaker_engine::decode::Document;
 use caretaker_engine::source::{Change, Delivered, ObjectId, SourceRef};
 use caretaker_engine::sources::Sources;
+use caretaker_engine::{Controller as _, ReplicaRole};
 use serde_json::{Map, Value, json};
 
 /// The time of most tests.
@@ -58,7 +59,10 @@ pub fn pod(key: &str, uid: &str, ips: &[&str]) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
         "spec": { "nodeName": "node-1", "terminationGracePeriodSeconds": 30 },
-        "status": { "phase": "Running", "podIPs": ips, "conditions": [{ "type": "Ready", "status": "True" }] },
+        "status": {
+            "phase": "Running", "podIPs": ips, "conditions": [{ "type": "Ready", "status": "True" }],
+            "containerStatuses": [{ "name": "main", "state": { "running": {} } }],
+        },
     })
 }
 
@@ -87,7 +91,7 @@ impl PodExt for Value {
 
     fn in_stateful_set(mut self) -> Value {
         let name = self["metadata"]["name"].as_str().unwrap().rsplit_once('-').unwrap().0.to_owned();
-        self["metadata"]["ownerReferences"] = json!([{ "kind": "StatefulSet", "name": name, "controller": true }]);
+        self["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": uid(99), "controller": true }]);
         self
     }
 
@@ -99,11 +103,15 @@ impl PodExt for Value {
     }
 }
 
-/// An endpoint of a pod of a Deployment.
+/// An endpoint of a pod of a Deployment, with an ownerReference to the pod as Spiderpool writes it.
 pub fn endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     let mut metadata = meta(key);
     metadata["uid"] = json!(format!("uid-of-{key}"));
     metadata["finalizers"] = json!(["spiderpool.spidernet.io"]);
+    if !pod_uid.is_empty() {
+        metadata["ownerReferences"] =
+            json!([{ "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": pod_uid }]);
+    }
     let ips: Vec<Value> = ips
         .iter()
         .enumerate()
@@ -118,10 +126,11 @@ pub fn endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     })
 }
 
-/// An endpoint of a pod of a StatefulSet.
+/// An endpoint of a pod of a StatefulSet, which outlives the pod and has no ownerReference.
 pub fn set_endpoint(key: &str, pod_uid: &str, ips: &[&str]) -> Value {
     let set = key.rsplit_once('/').unwrap().1.rsplit_once('-').unwrap().0.to_owned();
     endpoint(key, pod_uid, ips)
+        .with("/metadata/ownerReferences", json!([]))
         .with("/status/ownerControllerType", json!("StatefulSet"))
         .with("/status/ownerControllerName", json!(set))
 }
@@ -142,6 +151,15 @@ pub fn node(name: &str, ready: bool) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "resourceVersion": "1" },
         "spec": {}, "status": { "conditions": [{ "type": "Ready", "status": status }] },
+    })
+}
+
+/// Spiderpool's settings.
+pub fn config(text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "namespace": "kube-system", "name": "spiderpool-conf", "resourceVersion": "1" },
+        "data": { "clusterNetwork": "", "conf.yml": text },
     })
 }
 
@@ -205,14 +223,19 @@ pub fn subject(cache: &AddressCache, key: &Key) -> Subject {
     cache.subjects_for(key).pop().unwrap_or_else(|| panic!("there is no {key:?}"))
 }
 
+/// The world of a leader with default settings.
+pub fn world(cache: &AddressCache) -> World {
+    Addresses::default().world(cache, ReplicaRole::Leader, now())
+}
+
 pub fn judge(cache: &AddressCache, key: &Key, now: Timestamp) -> VerdictOf<Addresses> {
-    Rule::judge(&subject(cache, key), &World::default(), now)
+    Rule::judge(&subject(cache, key), &world(cache), now)
 }
 
 /// Judges, and records the verdict, as the planner does.
 pub fn judge_and_record(cache: &mut AddressCache, key: &Key, now: Timestamp) -> VerdictOf<Addresses> {
     let mut subject = subject(cache, key);
-    let verdict = Rule::judge(&subject, &World::default(), now);
+    let verdict = Rule::judge(&subject, &world(cache), now);
     if Addresses::default().record_verdict(&mut subject, &verdict, now) {
         cache.remember(key, &subject);
     }

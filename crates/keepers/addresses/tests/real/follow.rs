@@ -42,14 +42,16 @@ impl Leader {
     pub async fn round(&mut self, corner: &Corner, now: Timestamp) -> Vec<Result<(), ApplyError>> {
         let Self { feed, planner, ledger, sources } = self;
         let world = corner.world();
-        let (batches, _) = plan(planner, &mut feed.cache, &corner.keeper, world, &corner.limits, ledger, now);
+        let (batches, _) = plan(planner, &mut feed.cache, &corner.keeper, &world, &corner.limits, ledger, now);
         let mut results = Vec::new();
         for mut batch in batches {
             planner.start(&batch.target);
             batch.actions.retain(|planned| corner.is_ours(&planned.subject));
             let extract = feed.cache.extract(&batch.keys());
             let (keeper, writer) = (corner.keeper.clone(), writer(&corner.client, sources));
-            let finished = confirm_and_apply(keeper, sources.clone(), writer, batch, extract, world, clock(now)).await;
+            let confirmed =
+                confirm_and_apply(keeper, sources.clone(), writer, batch, extract, world.clone(), clock(now));
+            let finished = confirmed.await;
             planner.finish(&corner.keeper, &finished.target, &finished.results, now);
             Finished::<Addresses>::update(finished.changes, finished.deleted, feed);
             results.extend(finished.results.into_iter().map(|ended| ended.result));

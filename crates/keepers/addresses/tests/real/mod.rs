@@ -54,11 +54,23 @@ pub struct Corner {
     cluster: &'static Cluster,
 }
 
+/// The definitions of a Spiderpool whose records were a map with container IDs.
+fn older_crds() -> [Value; 2] {
+    let [mut pool, mut endpoint] = api::crds();
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+    let anything = json!({ "x-kubernetes-preserve-unknown-fields": true });
+    let pool_status = pool.pointer_mut(status).unwrap();
+    (pool_status["allocatedIPs"], pool_status["allocatedIPCount"]) = (anything, json!({ "type": "integer" }));
+    let current = &mut endpoint.pointer_mut(status).unwrap()["current"];
+    current["properties"]["containerID"] = json!({ "type": "string" });
+    [pool, endpoint]
+}
+
 /// Installs Spiderpool's resources.
-async fn install(client: &Client) {
+async fn install(client: &Client, definitions: [Value; 2]) {
     let crd = ApiResource::from_gvk(&GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));
     let crds: Api<DynamicObject> = Api::all_with(client.clone(), &crd);
-    for object in api::crds() {
+    for object in definitions {
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         crds.create(&PostParams::default(), &object).await.unwrap();
         until("the resource to be established", LIMIT, async || {
@@ -94,13 +106,19 @@ impl Corner {
     /// On a cluster without controllers, as most tests need it.
     pub async fn new(name: &str) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
-        Self::on(caretaker_testkit::shared_without_controllers(), &INSTALLED, name).await
+        Self::on(caretaker_testkit::shared_without_controllers(), &INSTALLED, api::crds, name).await
+    }
+
+    /// The same with the definitions of an older Spiderpool. A test program uses one of the two.
+    pub async fn older(name: &str) -> Self {
+        static INSTALLED: OnceCell<()> = OnceCell::const_new();
+        Self::on(caretaker_testkit::shared_without_controllers(), &INSTALLED, older_crds, name).await
     }
 
     /// On a cluster with controllers: objects are deleted with their owner.
     pub async fn controlled(name: &str) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
-        Self::on(caretaker_testkit::shared(), &INSTALLED, name).await
+        Self::on(caretaker_testkit::shared(), &INSTALLED, api::crds, name).await
     }
 
     /// The same corner with another client.
@@ -114,9 +132,14 @@ impl Corner {
         Self { client, name: name.to_owned(), keeper, limits, leads: true, cluster }
     }
 
-    async fn on(cluster: &'static Cluster, installed: &OnceCell<()>, name: &str) -> Self {
+    async fn on(
+        cluster: &'static Cluster,
+        installed: &OnceCell<()>,
+        definitions: fn() -> [Value; 2],
+        name: &str,
+    ) -> Self {
         let client = cluster.client().await.unwrap();
-        installed.get_or_init(|| install(&client)).await;
+        installed.get_or_init(|| install(&client, definitions())).await;
         cluster.namespace(name).await.unwrap();
         Self::of(cluster, client, name)
     }
@@ -320,6 +343,12 @@ impl Corner {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node: Node = serde_json::from_value(bare(objects::node(name, ready))).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
+        self.node_becomes(name, ready).await;
+    }
+
+    /// A node becomes ready, or is not ready any more.
+    pub async fn node_becomes(&self, name: &str, ready: bool) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
         let status = if ready { "True" } else { "False" };
         let patch = Patch::Merge(json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
         nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();

@@ -119,7 +119,8 @@ impl Corner {
         let mut cache = sources.list_all(&self.client, 1).await.unwrap().cache;
         let (mut planner, mut ledger) = (Planner::default(), Ledger::default());
         planner.mark_all_dirty(&cache);
-        let (batches, _) = plan(&mut planner, &mut cache, &self.keeper, self.world(), &self.limits, &mut ledger, now);
+        let world = self.world();
+        let (batches, _) = plan(&mut planner, &mut cache, &self.keeper, &world, &self.limits, &mut ledger, now);
         let actions = batches.into_iter().flat_map(|batch| batch.actions);
         let ours = actions.filter(|planned| self.is_ours(&planned.subject)).collect();
         Decision { cache: Arc::new(cache), sources, planned: ours }
@@ -185,12 +186,12 @@ pub fn plan(
     planner: &mut Planner<Addresses>,
     cache: &mut AddressCache,
     keeper: &Addresses,
-    world: World,
+    world: &World,
     limits: &Limits,
     ledger: &mut Ledger,
     now: Timestamp,
 ) -> (Vec<Batch<Addresses>>, Option<OpenBreaker>) {
-    let judged = planner.judge(keeper, cache, &world, limits, ledger, true, now);
+    let judged = planner.judge(keeper, cache, world, limits, ledger, true, now);
     let admitted = planner.limit(keeper, judged, |_| false, limits, ledger, now);
     let opens = admitted.opens.clone();
     (planner.batch(keeper, admitted, limits, ledger, now), opens)

@@ -1,9 +1,11 @@
-//! What surrounds pods: StatefulSets that want them, virtual machines, nodes.
+//! What surrounds pods: StatefulSets that want them, virtual machines, nodes, Spiderpool's settings.
 
 use std::sync::Arc;
 
+use caretaker_engine::cache::Cache as _;
+
 use super::AddressCache;
-use crate::api::{Kind, ordinal};
+use crate::api::{ConfigMapSettings, Kind, SpiderpoolConfig, ordinal};
 use crate::observe::Replicas;
 
 impl AddressCache {
@@ -61,10 +63,31 @@ impl AddressCache {
                 let pod = self.by_pod.get(*key).and_then(|entry| entry.pod.as_ref());
                 pod.and_then(|pod| pod.node.as_deref()).is_some_and(|node| node == name)
             };
-            let terminating: Vec<Arc<str>> = self.terminating.iter().filter(on_it).cloned().collect();
-            for key in &terminating {
+            let ending: Vec<Arc<str>> = self.ending.iter().filter(on_it).cloned().collect();
+            for key in &ending {
                 self.mark_dirty(key);
             }
+        }
+    }
+
+    /// Spiderpool's settings, of all its ConfigMaps.
+    pub(crate) fn config(&self) -> &Arc<SpiderpoolConfig> {
+        &self.config
+    }
+
+    /// Replaces the settings of one ConfigMap. They are about every subject.
+    pub(super) fn set_config(&mut self, key: &str, settings: Option<ConfigMapSettings>) {
+        let list = self.list(Kind::Config);
+        match settings {
+            Some(settings) => _ = self.config_maps.insert(key.to_owned(), (settings, list)),
+            None => _ = self.config_maps.remove(key),
+        }
+        let all = self.config_maps.iter().map(|(key, (settings, _))| (key.as_str(), settings));
+        let config = SpiderpoolConfig::of(all);
+        if config != *self.config {
+            self.config = Arc::new(config);
+            let all = self.keys();
+            self.dirty.extend(all);
         }
     }
 

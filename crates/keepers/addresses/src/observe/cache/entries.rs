@@ -103,15 +103,15 @@ impl AddressCache {
         if !is_listed && entry.pod.as_ref().is_some_and(is_newer) {
             return;
         }
-        let terminating = pod.deletion.is_some();
+        let is_ending = pod.is_ending();
         let same =
             |known: &PodState| PodState { version: 0, ..known.clone() } == PodState { version: 0, ..pod.clone() };
         let unchanged = entry.pod.as_deref().is_some_and(same);
         entry.pod = Some(Arc::new(pod));
-        if terminating {
-            self.terminating.insert(key.clone());
+        if is_ending {
+            self.ending.insert(key.clone());
         } else {
-            self.terminating.remove(&key);
+            self.ending.remove(&key);
         }
         if !unchanged {
             self.mark_dirty(&key);
@@ -129,7 +129,7 @@ impl AddressCache {
         if any {
             entry.absence = Absence::Confirmed;
         }
-        self.terminating.remove(key);
+        self.ending.remove(key);
         self.mark_dirty(key);
         self.remove_if_empty(key);
     }

@@ -14,6 +14,7 @@ impl AddressCache {
             unreadable_pools: self.unreadable_pools,
             is_extract: true,
             extracted_vms: self.has_vms(),
+            config: self.config.clone(),
             ..Self::default()
         };
         // Whole pools first, so that the records that an endpoint needs are not put into them twice.
@@ -67,8 +68,8 @@ impl AddressCache {
         {
             self.nodes.insert(name.clone(), *state);
         }
-        if from.terminating.contains(key) {
-            self.terminating.insert(key.clone());
+        if from.ending.contains(key) {
+            self.ending.insert(key.clone());
         }
         self.by_pod.insert(key.clone(), entry.clone());
     }

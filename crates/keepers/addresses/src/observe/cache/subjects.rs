@@ -78,8 +78,8 @@ impl AddressCache {
         let entry = self.by_pod.get(key);
         let pod = entry.and_then(|entry| entry.pod.clone());
         let endpoint = entry.and_then(|entry| entry.endpoint.clone());
-        let terminating = pod.as_ref().filter(|pod| pod.deletion.is_some());
-        let node_ready = terminating.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
+        let ending = pod.as_ref().filter(|pod| pod.is_ending());
+        let node_ready = ending.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
         // Files are complete: a pod that is not among them does not exist. A watch may be late.
         let is_watched = self.list(Kind::Pod) > 0;
         Holder {
@@ -87,21 +87,29 @@ impl AddressCache {
             absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
             retained_by: self.retained_by(key, endpoint.as_deref(), identity),
             node_ready,
+            static_ips: self.config.static_ips,
             pod,
             endpoint,
         }
     }
 
     /// What retains the addresses of a name: a virtual machine, or the StatefulSet that wants the pod. The
-    /// endpoint names the set; without an endpoint, or with one of another pod, the name of the pod does.
+    /// endpoint names the set; without an endpoint, or with one of another pod, the name of the pod does. What
+    /// Spiderpool's settings switch off retains nothing, except a guest whose endpoint is from before that.
     fn retained_by(
         &self,
         key: &str,
         endpoint: Option<&EndpointState>,
         identity: Option<&Identity>,
     ) -> Option<RetainedBy> {
-        if self.vm_instances.contains_key(key) || self.vms.contains_key(key) {
+        let static_ips = self.config.static_ips;
+        let vm_keeps_ips =
+            static_ips.vms || endpoint.is_some_and(|endpoint| endpoint.owner == Owner::Vm && endpoint.reserves_ips());
+        if vm_keeps_ips && (self.vm_instances.contains_key(key) || self.vms.contains_key(key)) {
             return Some(RetainedBy::Vm);
+        }
+        if !static_ips.stateful_sets {
+            return None;
         }
         let (namespace, name) = key.split_once('/')?;
         let (by_name, number) = ordinal(name)?;
@@ -109,9 +117,9 @@ impl AddressCache {
             Some(Identity::Pod(uid)) => endpoint.pod.as_ref() == Some(uid),
             _ => true,
         });
-        let set = match of_this_pod.map(|endpoint| &endpoint.owner) {
-            Some(Owner::StatefulSet(set)) => set,
-            Some(Owner::Other | Owner::Vm) => return None,
+        let set = match of_this_pod {
+            Some(EndpointState { owner: Owner::StatefulSet(set), owned_by_pod: false, .. }) => set,
+            Some(_) => return None,
             None => by_name,
         };
         let (replicas, _) = self.stateful_sets.get(&format!("{namespace}/{set}"))?;

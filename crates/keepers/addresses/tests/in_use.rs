@@ -1,0 +1,262 @@
+//! Addresses that a pod uses, or that were promised to the next pod of its name, are not released. On a real
+//! API server; where pods are recreated, by the real controllers.
+
+mod objects;
+mod real;
+
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_testkit::until;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use objects::{PodExt as _, endpoint, set_endpoint, uid};
+use real::cni::Cni;
+use real::follow::Leader;
+use real::{Corner, LIMIT, all_done, later, own, seconds};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+const A: &str = "10.0.0.1";
+const B: &str = "10.0.0.2";
+
+/// On this node, with this grace period.
+fn on(node: &str, grace: i64) -> impl FnOnce(&mut Pod) {
+    move |pod| {
+        let spec = pod.spec.get_or_insert_default();
+        (spec.node_name, spec.termination_grace_period_seconds) = (Some(node.to_owned()), Some(grace));
+    }
+}
+
+fn container(state: &Value) -> Value {
+    json!([{ "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }])
+}
+
+fn ended(at: Timestamp) -> Value {
+    json!({ "terminated": { "exitCode": 0, "finishedAt": at.to_string() } })
+}
+
+#[tokio::test]
+async fn a_terminating_pod_on_a_ready_node_keeps_its_address_while_a_container_runs() {
+    let corner = Corner::new("torn-down").await;
+    corner.node("torn-down", true).await;
+    let (slow, quick) = (corner.key("slow"), corner.key("quick"));
+    let uids =
+        [corner.run_as(&slow, &[A], on("torn-down", 30)).await, corner.run_as(&quick, &[B], on("torn-down", 30)).await];
+    corner.pool(&[(A, &slow, &uids[0]), (B, &quick, &uids[1])]).await;
+    let (first, second) = (corner.terminate(&slow).await, corner.terminate(&quick).await);
+    corner.report(&slow, json!({ "containerStatuses": container(&json!({ "running": {} })) })).await;
+    corner.report(&quick, json!({ "containerStatuses": container(&ended(second)) })).await;
+
+    assert!(corner.collect(second + seconds(5)).await.is_empty());
+    corner.settle(second + seconds(6)).await;
+    assert_eq!(corner.held().await, [A], "the containers of the other one have ended");
+    assert!(corner.collect(first + seconds(35)).await.is_empty(), "its node may still tear it down");
+
+    corner.settle(first + seconds(36)).await;
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// The cache believes that the node is lost; the live read finds it ready.
+#[tokio::test]
+async fn a_node_that_is_ready_again_is_seen_before_an_address_of_a_terminating_pod_is_released() {
+    let corner = Corner::new("ready-again").await;
+    corner.node("ready-again", false).await;
+    let key = corner.key("web");
+    let first = corner.run_as(&key, &[A], on("ready-again", 30)).await;
+    corner.pool(&[(A, &key, &first)]).await;
+    let deletion = corner.terminate(&key).await;
+    let decision = corner.decide(deletion + seconds(6)).await;
+    assert_eq!(decision.planned.len(), 1);
+
+    corner.node_becomes("ready-again", true).await;
+    let ended = corner.confirm_and_apply_batch(&corner.client, decision, deletion + seconds(6)).await;
+
+    assert!(real::is_stale(&ended[0].result), "{ended:?}");
+    assert_eq!(corner.held().await, [A]);
+}
+
+#[tokio::test]
+async fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
+    let corner = Corner::new("no-delay").await.with_policy(|policy| policy.extra_grace_period = SignedDuration::ZERO);
+    let key = corner.key("web");
+    let first = corner.run(&key, &[A]).await;
+    corner.pool(&[(A, &key, &first)]).await;
+    let deletion = corner.terminate(&key).await;
+
+    assert!(corner.collect(deletion + seconds(5)).await.is_empty());
+    corner.settle(deletion + seconds(6)).await;
+
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// Waits until the StatefulSet's controller has created another pod of this name; returns its uid.
+async fn created(corner: &Corner, name: &str, before: &str) -> String {
+    until(&format!("{name} to be created"), LIMIT, async || {
+        let pod = corner.pods_in(&corner.name).get_opt(name).await.unwrap();
+        let uid = pod.as_ref().and_then(ResourceExt::uid).filter(|uid| uid != before);
+        Ok(uid.ok_or_else(|| format!("{:?}", pod.map(|pod| pod.metadata))))
+    })
+    .await
+    .unwrap()
+}
+
+fn runs_with(ip: &str) -> Value {
+    json!({ "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] })
+}
+
+#[tokio::test]
+async fn a_record_of_a_stateful_set_stays_while_its_endpoint_promises_it() {
+    let corner = Corner::controlled("promised").await;
+    corner.pool(&[]).await;
+    corner.set("db", 1).await;
+    let key = corner.key("db-0");
+    let mut cni = Cni::default();
+    let free: Vec<String> = [A, B, "10.0.0.3"].map(str::to_owned).into();
+    let first = created(&corner, "db-0", "").await;
+    assert_eq!(cni.add(&corner, &key, &first, &free).await.as_deref(), Some(A));
+    corner.report(&key, runs_with(A)).await;
+
+    // The next pod runs with another address, and nobody has written its endpoint.
+    corner.kill(&key).await;
+    cni.lose(&first);
+    let second = created(&corner, "db-0", &first).await;
+    corner.add_records(&[(B, &key, &second)]).await;
+    cni.live.insert(second.clone(), (key.clone(), B.to_owned()));
+    corner.report(&key, runs_with(B)).await;
+    let mut leader = Leader::default();
+    for after in [0, 30] {
+        assert!(leader.look(&corner, later() + seconds(after)).await.is_empty(), "{after}");
+    }
+    leader.look(&corner, later() + seconds(36)).await;
+    assert_eq!(corner.held().await, [A, B], "the stale endpoint goes first");
+    assert_eq!(corner.endpoints().await, [""; 0]);
+    let results = leader.look(&corner, later() + seconds(37)).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [B], "then its record");
+
+    // Somebody gets the address; the next pod of the set must get another one.
+    let other = corner.create(&corner.key("other"), |_| {}).await;
+    assert_eq!(cni.add(&corner, &corner.key("other"), &other, &free).await.as_deref(), Some(A));
+    corner.kill(&key).await;
+    cni.lose(&second);
+    let third = created(&corner, "db-0", &second).await;
+    assert_ne!(cni.add(&corner, &key, &third, &free).await.as_deref(), Some(A));
+    cni.check(&corner).await;
+}
+
+/// A mirror pod is recreated with another uid while the containers run on.
+#[tokio::test]
+async fn another_pod_of_that_name_that_reports_the_address_keeps_it() {
+    let corner = Corner::new("mirror").await;
+    let key = corner.key("static-web");
+    corner.pool(&[(A, &key, &uid(1))]).await;
+    corner.endpoint(endpoint(&key, &uid(1), &[A])).await;
+    corner.run(&key, &[A]).await;
+
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [A]);
+    assert_eq!(corner.rules(later()).await[A], ("IPOnAnotherPod", "refuse"));
+    corner.kill(&key).await;
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// A StatefulSet of OpenKruise next to one of Kubernetes, both with a pod that is gone.
+#[tokio::test]
+async fn sticky_is_what_spiderpool_has_written_on_the_endpoint_and_not_the_kind_of_the_owner() {
+    let corner = Corner::new("sticky").await;
+    let (kruise, db) = (corner.key("cache-0"), corner.key("db-0"));
+    corner.set("cache", 1).await;
+    corner.set("db", 1).await;
+    corner.pool(&[(A, &kruise, &uid(1)), (B, &db, &uid(2))]).await;
+    let of_kruise = endpoint(&kruise, &uid(1), &[A]).with("/status/ownerControllerType", json!("StatefulSet"));
+    corner.endpoint(of_kruise.with("/status/ownerControllerName", json!("cache"))).await;
+    corner.endpoint(set_endpoint(&db, &uid(2), &[B])).await;
+
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [B]);
+    assert_eq!(corner.endpoints().await, ["db-0"]);
+}
+
+#[rstest]
+#[case::finished("gate-finished", false)]
+#[case::of_a_set_that_is_not_wanted("gate-set", true)]
+#[tokio::test]
+async fn node_switches_gate_every_traced_pod(#[case] name: &str, #[case] in_set: bool) {
+    let corner = Corner::new(name).await.with_policy(|policy| policy.on_ready_node = false);
+    corner.node(name, true).await;
+    let key = corner.key("db-0");
+    let change = |pod: &mut Pod| {
+        on(name, 1)(pod);
+        if in_set {
+            own(pod, "StatefulSet", "db");
+        }
+    };
+    let first = corner.run_as(&key, &[A], change).await;
+    corner.pool(&[(A, &key, &first)]).await;
+    if in_set {
+        corner.endpoint(set_endpoint(&key, &first, &[A])).await;
+        corner.terminate(&key).await;
+    } else {
+        corner.endpoint(endpoint(&key, &first, &[A])).await;
+        corner.finish(&key, "Succeeded", later() - seconds(600)).await;
+    }
+
+    assert!(corner.collect(later()).await.is_empty());
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (1, 1));
+
+    corner.node_becomes(name, false).await;
+    corner.settle(later()).await;
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_pod_that_failed_in_an_init_container_keeps_its_address_for_its_grace_period() {
+    let corner = Corner::new("init-failed").await;
+    let key = corner.key("job");
+    let first = corner.run_as(&key, &[A], on("node-1", 30)).await;
+    corner.pool(&[(A, &key, &first)]).await;
+    let at = later();
+    let created = json!({ "type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let status = json!({
+        "phase": "Failed", "conditions": [created],
+        "containerStatuses": container(&json!({ "waiting": { "reason": "PodInitializing" } })),
+        "initContainerStatuses": container(&ended(at)),
+    });
+    corner.report(&key, status).await;
+
+    assert!(corner.collect(at + seconds(35)).await.is_empty());
+    corner.settle(at + seconds(36)).await;
+
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_record_outside_its_pool_is_released_with_its_pod() {
+    let corner = Corner::new("outside").await;
+    let key = corner.key("web");
+    let live = corner.run(&key, &["192.168.7.7"]).await;
+    corner.pool(&[("192.168.7.7", &key, &live)]).await;
+
+    assert!(corner.collect(later()).await.is_empty());
+    assert_eq!(corner.rules(later()).await["192.168.7.7"], ("IPOutsidePool", "refuse"));
+    corner.kill(&key).await;
+    corner.settle(later()).await;
+
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_record_that_waits_for_its_endpoint_says_so() {
+    let corner = Corner::new("waits").await;
+    corner.set("db", 0).await;
+    let key = corner.key("db-0");
+    corner.pool(&[(A, &key, &uid(1))]).await;
+    corner.endpoint(set_endpoint(&key, &uid(1), &[A])).await;
+
+    assert_eq!(corner.rules(later()).await[A], ("WaitingForEndpoint", "wait"));
+    corner.settle(later()).await;
+
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (0, 0));
+}
