@@ -90,7 +90,7 @@ fn calendar(window: &Window, at: Timestamp) -> Result<String> {
     let zone = window.zone();
     let today = zone.to_datetime(at).date();
     let name = zone.iana_name().unwrap_or("local time");
-    let mut text = format!("  {:14}  0     3     6     9     12    15    18    21\n", name);
+    let mut text = format!("  {name:14}  0     3     6     9     12    15    18    21\n");
     let days = std::iter::successors(Some(today), |day| day.tomorrow().ok()).take(DAYS);
     for day in days {
         let cells: Result<String> = cells(day).map(|clock| cell(window, clock)).collect();

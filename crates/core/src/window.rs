@@ -243,11 +243,9 @@ fn split_zone<'a>(part: &'a str, default_zone: &TimeZone) -> Result<(TimeZone, &
         return Ok((default_zone.clone(), part));
     };
     let (name, rest) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
-    match TimeZone::get(name) {
-        Ok(zone) => Ok((zone, rest.trim_start())),
-        Err(_) => {
-            let remedy = "write a name of the IANA database, such as Europe/Paris or UTC";
-            Err(WindowError::new("the zone", name, "is not known", remedy))
-        }
-    }
+    let Ok(zone) = TimeZone::get(name) else {
+        let remedy = "write a name of the IANA database, such as Europe/Paris or UTC";
+        return Err(WindowError::new("the zone", name, "is not known", remedy));
+    };
+    Ok((zone, rest.trim_start()))
 }

@@ -197,7 +197,7 @@ fn a_window_without_a_zone_is_in_the_default_zone() {
 )]
 #[case::the_third_friday(
     "* * * * 5#3",
-    r##"the day of the week "5#3" has "5#3": L, W and # are not supported; write numbers from 0 to 7, or SUN to SAT"##
+    r#"the day of the week "5#3" has "5#3": L, W and # are not supported; write numbers from 0 to 7, or SUN to SAT"#
 )]
 #[case::a_word("* noon * * *", r#"the hour "noon" has "noon", which is not a number; write numbers from 0 to 23"#)]
 #[case::an_empty_entry("* 1,,2 * * *", r#"the hour "1,,2" has an empty entry; write numbers from 0 to 23"#)]

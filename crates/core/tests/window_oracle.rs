@@ -37,9 +37,8 @@ fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
 
 /// Two names, or one. Not a range from a name to itself: croner takes `SUN-SUN` for the whole week.
 fn named(names: &'static [&'static str]) -> impl Strategy<Value = String> {
-    (0..names.len(), 0..names.len()).prop_map(|(a, b)| match a == b {
-        true => names[a].to_owned(),
-        false => format!("{}-{}", names[a.min(b)], names[a.max(b)]),
+    (0..names.len(), 0..names.len()).prop_map(|(a, b)| {
+        if a == b { names[a].to_owned() } else { format!("{}-{}", names[a.min(b)], names[a.max(b)]) }
     })
 }
 

@@ -13,7 +13,7 @@ use crate::source::Change;
 /// When a list was started, and what it delivered.
 type Listed<R> = Option<(Instant, Vec<Change<R>>)>;
 
-/// The last shared list of each source. While one is read, whoever else needs it waits for it.
+/// The last shared list of each source. While one is read, others that need it wait for it.
 pub(crate) struct SharedLists<R>(Mutex<BTreeMap<SourceId, Arc<tokio::sync::Mutex<Listed<R>>>>>);
 
 impl<R> Default for SharedLists<R> {

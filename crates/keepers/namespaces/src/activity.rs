@@ -125,13 +125,13 @@ fn open(
     let (changes, delivered) = unbounded();
     let (policy, metrics) = (policy.clone(), metrics.clone());
     let work = async move {
-        match activity {
-            Some(activity) => collect(activity, policy, metrics, context, changes).await,
-            None => tokio::select! {
-                () = forget_gaps(context.clone(), changes) => {}
+        let Some(activity) = activity else {
+            tokio::select! {
+                () = forget_gaps(context.clone(), changes) => return,
                 never = unreported::watch(context, policy, metrics) => match never {},
-            },
-        }
+            }
+        };
+        collect(activity, policy, metrics, context, changes).await;
     };
     stream::select(delivered, stream::once(work).filter_map(async |()| None)).boxed()
 }

@@ -131,7 +131,7 @@ struct ManagedSpec {
 #[serde(default)]
 struct ManagedMeta {
     #[serde(rename = "f:annotations", deserialize_with = "null_as_default")]
-    annotations: BTreeMap<String, IgnoredAny>,
+    annotations: BTreeMap<String, Value>,
 }
 
 impl ManagedSet {

@@ -258,6 +258,9 @@ impl Policy {
     }
 }
 
+/// How many ends are followed in search of a moment at which no window is open.
+const MOST_ENDS: usize = 1_000;
+
 /// The state of several windows together: open while one of them is.
 fn union_state(windows: &[&Window], now: Timestamp) -> Option<WindowState> {
     let states: Vec<WindowState> = windows.iter().map(|window| window.state_at(now)).collect();
@@ -270,8 +273,7 @@ fn union_state(windows: &[&Window], now: Timestamp) -> Option<WindowState> {
     let since = open.iter().map(|state| state.since).min().flatten();
     // Where one ends another may go on, and another one may have begun meanwhile.
     let mut until = now;
-    const MOST: usize = 1_000;
-    for _ in 0..MOST {
+    for _ in 0..MOST_ENDS {
         let ends: Option<Vec<Timestamp>> = windows
             .iter()
             .filter(|window| window.is_open(until))

@@ -8,20 +8,20 @@ use crate::{Error, Result};
 
 /// The contents of etcd at one time.
 #[derive(Debug)]
-pub struct Backup(PathBuf);
+pub struct EtcdBackup(PathBuf);
 
 impl Cluster {
     /// Saves the contents of etcd, which is stopped meanwhile.
-    pub async fn backup_etcd(&self) -> Result<Backup> {
+    pub async fn backup_etcd(&self) -> Result<EtcdBackup> {
         let backup = self.folder.join("etcd-backup");
         self.stop("etcd")?;
         replace_folder(&self.folder.join("etcd"), &backup)?;
         self.start_again("etcd").await?;
-        Ok(Backup(backup))
+        Ok(EtcdBackup(backup))
     }
 
     /// Stops the API server, restores the contents of etcd, and starts both. Versions are lower than before.
-    pub async fn restore_etcd(&self, Backup(backup): &Backup) -> Result<()> {
+    pub async fn restore_etcd(&self, EtcdBackup(backup): &EtcdBackup) -> Result<()> {
         self.stop("kube-apiserver")?;
         self.stop("etcd")?;
         replace_folder(backup, &self.folder.join("etcd"))?;
