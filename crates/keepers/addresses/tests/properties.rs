@@ -122,6 +122,31 @@ proptest! {
     }
 }
 
+/// A recreated pod runs with another address than its endpoint promises: the endpoint goes first, and the next
+/// pod does not get what somebody else has by then.
+#[test]
+fn an_address_that_an_endpoint_promises_is_not_released_before_the_endpoint_is_deleted() {
+    let mut model = Model::new(3);
+    model.scale("shop/db", 1);
+    model.reconcile_sets();
+    model.start("shop/db-0");
+    model.end("shop/db-0", false);
+    model.reconcile_sets();
+    model.allocate_another("shop/db-0");
+    assert_eq!(model.records.len(), 2, "the promised address, and the one that it has");
+
+    assert_eq!(model.settle(), None);
+    assert_eq!((model.leaked(), model.records.len()), (Vec::new(), 1));
+
+    model.create("shop/bare-a", false);
+    model.start("shop/bare-a");
+    model.end("shop/db-0", true);
+    model.reconcile_sets();
+    model.start("shop/db-0");
+    assert_eq!(model.settle(), None);
+    assert_eq!(model.live.len(), 2);
+}
+
 /// G11: two StatefulSets share five addresses and scale in turns: 5, 0, 5, …
 #[test]
 fn g11_a_thousand_turns_of_two_sets_never_allocate_one_address_twice() {

@@ -128,7 +128,9 @@ impl Model {
             .collect();
         if !released.is_empty() {
             self.released += released.len();
-            self.lost = released.intersection(&expected).next().map(|ip| format!("{ip} of {:?}", self.records[ip]));
+            let is_promised = |ip: &&IpAddr| self.reserves(&self.records[*ip].0, ip);
+            let lost = released.intersection(&expected).next().or_else(|| released.iter().find(is_promised));
+            self.lost = lost.map(|ip| format!("{ip} of {:?}", self.records[ip]));
             self.records.retain(|ip, _| !released.contains(ip));
             self.write_pool();
         }
