@@ -204,7 +204,7 @@ impl<K: Controller> Debug for Batch<K> {
 impl<K: Controller> Batch<K> {
     /// True if a user is blocked on one of its actions.
     #[must_use]
-    pub fn is_urgent(&self) -> bool {
+    pub fn has_priority(&self) -> bool {
         self.actions.iter().any(|planned| planned.action.kind().priority)
     }
 

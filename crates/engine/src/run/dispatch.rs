@@ -37,7 +37,7 @@ impl<K: Controller> ControlLoop<K> {
     /// a proof stays. A batch that a user is blocked on does not wait for others to end, up to twice as many.
     pub(super) fn next_startable(&mut self, running: usize) -> Option<Batch<K>> {
         let most = self.context.concurrency.max(1);
-        let is_full = |batch: &Batch<K>| running >= if batch.is_urgent() { 2 * most } else { most };
+        let is_full = |batch: &Batch<K>| running >= if batch.has_priority() { 2 * most } else { most };
         let mut held = Vec::new();
         let mut startable = None;
         let ready = !self.queue.is_empty() && self.is_ready();
@@ -107,7 +107,7 @@ impl<K: Controller> ControlLoop<K> {
         }
         let client = match &self.context.standby {
             Some(standby) if !self.is_leader => standby.writer.clone(),
-            _ if batch.is_urgent() => self.context.urgent_writer.clone(),
+            _ if batch.has_priority() => self.context.urgent_writer.clone(),
             _ => self.context.writer.clone(),
         };
         let world = self.world(now);

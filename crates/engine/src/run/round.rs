@@ -144,7 +144,7 @@ impl<K: Controller> ControlLoop<K> {
 
     fn queue(&mut self, batches: Vec<Batch<K>>) {
         for batch in batches {
-            if batch.is_urgent() {
+            if batch.has_priority() {
                 self.queue.push_front(batch);
             } else {
                 self.queue.push_back(batch);

@@ -228,12 +228,16 @@ fn after_a_restore_of_etcd_a_list_with_lower_versions_is_taken_in_whole() {
     let cluster = |objects: [Value; 2]| objects.map(|object| (name(&object), object)).into_iter().collect::<Cluster>();
     let mut cache = AddressCache::default();
     let before = cluster([version("900", pool("pool", &[])), version("901", running)]);
-    Kind::ALL.into_iter().for_each(|kind| list(&mut cache, &before, kind));
+    for kind in Kind::ALL {
+        list(&mut cache, &before, kind);
+    }
     assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
 
     let held = pool("pool", &[("10.0.0.1", "shop/web", &uid(1))]);
     let restored = cluster([version("100", held), version("101", finished)]);
-    Kind::ALL.into_iter().for_each(|kind| list(&mut cache, &restored, kind));
+    for kind in Kind::ALL {
+        list(&mut cache, &restored, kind);
+    }
 
     assert_eq!(rule(&cache, &key), "PodFinished");
 }
