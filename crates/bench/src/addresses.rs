@@ -3,6 +3,7 @@
 mod cache;
 mod crowd;
 mod deleted;
+mod idle;
 mod leak;
 mod made;
 mod wire;
@@ -22,6 +23,7 @@ use crate::Row;
 use crate::operator::{LIMIT, program};
 
 pub(crate) use cache::{ALONE, alone};
+pub(crate) use idle::rows as idle_rows;
 
 /// Objects that are created at once.
 const CONCURRENT_CREATES: usize = 16;

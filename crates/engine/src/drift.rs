@@ -49,7 +49,7 @@ pub(crate) fn version(resource_version: &str) -> u64 {
 
 /// What is to be done now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NextCheck {
+pub(crate) enum ResyncStep {
     /// List everything again.
     List,
     /// Ask the API server for an [`Inventory`].
@@ -115,11 +115,11 @@ impl Drift {
     }
 
     /// What there is to do at that time.
-    pub(crate) fn due(&self) -> NextCheck {
+    pub(crate) fn step(&self) -> ResyncStep {
         match (self.resync, &self.answer) {
-            (Resync::Interval, _) => NextCheck::List,
-            (_, Some(_)) => NextCheck::Compare,
-            (_, None) => NextCheck::Ask,
+            (Resync::Interval, _) => ResyncStep::List,
+            (_, Some(_)) => ResyncStep::Compare,
+            (_, None) => ResyncStep::Ask,
         }
     }
 
@@ -190,16 +190,16 @@ mod tests {
     async fn what_is_listed_every_interval_is_not_remembered() {
         let drift = watched(Resync::Interval);
 
-        assert_eq!((drift.due(), drift.known.len()), (NextCheck::List, 0));
+        assert_eq!((drift.step(), drift.known.len()), (ResyncStep::List, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_count_that_differs_twice_is_a_loss() {
         let mut drift = watched(Resync::CountDrift);
         for (differs, expected) in [(4, None), (3, None), (4, None)] {
-            assert_eq!(drift.due(), NextCheck::Ask);
+            assert_eq!(drift.step(), ResyncStep::Ask);
             assert_eq!(drift.answered(count(12, differs)), None);
-            assert_eq!((drift.due(), drift.compare()), (NextCheck::Compare, expected), "once is no proof");
+            assert_eq!((drift.step(), drift.compare()), (ResyncStep::Compare, expected), "once is no proof");
         }
 
         assert_eq!(drift.answered(count(12, 4)), None);
@@ -252,6 +252,6 @@ mod tests {
 
         drift.list_started();
 
-        assert_eq!((drift.next(), drift.due(), drift.known.len(), drift.latest), (None, NextCheck::Ask, 0, 0));
+        assert_eq!((drift.next(), drift.step(), drift.known.len(), drift.latest), (None, ResyncStep::Ask, 0, 0));
     }
 }

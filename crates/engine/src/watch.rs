@@ -17,7 +17,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Resource};
 use tokio::time::Instant;
 
-use crate::drift::{Drift, Inventory, NextCheck, Objects, object_key, version};
+use crate::drift::{Drift, Inventory, Objects, ResyncStep, object_key, version};
 use crate::object::{ApiObject, PartialObject};
 use crate::projection::{METADATA_PAGE, PAGE, api};
 use crate::source::{Resync, Selector};
@@ -107,7 +107,7 @@ impl<T: PartialObject> Watching<T> {
                 biased;
                 event = self.stream.next() => event,
                 () = crate::clock::sleep_until(self.drift.next()) => {
-                    if self.drift.due() == NextCheck::List {
+                    if self.drift.step() == ResyncStep::List {
                         self.restart();
                     } else if let Some(why) = self.find_loss().await {
                         self.list_again(&why);
@@ -169,7 +169,7 @@ impl<T: PartialObject> Watching<T> {
     /// Asks how many objects there are, or compares the answer: returns why everything must be listed again, if it
     /// must.
     async fn find_loss(&mut self) -> Option<String> {
-        if self.drift.due() == NextCheck::Compare {
+        if self.drift.step() == ResyncStep::Compare {
             return self.drift.compare();
         }
         let asking = ask(&self.api, self.drift.resync(), self.config.field_selector.clone());

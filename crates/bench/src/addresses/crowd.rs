@@ -121,8 +121,7 @@ async fn held(operator: &Operator) -> Result<Row> {
         what: "10,000 pods in the operator, from a real API server",
         measured: format!("{now} MB"),
         beside: format!(
-            "peak {peak} MB, all judged {:.1} s after its start; after two more lists of everything {later} MB, peak \
-             {later_peak} MB",
+            "peak {peak} MB, all judged {:.1} s after its start; after two resyncs {later} MB, peak {later_peak} MB",
             took.as_secs_f64()
         ),
     })

@@ -14,7 +14,7 @@ use super::suggest;
 
 /// Default limit of API calls per second: half of what an API server on two cores can take.
 pub const DEFAULT_QPS: u32 = 200;
-/// Default interval at which everything is listed again.
+/// Default interval at which everything is judged again.
 pub const DEFAULT_RESYNC: SignedDuration = SignedDuration::from_mins(10);
 /// Default number of concurrent writes. An API server on two cores takes eight; more of them would
 /// only wait there.
@@ -33,7 +33,7 @@ pub struct CommonConfig {
     pub concurrency: usize,
     /// Maximum number of API calls per second.
     pub calls_per_second: OrNone<u32>,
-    /// How often everything is listed again.
+    /// How often everything is judged again, and sources find out whether a watch has lost something.
     pub resync_interval: SignedDuration,
 }
 

@@ -47,7 +47,7 @@ pub struct NamespacesConfig {
     pub concurrency: usize,
     /// Maximum number of API calls per second.
     pub calls_per_second: OrNone<u32>,
-    /// How often everything is listed again.
+    /// How often everything is judged again, and sources find out whether a watch has lost something.
     #[serde(deserialize_with = "duration")]
     pub resync_interval: SignedDuration,
 }

@@ -22,7 +22,7 @@ use crate::subject::{Subject, World};
 /// A pool is large, and every agent sees every write of it.
 const POOL_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Endpoints that are confirmed together: the last of them is written a fraction of a second later.
-const ENDPOINTS_TOGETHER: usize = 20;
+const ENDPOINTS_TOGETHER: usize = 50;
 /// A pool that somebody else keeps writing is left for the next round after so many retries.
 const POOL_CONFLICT_RETRIES: u32 = 6;
 

@@ -1,4 +1,4 @@
-//! etcd is restored from a backup while the keeper runs: every object is as it was, with a lower version than the
+//! etcd is restored from a snapshot while the keeper runs: every object is as it was, with a lower version than the
 //! keeper knows. What is there now counts. On a real API server.
 
 mod context;
@@ -34,11 +34,11 @@ async fn after_a_restore_of_etcd_what_is_there_now_counts() {
     let client = cluster.client().await.unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await.unwrap();
     create_sample(&client, "shop").await;
-    let backup = cluster.backup_etcd().await.unwrap();
+    let snapshot = cluster.snapshot_etcd().await.unwrap();
     let operator = InProcessOperator::start(&client, Clock::manual(hours(2)).0, RESYNC, Policy::default());
     falls_asleep(&client, &operator).await;
 
-    cluster.restore_etcd(&backup).await.unwrap();
+    cluster.restore_etcd(&snapshot).await.unwrap();
 
     falls_asleep(&client, &operator).await;
     operator.stop().await;

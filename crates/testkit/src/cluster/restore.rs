@@ -1,4 +1,4 @@
-//! Backup and restore of etcd: afterwards every object is as it was, with the version it had then.
+//! Snapshot and restore of etcd: afterwards every object is as it was, with the version it had then.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,23 +8,23 @@ use crate::{Error, Result};
 
 /// The contents of etcd at one time.
 #[derive(Debug)]
-pub struct EtcdBackup(PathBuf);
+pub struct EtcdSnapshot(PathBuf);
 
 impl Cluster {
     /// Saves the contents of etcd, which is stopped meanwhile.
-    pub async fn backup_etcd(&self) -> Result<EtcdBackup> {
-        let backup = self.folder.join("etcd-backup");
+    pub async fn snapshot_etcd(&self) -> Result<EtcdSnapshot> {
+        let saved = self.folder.join("etcd-snapshot");
         self.stop("etcd")?;
-        replace_folder(&self.folder.join("etcd"), &backup)?;
+        replace_folder(&self.folder.join("etcd"), &saved)?;
         self.start_again("etcd").await?;
-        Ok(EtcdBackup(backup))
+        Ok(EtcdSnapshot(saved))
     }
 
     /// Stops the API server, restores the contents of etcd, and starts both. Versions are lower than before.
-    pub async fn restore_etcd(&self, EtcdBackup(backup): &EtcdBackup) -> Result<()> {
+    pub async fn restore_etcd(&self, EtcdSnapshot(saved): &EtcdSnapshot) -> Result<()> {
         self.stop("kube-apiserver")?;
         self.stop("etcd")?;
-        replace_folder(backup, &self.folder.join("etcd"))?;
+        replace_folder(saved, &self.folder.join("etcd"))?;
         self.respawn("etcd")?;
         self.start_again("kube-apiserver").await
     }
