@@ -183,11 +183,12 @@ async fn connections_that_send_no_credentials_take_no_place_from_a_client_that_d
         silent.push(receiver.connect().await);
     }
 
-    assert_eq!(send(&mut receiver.connect().await, &request).await, 200, "a new client is served");
+    // A silent connection is closed after ten seconds; nobody has to wait for that.
+    let mut late = receiver.connect().await;
+    let served = tokio::time::timeout(std::time::Duration::from_secs(8), send(&mut late, &request)).await;
+    assert_eq!(served.ok(), Some(200), "a new client is served");
     assert_eq!(send(&mut early, &request).await, 200, "a client that has shown credentials keeps its connection");
     assert!(silent[0].read_u8().await.is_err(), "the oldest silent connection has made room");
-    let waits = silent[200].try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-    assert!(waits, "and no client had to wait until the time of the younger ones was over");
 }
 
 #[rstest]
