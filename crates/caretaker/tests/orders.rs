@@ -245,18 +245,21 @@ async fn one_namespace_that_kubefree_put_to_sleep_can_be_cleaned_up() {
 }
 
 #[tokio::test]
-async fn a_record_that_a_rollout_undo_brought_back_is_cleaned_up() {
+async fn what_does_not_count_any_more_is_cleaned_up() {
     let (cluster, client) = shared().await;
     plain(&client, "brought-back", 2).await;
     let before = everything(&client, "brought-back").await;
     let old = json!({ LEGACY_REPLICAS: "3", "caretaker.dev/legacy-replicas-copy": "true" });
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": old } }));
+    // It was a subject of its own once.
+    let time = json!({ "caretaker.dev/last-activity": "20260110T000000Z" });
+    let patch = Patch::Merge(json!({ "metadata": { "labels": time, "annotations": old } }));
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "brought-back");
     deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
 
     let (code, planned, errors) = caretaker(cluster, &["cleanup", "brought-back", "--dry-run"]);
     assert_eq!((code, errors.as_str()), (0, ""));
-    assert!(planned.contains("Deployment/web: remove sleepmode.kubefree.com/legacy-replicas"), "{planned}");
+    let step = "Deployment/web: remove caretaker.dev/last-activity, sleepmode.kubefree.com/legacy-replicas";
+    assert!(planned.contains(step), "{planned}");
     let (code, _, errors) = caretaker(cluster, &["cleanup", "brought-back"]);
 
     assert_eq!((code, errors.as_str()), (0, ""));

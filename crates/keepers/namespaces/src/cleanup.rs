@@ -97,7 +97,7 @@ impl Cleanup<'_> {
     ) -> Result<(), ApplyError> {
         self.wake(feed, subject, done).await?;
         if subject.kind == Kind::Namespace {
-            self.remove_old_copies(subject, done).await?;
+            self.remove_remains(feed, subject, done).await?;
         }
         self.remove_metadata(subject, done).await
     }
@@ -140,33 +140,44 @@ impl Cleanup<'_> {
         found.ok_or_else(|| ApplyError::Stale("it is gone".to_owned()))
     }
 
-    /// Removes records of earlier sleeps that `kubectl rollout undo` brought back to Deployments of a namespace. No
-    /// projection keeps them, because they do not count.
-    async fn remove_old_copies(&self, namespace: &Subject, done: &mut Vec<String>) -> Result<(), ApplyError> {
+    /// Removes what is left on Deployments of a namespace and does not count, so that no projection keeps it: records of
+    /// earlier sleeps that `kubectl rollout undo` brought back, and the time of activity of one that has no labels of its
+    /// own any more.
+    async fn remove_remains(
+        &self,
+        feed: &CacheFeed<NamespaceCache>,
+        namespace: &Subject,
+        done: &mut Vec<String>,
+    ) -> Result<(), ApplyError> {
+        let subjects = feed.cache.subjects_for(&namespace.name);
+        let is_subject = |name: &str| subjects.iter().any(|s| s.kind == Kind::Deployment && s.name == name);
         let resource = sources::resource(DEPLOYMENTS);
         let api = |client: &Client| Api::<DynamicObject>::namespaced_with(client.clone(), &namespace.name, &resource);
         let not_done = |error: &kube::Error| failed(namespace, "cleaning up Deployments of", format_error(error));
         let listed =
             api(&self.context.reader).list_metadata(&ListParams::default()).await.map_err(|error| not_done(&error))?;
-        for deployment in listed {
-            let has_copy = deployment.annotations().contains_key(api::LEGACY_REPLICAS_COPY);
-            if !has_copy || deployment.labels().contains_key(api::SCALED_DOWN) {
+        for deployment in listed.into_iter().filter(|deployment| !is_subject(&deployment.name_any())) {
+            let (labels, annotations) = (deployment.labels(), deployment.annotations());
+            let has_old_copy =
+                annotations.contains_key(api::LEGACY_REPLICAS_COPY) && !labels.contains_key(api::SCALED_DOWN);
+            let copies: &[&str] = if has_old_copy { &[api::LEGACY_REPLICAS, api::LEGACY_REPLICAS_COPY] } else { &[] };
+            let times: &[&str] = if labels.contains_key(api::LAST_ACTIVITY) { &[api::LAST_ACTIVITY] } else { &[] };
+            if copies.is_empty() && times.is_empty() {
                 continue;
             }
+            let nulls = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect::<Map<_, _>>();
             let name = deployment.name_any();
-            let gone = json!({ api::LEGACY_REPLICAS: null, api::LEGACY_REPLICAS_COPY: null });
             let patch = json!({ "metadata": {
-                "uid": deployment.uid(), "resourceVersion": deployment.resource_version(), "annotations": gone,
+                "uid": deployment.uid(), "resourceVersion": deployment.resource_version(),
+                "labels": nulls(times), "annotations": nulls(copies),
             } });
             if !self.context.dry_run {
-                let params =
-                    PatchParams { field_manager: Some(self.context.field_manager.clone()), ..PatchParams::default() };
-                api(&self.context.writer)
-                    .patch(&name, &params, &Patch::Merge(patch))
-                    .await
-                    .map_err(|error| not_done(&error))?;
+                let field_manager = Some(self.context.field_manager.clone());
+                let params = PatchParams { field_manager, ..PatchParams::default() };
+                let written = api(&self.context.writer).patch(&name, &params, &Patch::Merge(patch)).await;
+                written.map_err(|error| not_done(&error))?;
             }
-            done.push(format!("Deployment/{name}: remove {}, {}", api::LEGACY_REPLICAS, api::LEGACY_REPLICAS_COPY));
+            done.push(format!("Deployment/{name}: remove {}", [times, copies].concat().join(", ")));
         }
         Ok(())
     }

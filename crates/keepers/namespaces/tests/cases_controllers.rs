@@ -190,6 +190,28 @@ async fn a_rollout_undo_does_not_take_the_activity_of_a_single_deployment_back_i
     assert_eq!(home.count::<Deployment>("pr-42").await.0, 0);
 }
 
+#[tokio::test]
+async fn a_rollout_undo_does_not_bring_back_the_announced_deletion_of_a_single_deployment() {
+    let home = TestNamespace::of(shared(), used("undo-announced", &[])).await;
+    let preview = mk_deployment("undo-announced", "pr-42").label(api::DELETE_AFTER, "10h");
+    deploy(&home, preview.annotation(api::ACTIVITY, &used_at(start()))).await;
+    assert_eq!(home.round(minutes(9 * 60 + 30)).await, [Ok(())], "its deletion is announced");
+    let announced = minutes(9 * 60 + 30).to_string();
+    copied(&home, "1", api::ANNOUNCED_AT, &announced).await;
+    let use_of_it = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(hours(10)) } } });
+    deploy_again(&home, "pr-42", use_of_it).await;
+    home.round(hours(10)).await;
+    home.round(hours(10)).await;
+    assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, None, "its deletion is withdrawn");
+
+    undo(&home, "pr-42");
+    assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, Some(announced), "an old annotation is back");
+    home.round(hours(11)).await;
+
+    assert!(home.all::<Deployment>().get_opt("pr-42").await.unwrap().is_some(), "it was used an hour ago");
+    assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, None);
+}
+
 /// A CronJob that runs once a year and ran last so long ago that it missed a run.
 async fn add_cron_job(home: &TestNamespace, cron_job: CronJob) {
     let name = cron_job.name_any();

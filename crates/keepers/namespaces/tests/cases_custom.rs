@@ -3,9 +3,11 @@
 
 mod context;
 mod custom;
+mod in_process;
 mod live;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use caretaker_core::limits::Ledger;
 use caretaker_engine::clock::Clock;
@@ -16,12 +18,13 @@ use caretaker_namespaces::api;
 use caretaker_namespaces::live::read_namespace;
 use caretaker_namespaces::subject::{Policy, ScalableKind};
 use caretaker_testkit::make::{Scaled, mk_deployment};
-use caretaker_testkit::shared_without_controllers as shared;
-use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, ROLLOUT};
+use caretaker_testkit::{Cluster, shared_without_controllers as shared};
+use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, GAME_SERVER_SET, ROLLOUT};
+use in_process::InProcessOperator;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use live::{TestNamespace, hours};
+use live::{TestNamespace, becomes_true, hours, minutes};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -122,9 +125,33 @@ async fn a_clone_set_whose_claims_go_with_its_pods_is_left_running_and_holds_bac
     assert_eq!(count(&clone_sets, "db").await, awake(2));
 }
 
-fn keeper_of(group: &str, kind: &str) -> Namespaces {
+fn policy_with(group: &str, kind: &str) -> Policy {
     let kind = ScalableKind { group: group.to_owned(), kind: kind.to_owned() };
-    Namespaces::new(Policy { scalable_kinds: vec![kind], ..Policy::default() }, None)
+    Policy { scalable_kinds: vec![kind], ..Policy::default() }
+}
+
+fn keeper_of(group: &str, kind: &str) -> Namespaces {
+    Namespaces::new(policy_with(group, kind), None)
+}
+
+#[tokio::test]
+async fn a_running_keeper_finds_a_named_kind_and_puts_it_to_sleep() {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let home = TestNamespace::new(&cluster, "found").await;
+    GAME_SERVER_SET.install(&home.client).await;
+    let sets = GAME_SERVER_SET.add(&home.client, "found", "arena", json!({ "replicas": 3 })).await;
+    let (clock, clock_handle) = Clock::manual(minutes(1));
+    let policy = policy_with(GAME_SERVER_SET.group, GAME_SERVER_SET.kind);
+    let operator = InProcessOperator::start(&home.client, clock, Duration::from_secs(1), policy);
+    operator.ready().await;
+
+    clock_handle.set(hours(2));
+    becomes_true("it to sleep", async || count(&sets, "arena").await == asleep("3")).await;
+    home.touch(hours(3)).await;
+    clock_handle.set(hours(3));
+
+    becomes_true("it to be awake", async || count(&sets, "arena").await == awake(3)).await;
+    operator.stop().await;
 }
 
 #[tokio::test]

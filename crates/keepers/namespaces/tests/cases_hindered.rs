@@ -221,3 +221,29 @@ async fn where_another_manager_owns_the_count_it_sleeps_and_wakes_all_the_same()
     assert_eq!(home.count::<Deployment>("web").await, (3, None));
     home.apply(&deployer, &manifest).await.expect("it is as its manager wants it");
 }
+
+#[tokio::test]
+async fn a_cron_job_whose_missed_run_cannot_be_skipped_is_not_resumed_yet() {
+    let home = TestNamespace::new(shared(), "not-skipped").await;
+    home.add(mk_deployment("not-skipped", "web").replicas(3)).await;
+    home.add(mk_cron_job("not-skipped", "nightly")).await;
+    home.sleep().await;
+    home.touch(hours(3)).await;
+    // The Deployment is written first, then the status of the CronJob.
+    let faults = Faults::none().at(write(2), Fault::SERVER_ERROR);
+    let troubled = faults.client(shared().admin_config().await.unwrap()).unwrap();
+
+    let outcomes = home.round_by(&troubled, hours(3)).await;
+
+    assert_eq!(names(not_written(&outcomes)), ["CronJob/nightly"]);
+    let waiting: CronJob = home.get("nightly").await;
+    assert_eq!((waiting.spec.suspend, waiting.annotations()[api::LEGACY_SUSPEND].as_str()), (Some(true), "false"));
+    assert_eq!(home.count::<Deployment>("web").await, (3, None), "the rest is awake");
+    assert_eq!(home.state().await, "sleep");
+
+    assert_eq!(home.round(hours(3)).await, [Ok(())]);
+    let woken: CronJob = home.get("nightly").await;
+    assert_eq!((woken.spec.suspend, woken.annotations().get(api::LEGACY_SUSPEND)), (Some(false), None));
+    assert_eq!(woken.status.unwrap().last_schedule_time.unwrap().0, hours(3));
+    assert_eq!(home.state().await, "normal");
+}

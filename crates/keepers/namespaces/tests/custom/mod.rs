@@ -29,6 +29,10 @@ pub const CLONE_SET: CustomKind =
 pub const ADVANCED_STATEFUL_SET: CustomKind =
     CustomKind { group: "apps.kruise.io", version: "v1beta1", kind: "StatefulSet", plural: "statefulsets" };
 
+/// A kind that nobody knows.
+pub const GAME_SERVER_SET: CustomKind =
+    CustomKind { group: "games.example.com", version: "v1", kind: "GameServerSet", plural: "gameserversets" };
+
 impl CustomKind {
     pub fn resource(self) -> ApiResource {
         let Self { group, version, kind, plural } = self;
