@@ -117,13 +117,13 @@ fn open(
     let (changes, delivered) = unbounded();
     let (policy, metrics) = (policy.clone(), metrics.clone());
     let work = async move {
-        match activity {
-            Some(activity) => collect(activity, policy, metrics, context, changes).await,
-            None => tokio::select! {
+        let Some(activity) = activity else {
+            return tokio::select! {
                 () = forget_gaps(context.clone(), changes) => {}
                 never = unreported::watch(context, policy, metrics) => match never {},
-            },
-        }
+            };
+        };
+        collect(activity, policy, metrics, context, changes).await;
     };
     stream::select(delivered, stream::once(work).filter_map(async |()| None)).boxed()
 }
