@@ -126,10 +126,10 @@ fn open(
     let (policy, metrics) = (policy.clone(), metrics.clone());
     let work = async move {
         let Some(activity) = activity else {
-            tokio::select! {
-                () = forget_gaps(context.clone(), changes) => return,
+            return tokio::select! {
+                () = forget_gaps(context.clone(), changes) => {}
                 never = unreported::watch(context, policy, metrics) => match never {},
-            }
+            };
         };
         collect(activity, policy, metrics, context, changes).await;
     };

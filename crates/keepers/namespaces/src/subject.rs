@@ -404,6 +404,14 @@ impl Policy {
 }
 
 impl Policy {
+    /// True if it is not deleted because of its PersistentVolumeClaims, as only the defaults put it to sleep.
+    #[must_use]
+    pub fn retains_by_defaults(&self, subject: &Subject) -> bool {
+        let allowed = self.defaults.as_ref().is_some_and(|defaults| defaults.delete_with_pvcs);
+        let defaults_only = subject.default_policy && !subject.delete_after.is_set();
+        defaults_only && subject.pvc_count > 0 && !allowed
+    }
+
     /// True if it is not deleted because of its PersistentVolumeClaims, whatever its labels say.
     #[must_use]
     pub fn retains(&self, subject: &Subject) -> bool {

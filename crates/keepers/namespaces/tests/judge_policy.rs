@@ -115,6 +115,8 @@ fn a_reason_says_when_a_sleep_leads_to_a_deletion() {
     assert!(says(&both, &world()).ends_with("; unless it is used, it is deleted after 2026-01-10T09:00:00Z"));
     assert!(says(&asleep("1h").sleep_after("2h"), &world()).ends_with("it is deleted after 2026-01-10T01:00:00Z"));
     assert!(!says(&due, &deleting(Deletion::Never)).contains("deleted"));
+    let with_claims = awake().sleep_after("168h").by_defaults().pvcs(1).idle("169h");
+    assert!(!says(&with_claims, &with_defaults(false)).contains("deleted"), "the defaults keep what has claims");
 }
 
 fn recorded(rule: Rule) -> Subject {

@@ -295,8 +295,8 @@ async fn deletions_of_one_round_list_every_definition_once_and_in_pages() {
         assert!(matches!(home.round(hours(4)).await[..], [Ok(())]));
     }
     let faults = Faults::none();
-    let client_with_faults = faults.client(cluster.admin_config().await.unwrap()).unwrap();
-    let context = context(&client_with_faults, Clock::manual(hours(5)).0);
+    let counted = faults.client(cluster.admin_config().await.unwrap()).unwrap();
+    let context = context(&counted, Clock::manual(hours(5)).0);
 
     let round = run_once(&Arc::new(Namespaces::default()), &context, &mut Ledger::default(), |_| true).await.unwrap();
 

@@ -17,9 +17,7 @@ pub(super) fn invalid_announcement(ns: &Subject, _: &World, _: Timestamp) -> Fou
 }
 
 pub(super) fn retained_for_pvcs(ns: &Subject, world: &World, now: Timestamp) -> Found {
-    let allowed = world.policy.defaults.as_ref().is_some_and(|defaults| defaults.delete_with_pvcs);
-    let defaults_only = ns.default_policy && !ns.delete_after.is_set();
-    let by_defaults = defaults_only && ns.pvc_count > 0 && ns.is_asleep() && !allowed;
+    let by_defaults = world.policy.retains_by_defaults(ns) && ns.is_asleep();
     // What is awake and can sleep is still put to sleep.
     let stays_awake = ns.sleep_after().is_none() && left_scaled_down(ns).next().is_none();
     let by_settings = world.policy.retains(ns) && (ns.is_asleep() || stays_awake);

@@ -273,7 +273,8 @@ impl<'a> Schedule<'a> {
     /// When it is deleted if nobody uses it, as the end of a sentence; empty if nothing leads to that.
     #[must_use]
     pub fn what_follows(&self) -> String {
-        let at = self.deletion().map(|at| format!("; unless it is used, it is deleted after {}", time::format(at)));
+        let deletion = self.deletion().filter(|_| !self.world.policy.retains_by_defaults(self.subject));
+        let at = deletion.map(|at| format!("; unless it is used, it is deleted after {}", time::format(at)));
         at.unwrap_or_default()
     }
 
