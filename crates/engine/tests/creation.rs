@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
-use support::{LIMIT, Running, at};
+use support::{LIMIT, RunningKeeper, at};
 
 const SERVICES: SourceId = SourceId("services");
 const CARDS: SourceId = SourceId("configmaps");
@@ -195,13 +195,13 @@ async fn an_object_is_created_once_made_again_when_lost_and_a_foreign_one_is_nev
         });
         services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
     }
-    let keeper = Running::start(Cards, &client, Clock::new(|| at(0)), |_| ());
+    let keeper = RunningKeeper::start(Cards, &client, Clock::new(|| at(0)), |_| ());
     keeper.done(&["taken ForeignCard refused", "web CardMissing done"]).await;
 
     maps.delete("web", &DeleteParams::default()).await.unwrap();
     until("it to be created again", LIMIT, async || {
         let found = maps.get_opt("web").await.unwrap();
-        Ok(found.map(drop).ok_or_else(|| format!("{:?}", keeper.journal.entries())))
+        Ok(found.map(drop).ok_or_else(|| format!("{:?}", keeper.journal.outcomes())))
     })
     .await
     .unwrap();

@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde_json::json;
-use support::{LIMIT, Running, at};
+use support::{LIMIT, RunningKeeper, at};
 
 const TOYS: SourceId = SourceId("toys");
 const GROUP: &str = "toys.example.com";
@@ -150,7 +150,7 @@ async fn kinds_are_found_when_they_are_served_and_forgotten_when_they_vanish() {
     let client = cluster.client().await.unwrap();
     let balls = serve(&client, "Ball", "balls").await;
     create(&balls, "Ball", "first").await;
-    let keeper = Running::start(Painter, &client, Clock::new(|| at(0)), |context| {
+    let keeper = RunningKeeper::start(Painter, &client, Clock::new(|| at(0)), |context| {
         context.resync_interval = Duration::from_secs(1);
     });
     keeper.done(&["first WrongColour done"]).await;

@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
-use support::{LIMIT, Running, at};
+use support::{LIMIT, RunningKeeper, at};
 use tokio::sync::{mpsc, watch};
 
 const DOORS: SourceId = SourceId("configmaps");
@@ -227,7 +227,7 @@ async fn what_takes_something_away_waits_until_the_stream_is_proven_current() {
     let feed = Arc::new(Mutex::new(Some(feed)));
     let doors = Doors { feed, wanted, flushed, judged: judged.clone() };
     let (clock, hands) = Clock::manual(at(61));
-    let keeper = Running::start(doors, &client, clock, |_| ());
+    let keeper = RunningKeeper::start(doors, &client, clock, |_| ());
 
     // Without its first list the stream is not complete, and nothing is judged.
     let stream_only = ["rings: not yet"];

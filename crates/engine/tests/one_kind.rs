@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::core::ApiResource;
 use serde_json::json;
-use support::{Running, at};
+use support::{RunningKeeper, at};
 
 const CONFIG_MAPS: SourceId = SourceId("configmaps");
 
@@ -113,9 +113,9 @@ async fn it_is_deleted_after_its_expiry_and_not_before() {
         maps.create(&PostParams::default(), &map).await.unwrap();
     }
     let (clock, hands) = Clock::manual(at(60));
-    let keeper = Running::start(Leftovers, &client, clock, |_| ());
+    let keeper = RunningKeeper::start(Leftovers, &client, clock, |_| ());
     keeper.ready().await;
-    assert_eq!(keeper.journal.entries(), [""; 0], "a deadline is strict");
+    assert_eq!(keeper.journal.outcomes(), [""; 0], "a deadline is strict");
 
     hands.set(at(61));
     keeper.done(&["old Expired done"]).await;

@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
-use support::{LIMIT, Running, at};
+use support::{LIMIT, RunningKeeper, at};
 
 const PODS: SourceId = SourceId("pods");
 
@@ -114,9 +114,9 @@ impl Controller for Stickers {
     }
 }
 
-fn start(client: &Client, node: &'static str, state_file: &Path, clock: Clock) -> Running {
+fn start(client: &Client, node: &'static str, state_file: &Path, clock: Clock) -> RunningKeeper {
     let keeper = Stickers { node, state_file: state_file.to_owned() };
-    Running::start(keeper, client, clock, |context| {
+    RunningKeeper::start(keeper, client, clock, |context| {
         context.state = StateStore::file(state_file.to_owned());
         let pace = Pace { limit: 1, fraction: 0.0, window: SignedDuration::from_hours(1) };
         context.limits = Limits { pace: [("remove".to_owned(), pace)].into(), breaker: None };

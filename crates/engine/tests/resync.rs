@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use rstest::rstest;
 use serde_json::json;
-use support::{LIMIT, Running};
+use support::{LIMIT, RunningKeeper};
 use toy::{NAMESPACE, Toys, at};
 
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -28,7 +28,7 @@ const VERSIONS: &str = "limit=1000";
 
 /// A keeper of boxes, and what it asks the API server.
 struct Shop {
-    keeper: Running,
+    keeper: RunningKeeper,
     faults: Faults,
     boxes: Api<ConfigMap>,
     _cluster: Cluster,
@@ -44,7 +44,7 @@ impl Shop {
         put(&boxes, "box-first", "stays").await;
         let client = faults.client(cluster.admin_config().await.unwrap()).unwrap();
         // The handle of the clock is dropped: it stays at that time.
-        let keeper = Running::start(toys, &client, Clock::manual(at(1_000)).0, |context| {
+        let keeper = RunningKeeper::start(toys, &client, Clock::manual(at(1_000)).0, |context| {
             context.resync_interval = INTERVAL;
         });
         keeper.ready().await;

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
 use serde_json::json;
-use support::{LIMIT, Running};
+use support::{LIMIT, RunningKeeper};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toy::{NAMESPACE, Toys, at};
@@ -87,7 +87,7 @@ async fn a_standby_does_what_is_certain_and_leaves_the_rest_to_the_leader() {
     until("the other one to lead", LIMIT, leads).await.unwrap();
     let (leadership, _campaigns, _) = candidate(&client, "this");
     let config = cluster.admin_config().await.unwrap();
-    let keeper = Running::start(Toys::new(usize::MAX, 0), &client, clock(), |context| {
+    let keeper = RunningKeeper::start(Toys::new(usize::MAX, 0), &client, clock(), |context| {
         with_lease(context, &client, config, leadership.clone());
     });
 

@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::core::ApiResource;
 use serde_json::json;
-use support::{LIMIT, Running, at};
+use support::{LIMIT, RunningKeeper, at};
 use tokio::sync::Semaphore;
 
 const CONFIG_MAPS: SourceId = SourceId("configmaps");
@@ -132,9 +132,9 @@ async fn an_urgent_action_does_not_wait_until_others_have_ended() {
     }
     let stamps = Arc::new(Semaphore::new(1));
     let keeper = Letters { stamps: stamps.clone() };
-    let keeper = Running::start(keeper, &client, Clock::manual(at(60)).0, |context| context.concurrency = 2);
+    let keeper = RunningKeeper::start(keeper, &client, Clock::manual(at(60)).0, |context| context.concurrency = 2);
     until("all stamps to be used", LIMIT, async || {
-        let entries = keeper.journal.entries();
+        let entries = keeper.journal.outcomes();
         Ok(if stamps.available_permits() == 0 && entries.len() == 1 { Ok(()) } else { Err(format!("{entries:?}")) })
     })
     .await
@@ -144,7 +144,7 @@ async fn an_urgent_action_does_not_wait_until_others_have_ended() {
     write("letter-d").await;
 
     until("the urgent one to be sent", LIMIT, async || {
-        let entries = keeper.journal.entries();
+        let entries = keeper.journal.outcomes();
         let is_sent = entries.last().is_some_and(|last| last == "urgent-a Urgent done");
         Ok(if is_sent { Ok(()) } else { Err(format!("{entries:?}")) })
     })
@@ -152,7 +152,7 @@ async fn an_urgent_action_does_not_wait_until_others_have_ended() {
     .unwrap();
     stamps.add_permits(3);
     until("the others to be sent", LIMIT, async || {
-        let sent = keeper.journal.entries().len();
+        let sent = keeper.journal.outcomes().len();
         Ok(if sent == 5 { Ok(()) } else { Err(sent.to_string()) })
     })
     .await

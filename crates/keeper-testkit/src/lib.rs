@@ -26,7 +26,8 @@ use tokio::task::JoinHandle;
 /// Longer than anything in a test takes on a busy machine.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// What a keeper runs with: one client, no Lease, no limits, no Events, and a state of its own.
+/// What a keeper runs with: one client, no Lease, no limits, no Events, a state of its own, and one write at a time, so
+/// that the journal has an order.
 #[must_use]
 pub fn context(client: &Client, keeper: &str, clock: Clock, journal: MemoryJournal) -> Context {
     Context {
@@ -42,7 +43,7 @@ pub fn context(client: &Client, keeper: &str, clock: Clock, journal: MemoryJourn
         metrics: Arc::new(Metrics::new("test")),
         health: Health::default(),
         limits: Limits::default(),
-        concurrency: 8,
+        concurrency: 1,
         dry_run: false,
         resync_interval: Duration::from_mins(10),
         field_manager: lease_name(keeper),
@@ -136,7 +137,7 @@ impl RunningKeeper {
     ///
     /// # Panics
     /// If it does not within [`LIMIT`], with what it says.
-    pub async fn outcomes(&self, expected: &[&str]) {
+    pub async fn done(&self, expected: &[&str]) {
         let done = until("the journal to be as expected", LIMIT, async || {
             let outcomes = self.journal.outcomes();
             Ok(if outcomes == expected { Ok(()) } else { Err(format!("{outcomes:?}, {:?}", self.health.blockers())) })
