@@ -343,15 +343,25 @@ impl Filter {
             .then_some(IgnoreReason::Resource)
     }
 
-    /// Returns true for a request of a GitOps account that does not count: a read, a dry run, or a write if writes do
-    /// not count. Flux impersonates an account of the namespace where it is told to, so the authenticated user matters
+    /// Returns true for a request of a GitOps account that does not count: a read, a dry run, a write of an object of the
+    /// tool itself, or any write if writes do not count. Flux impersonates an account of the namespace where it is told to, so the authenticated user matters
     /// as well.
     fn is_ignored_gitops(&self, event: &AuditEvent<'_>) -> bool {
         let users = [Some(&event.user), event.impersonated_user.as_ref()];
         let matches = |lists: &CompiledLists| users.into_iter().flatten().any(|user| lists.matches_user(user));
-        let is_counted_write = || self.counts_gitops_writes && !is_read_verb(&event.verb) && !event.is_dry_run();
+        let is_counted_write = || {
+            let is_own = event.object_ref.as_ref().is_some_and(is_gitops_object);
+            self.counts_gitops_writes && !is_read_verb(&event.verb) && !event.is_dry_run() && !is_own
+        };
         matches(&self.gitops) && !matches(&self.include) && !is_counted_write()
     }
+}
+
+/// Returns true for an object of the GitOps tools themselves: Argo CD writes an Application at each refresh, whether
+/// anything is deployed or not. A Rollout is what is deployed.
+fn is_gitops_object(object: &ObjectRef<'_>) -> bool {
+    let group = object.api_group.as_ref();
+    group.ends_with("fluxcd.io") || (group == "argoproj.io" && object.resource != "rollouts")
 }
 
 /// Returns true for exec, attach and port-forward: the namespace is in use until they end.

@@ -103,6 +103,12 @@ fn an_event_counts(#[case] event: TestEvent) {
     IgnoreReason::OwnServiceAccount
 )]
 #[case::a_read_of_flux(flux("list", "deployments"), IgnoreReason::GitOps)]
+#[case::a_refresh_of_argo_cd(
+    mk_event("system:serviceaccount:argocd:argocd-application-controller", "patch", "applications")
+        .user_group("system:serviceaccounts:argocd").api_group("argoproj.io"),
+    IgnoreReason::GitOps
+)]
+#[case::flux_writes_its_own_object(flux("patch", "kustomizations").api_group("kustomize.toolkit.fluxcd.io"), IgnoreReason::GitOps)]
 #[case::a_dry_run_of_flux(flux("patch", "deployments").uri(DRY_RUN), IgnoreReason::GitOps)]
 #[case::a_dry_run_of_flux_as_an_account_of_the_namespace(
     flux("patch", "deployments").uri(DRY_RUN).impersonating("system:serviceaccount:shop:flux"),

@@ -1,11 +1,11 @@
 //! Confirmation: live reads go through the same projection into the same judge.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use caretaker_core::{Action as _, ObjectRef, RuleSet as _, SignedDuration, SourceId, Timestamp, time};
 use futures::StreamExt;
 use kube::Client;
+use tokio::time::Instant;
 
 use crate::apply::{ApplyError, ConfirmedAction};
 use crate::cache::Cache;
@@ -73,6 +73,8 @@ pub struct LiveView<'a, K: Controller> {
     /// What no source delivers, for the keeper's cache.
     remembered: Vec<Delivered<K::Cache>>,
     server_time: Option<Timestamp>,
+    /// When the rows were taken out of the cache.
+    taken_at: Instant,
     /// How often a conflict was answered by reading again.
     pub(crate) retries: u32,
 }
@@ -80,7 +82,17 @@ pub struct LiveView<'a, K: Controller> {
 impl<'a, K: Controller> LiveView<'a, K> {
     pub(crate) fn new(extract: K::Cache, world: &'a K::World, sources: &'a Sources<K::Cache>, client: Client) -> Self {
         let (unreadable, remembered) = (BTreeMap::new(), Vec::new());
-        Self { extract, world, sources, client, unreadable, remembered, server_time: None, retries: 0 }
+        Self {
+            extract,
+            world,
+            sources,
+            client,
+            unreadable,
+            remembered,
+            server_time: None,
+            taken_at: Instant::now(),
+            retries: 0,
+        }
     }
 
     /// What is known so far: the cache's rows, and what was read.
@@ -148,12 +160,12 @@ impl<'a, K: Controller> LiveView<'a, K> {
         Ok(())
     }
 
-    /// Lists a kind in all namespaces. A list that another batch started less than `max_age` ago serves as well:
-    /// for kinds whose objects are many or large, and the same for every subject.
-    pub async fn list_shared(&mut self, source: SourceId, max_age: Duration) -> Result<(), ReadError> {
+    /// Lists a kind in all namespaces. A list that another batch started since this one was taken out of the cache serves
+    /// as well: for kinds whose objects are many or large, and the same for every subject.
+    pub async fn list_shared(&mut self, source: SourceId) -> Result<(), ReadError> {
         let Some(reading) = self.sources.reading_source(source) else { return Err(no_source(source.0)) };
         let list = async { reading.list(&self.client, None).await.map(|(_, changes)| changes) };
-        let listed = self.sources.shared.list(source, max_age, list).await;
+        let listed = self.sources.shared.list(source, self.taken_at, list).await;
         for change in listed.map_err(|error| ReadError::from_api(error.path, &error.source))? {
             self.extract.update(&reading.source, change);
         }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use caretaker_core::SourceId;
 use tokio::time::Instant;
@@ -13,7 +12,7 @@ use crate::source::Change;
 /// When a list was started, and what it delivered.
 type Listed<R> = Option<(Instant, Vec<Change<R>>)>;
 
-/// The last shared list of each source. While one is read, others that need it wait for it.
+/// The last shared list of each source. While one is read, every other batch that needs it waits for it.
 pub(crate) struct SharedLists<R>(Mutex<BTreeMap<SourceId, Arc<tokio::sync::Mutex<Listed<R>>>>>);
 
 impl<R> Default for SharedLists<R> {
@@ -23,18 +22,18 @@ impl<R> Default for SharedLists<R> {
 }
 
 impl<R: Clone> SharedLists<R> {
-    /// The last list of a source if it was started less than `max_age` ago, else a new one by `read`. A list
-    /// that failed is not kept.
+    /// The last list of a source if it was started at `since` or later, else a new one by `read`. An older list must not
+    /// be put on top of what the watch has delivered since. A list that failed is not kept.
     pub(crate) async fn list<E>(
         &self,
         source: SourceId,
-        max_age: Duration,
+        since: Instant,
         read: impl Future<Output = Result<Vec<Change<R>>, E>>,
     ) -> Result<Vec<Change<R>>, E> {
         let listed = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(source).or_default().clone();
         let mut listed = listed.lock().await;
         if let Some((started, changes)) = &*listed
-            && started.elapsed() < max_age
+            && *started >= since
         {
             return Ok(changes.clone());
         }
@@ -48,14 +47,14 @@ impl<R: Clone> SharedLists<R> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
     const TOYS: SourceId = SourceId("toys");
-    const AGE: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_needs_it_at_the_same_time_shares_one_list_and_an_old_one_is_read_again() {
+    async fn batches_at_the_same_time_share_one_list_and_a_later_one_reads_again() {
         let (lists, reads) = (SharedLists::<u8>::default(), AtomicUsize::new(0));
         let read = async || {
             let read = async {
@@ -63,13 +62,13 @@ mod tests {
                 reads.fetch_add(1, Ordering::Relaxed);
                 Ok::<_, String>(vec![Change::InitDone])
             };
-            lists.list(TOYS, AGE, read).await.unwrap().len()
+            lists.list(TOYS, Instant::now(), read).await.unwrap().len()
         };
 
         assert_eq!(tokio::join!(read(), read(), read()), (1, 1, 1));
         assert_eq!(reads.load(Ordering::Relaxed), 1);
 
-        tokio::time::advance(AGE).await;
+        tokio::time::advance(Duration::from_millis(1)).await;
         read().await;
         assert_eq!(reads.load(Ordering::Relaxed), 2);
     }
@@ -78,8 +77,9 @@ mod tests {
     async fn a_list_that_failed_is_read_again() {
         let lists = SharedLists::<u8>::default();
 
-        assert!(lists.list(TOYS, AGE, async { Err("no") }).await.is_err());
+        let since = Instant::now();
+        assert!(lists.list(TOYS, since, async { Err("no") }).await.is_err());
 
-        assert_eq!(lists.list(TOYS, AGE, async { Ok::<_, String>(Vec::new()) }).await, Ok(Vec::new()));
+        assert_eq!(lists.list(TOYS, since, async { Ok::<_, String>(Vec::new()) }).await, Ok(Vec::new()));
     }
 }

@@ -33,7 +33,9 @@ const WRITE_SUBJECT: &[Permission] = &[
     Permission::on(SERVICES, "patch"),
 ];
 
-const WRITE_WORKLOADS: &[Permission] = &[
+/// For a wake: what every cluster serves. A right that is missing on anything else holds back that object alone, and no
+/// wake of a namespace without it.
+const RESTORE_WORKLOADS: [Permission; 14] = [
     Permission::on(NAMESPACES, "get"),
     Permission::on(NAMESPACES, "patch"),
     Permission::on(DEPLOYMENTS, "get"),
@@ -48,15 +50,36 @@ const WRITE_WORKLOADS: &[Permission] = &[
     Permission::on(CRON_JOBS, "patch"),
     Permission::on(SCALED_OBJECTS, "get"),
     Permission::on(SCALED_OBJECTS, "patch"),
-    Permission::on(ROLLOUTS, "get"),
-    Permission::on(ROLLOUTS, "patch"),
-    Permission::on(CLONE_SETS, "get"),
-    Permission::on(CLONE_SETS, "patch"),
-    Permission::on(SCALABLE, "get"),
-    Permission::on(SCALABLE, "patch"),
-    // For the wake: the runs that a CronJob missed.
-    Permission::resource("patch", "batch", "cronjobs/status"),
 ];
+
+/// For a sleep: everything that its wake writes as well.
+const SCALE_DOWN_WORKLOADS: [Permission; 21] = joined(
+    RESTORE_WORKLOADS,
+    [
+        Permission::on(ROLLOUTS, "get"),
+        Permission::on(ROLLOUTS, "patch"),
+        Permission::on(CLONE_SETS, "get"),
+        Permission::on(CLONE_SETS, "patch"),
+        Permission::on(SCALABLE, "get"),
+        Permission::on(SCALABLE, "patch"),
+        // For the wake: the runs that a CronJob missed.
+        Permission::resource("patch", "batch", "cronjobs/status"),
+    ],
+);
+
+const fn joined<const A: usize, const B: usize, const C: usize>(
+    first: [Permission; A],
+    second: [Permission; B],
+) -> [Permission; C] {
+    assert!(A + B == C);
+    let mut all = [first[0]; C];
+    let mut i = 0;
+    while i < C {
+        all[i] = if i < A { first[i] } else { second[i - A] };
+        i += 1;
+    }
+    all
+}
 
 /// An announcement lists the pods of what is asleep, as the deletion does.
 const ANNOUNCE_DELETION: &[Permission] = &[
@@ -84,8 +107,8 @@ const DELETE_SUBJECT: &[Permission] = &[
 
 pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(WRITE_SUBJECT);
 pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(ANNOUNCE_DELETION);
-pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(WRITE_WORKLOADS);
-pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(WRITE_WORKLOADS);
+pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(&SCALE_DOWN_WORKLOADS);
+pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(&RESTORE_WORKLOADS);
 /// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.
 pub(crate) const DELETE: ActionKind = ActionKind::destructive("delete").paced(DELETIONS).needs(DELETE_SUBJECT);
 

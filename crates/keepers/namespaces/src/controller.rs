@@ -1,7 +1,5 @@
 //! The keeper on a live cluster.
 
-use std::time::Duration;
-
 use caretaker_core::{Action as _, Next, Timestamp};
 use caretaker_engine::confirm::{LiveView, ReadError};
 use caretaker_engine::events::{EventRecord, event_target};
@@ -23,10 +21,6 @@ use crate::{Namespaces, activity};
 
 /// How many namespaces are written at a time: what an API server on two cores takes. More only wait there.
 pub const CONCURRENCY: usize = 8;
-
-/// How old a list of all webhooks, APIServices or CustomResourceDefinitions may be for a deletion: longer than such a list
-/// takes, so that deletions of one round share it. Whatever is newer, the watches deliver.
-const SHARED_LIST_AGE: Duration = Duration::from_secs(10);
 
 impl Controller for Namespaces {
     type Cache = NamespaceCache;
@@ -98,7 +92,7 @@ async fn read_everything(
         if kind.namespaced {
             live.list(kind.id, Some(namespace)).await?;
         } else {
-            live.list_shared(kind.id, SHARED_LIST_AGE).await?;
+            live.list_shared(kind.id).await?;
         }
     }
     if !keeper.policy.scalable_kinds.is_empty() {

@@ -37,7 +37,7 @@ rules! {
         InvalidLabel => invalid_label,
         /// An unknown value of the label `state`: reported, and nothing is changed.
         UnknownState => unknown_state,
-        /// An annotation or the label `last-activity` that cannot be read, or a time of activity or of sleep in the future: reported, and nothing is changed.
+        /// An annotation or the label `last-activity` that cannot be read, or a time of activity or of sleep in the future: reported, and nothing is changed; but a use after it fell asleep wakes it, whichever clock is wrong.
         InvalidAnnotation => invalid_annotation,
         /// A person ordered it to stay awake until a time: it wakes if it is asleep, and is neither put to sleep nor deleted until then.
         ManualWake => manual::wake,
@@ -138,15 +138,19 @@ fn unknown_state(ns: &Subject, _: &World, _: Timestamp) -> Found {
     refuse(ns.state.invalid().into_iter())
 }
 
-fn invalid_annotation(ns: &Subject, _: &World, now: Timestamp) -> Found {
+fn invalid_annotation(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let unreadable = refuse(ns.invalid_annotations());
+    // Which clock is wrong is not known. A wake does no harm, so it does not wait for the answer.
+    if unreadable.is_some() || woken_by_activity(ns, world, now).is_some() {
+        return unreadable;
+    }
     let in_future = |field: &str, t: Timestamp| {
         (t > time::saturating_add(now, time::SKEW)).then(|| {
             let because = format!("{field} is in the future, {}", ago(t, now));
             RuleMatch::refuse(None, format!("{because}; correct the time, or remove it"))
         })
     };
-    refuse(ns.invalid_annotations())
-        .or_else(|| in_future("label last-activity", ns.last_activity.value()?))
+    None.or_else(|| in_future("label last-activity", ns.last_activity.value()?))
         .or_else(|| in_future("annotation activity-status", ns.activity.get()?.at))
         .or_else(|| in_future("annotation asleep-since", ns.asleep_since.value()?))
 }

@@ -115,14 +115,13 @@ impl Pod {
         // A Deployment's ReplicaSet has the name of the Deployment and a hash.
         let owner = name.rsplit_once('-').map(|(owner, _)| owner).filter(|_| kind == WorkloadKind::ReplicaSet.name());
         let through_replica_set = has_replica_sets(workload.kind) && owner == Some(&workload.name);
-        !workload.excluded && (itself || through_replica_set)
+        !workload.excluded && !workload.deletes_claims() && (itself || through_replica_set)
     }
 }
 
 /// True if the pods of this kind are controlled by ReplicaSets of it.
 fn has_replica_sets(kind: WorkloadKind) -> bool {
-    use WorkloadKind::{CronJob, DaemonSet, ReplicaSet, ScaledObject, StatefulSet};
-    !matches!(kind, CronJob | DaemonSet | ReplicaSet | ScaledObject | StatefulSet)
+    matches!(kind, WorkloadKind::Deployment | WorkloadKind::Rollout)
 }
 
 impl From<&PartialObjectMeta<ApiPod>> for Pod {

@@ -173,7 +173,7 @@ impl Workload {
     }
 
     /// True if a scale-down deletes its claims, whatever is set.
-    fn deletes_claims(&self) -> bool {
+    pub(crate) fn deletes_claims(&self) -> bool {
         matches!(&self.state, WorkloadState::Scaled { claims: ClaimPolicy::AlwaysDelete, .. })
     }
 

@@ -13,7 +13,7 @@ use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Policy, Subject};
 use rstest::rstest;
 use serde_json::Value;
-use table::{SubjectBuilder, asleep, awake, now, past, span, with_defaults};
+use table::{SubjectBuilder, asleep, awake, future, now, past, span, with_defaults};
 
 /// Bob lists pods at a time.
 fn used(at: Timestamp) -> PendingActivity {
@@ -101,6 +101,11 @@ fn awake_it_is_written_once_a_minute(
 #[case::too_long_before_and_just_written(asleep("5m").sleep_after("1h"), past("66m"), Some("10s"), "in 50s")]
 #[case::just_after_something_old_was_written(asleep("5m").sleep_after("1h").idle("66m"), now(), Some("10s"), "now 2026-01-10T00:00:00Z")]
 #[case::a_manual_sleep_does_not_wake(asleep("5m").sleep_after("1h").change(|s| (s.manual_sleep, s.asleep_since) = (true, Parsed::Missing)), now(), Some("10s"), "in 50s")]
+#[case::protected_since_it_sleeps(asleep("5m").sleep_after("1h").called("kube-public"), now(), None, "now 2026-01-10T00:00:00Z")]
+#[case::asleep_since_the_future_of_a_clock_that_is_behind(
+    asleep("5m").sleep_after("10m").change(|s| s.asleep_since = Parsed::Valid(future("15m"))), now(), None,
+    "now 2026-01-10T00:15:00.001Z"
+)]
 #[case::on_its_way_and_the_word_is_out(sleepy().in_state(State::Sleeping), now(), Some("10s"), "in 50s")]
 fn asleep_it_is_written_at_once(
     #[case] ns: Subject,

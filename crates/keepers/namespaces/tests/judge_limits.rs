@@ -3,7 +3,7 @@
 mod table;
 
 use caretaker_core::{Parsed, Timestamp};
-use caretaker_namespaces::act::after_action;
+use caretaker_namespaces::act::{Action, after_action};
 use caretaker_namespaces::api::{self, State};
 use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, Workload, WorkloadKind, WorkloadState};
@@ -248,6 +248,16 @@ fn an_open_session_is_named() {
         found.because,
         "in use: a session is open since 2026-01-09T21:00:00Z; sleep-after is 2h; unless it is used, it is deleted after 2026-01-10T04:00:00Z"
     );
+}
+
+/// Which clock is wrong is not known, and a wake does no harm.
+#[test]
+fn a_use_in_the_future_wakes_what_is_asleep_and_holds_back_everything_else() {
+    let asleep = asleep("1h").sleep_after("2h").used_at(future("1h"));
+    assert_eq!(verdict(&asleep), "WokenByActivity: act wake @+1h");
+
+    let woken = after_action(asleep, &Action::Wake(None), &world(), now()).unwrap();
+    assert_eq!(verdict(&woken), "InvalidAnnotation: refuse");
 }
 
 #[rstest]

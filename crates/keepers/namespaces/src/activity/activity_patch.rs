@@ -48,7 +48,9 @@ pub fn activity_write(
     let sleeps = ns.state() != State::Normal;
     // An annotation that exists is kept up to date: it must not be old when the namespace gets a label one day.
     let managed = ns.labelled || policy.defaults.is_some() || sleeps || ns.activity.is_set();
-    if !managed || ns.inactive.is_some() || ns.activity.invalid().is_some() || policy.protects(&ns.name).is_some() {
+    // Protection forbids sleep and deletion; what is asleep already is still woken.
+    let protected = !sleeps && policy.protects(&ns.name).is_some();
+    if !managed || ns.inactive.is_some() || ns.activity.invalid().is_some() || protected {
         return ActivityWrite::Nothing;
     }
     let known = ns.activity.get().map(|a| a.at);
@@ -107,7 +109,8 @@ fn new_activity(ns: &Subject, mut used: Activity, known: Option<Timestamp>, now:
     }
     if let Some((since, after)) = ns.asleep_since.value().filter(|_| ns.is_asleep()).zip(ns.sleep_after())
         && used.at <= since
-        && time::saturating_add(used.at, after) >= since
+        // A sleep that began in the future shows that this clock is behind: the use is newer than the sleep.
+        && (time::saturating_add(used.at, after) >= since || since > now)
     {
         used.at = time::saturating_add(since, JUST_AFTER);
     }
