@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use audited::{AuditedCluster, SETTINGS};
 use caretaker_core::Timestamp;
+use caretaker_testkit::make::{mk_binding_to_user, mk_cluster_role};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
-use operator::{TIMEOUT, start_operator, wait_for_state};
+use operator::{Operator, TIMEOUT, start_operator, wait_for_state};
 use serde_json::{Value, json};
 
 /// Names an API server in an EndpointSlice of the Service `default/kubernetes`, as the API servers themselves do.
@@ -91,13 +93,8 @@ async fn an_api_server_that_cannot_be_reached_is_noted_and_is_no_gap() {
     assert!(code == 200 && ready.contains(note), "{ready}");
 }
 
-#[tokio::test]
-async fn a_standby_acknowledges_a_canary_only_after_the_uses_before_it_are_written() {
-    let audited = AuditedCluster::new(Cluster::builder()).await;
-    for name in ["used", "unused"] {
-        audited.create_namespace(name, "6s").await;
-    }
-    // The leader listens on an address that no API server sends to: the standby receives everything.
+/// A leader that listens on an address that no API server sends to: a standby receives everything.
+async fn deaf_leader(audited: &AuditedCluster) -> Operator {
     let kubeconfig = audited.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
     let mut args = audited.args();
     args[1] = "127.0.0.1:0".to_owned();
@@ -109,6 +106,52 @@ async fn a_standby_acknowledges_a_canary_only_after_the_uses_before_it_are_writt
     })
     .await
     .unwrap();
+    leader
+}
+
+#[tokio::test]
+async fn a_standby_that_cannot_write_a_use_acknowledges_no_canary_after_it() {
+    let audited = AuditedCluster::with(Cluster::builder(), &SETTINGS.replace("10s", "4s")).await;
+    audited.create_namespace("used", "1h").await;
+    let ann = audited.user("ann").await;
+    let leader = deaf_leader(&audited).await;
+    leader.tells("used", "FirstSeen record done").await;
+    // The standby may read everything, and write only what replicas share.
+    let post = PostParams::default();
+    let reads = ["get", "list", "watch"].map(|verb| ("*", "*", verb));
+    let shared = [("", "configmaps", "*"), ("coordination.k8s.io", "leases", "*")];
+    let role = mk_cluster_role("standby", &[reads.as_slice(), &shared].concat());
+    Api::<ClusterRole>::all(audited.client.clone()).create(&post, &role).await.unwrap();
+    let binding = mk_binding_to_user("standby", "standby");
+    Api::<ClusterRoleBinding>::all(audited.client.clone()).create(&post, &binding).await.unwrap();
+    let args = audited.args();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let kubeconfig = audited.cluster().user_kubeconfig("standby", None).unwrap();
+    let standby = start_operator(&kubeconfig, &args).await;
+    let gap_is_open = async |open: bool| {
+        until(&format!("an open gap: {open}"), TIMEOUT, async || {
+            let gaps = gaps(&audited.client).await;
+            let is_open = gaps.iter().any(|gap| gap["to"].is_null());
+            Ok(if is_open == open { Ok(()) } else { Err(format!("{gaps:?}\n{}\n{}", leader.log(), standby.log())) })
+        })
+        .await
+        .unwrap();
+    };
+    gap_is_open(false).await;
+
+    ann.kubectl(&["get", "pods", "-n", "used"]);
+
+    gap_is_open(true).await;
+    assert!(standby.metric(r#"caretaker_activity_writes_total{outcome="failed"}"#) > Some(0.0));
+}
+
+#[tokio::test]
+async fn a_namespace_whose_uses_only_a_standby_receives_is_not_put_to_sleep() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    for name in ["used", "unused"] {
+        audited.create_namespace(name, "6s").await;
+    }
+    let leader = deaf_leader(&audited).await;
     let _ann_may_do_everything = audited.user("ann").await;
     let ann = Client::try_from(audited.cluster().user_config("ann", None).await.unwrap()).unwrap();
     let using = tokio::spawn(async move {
