@@ -151,8 +151,9 @@ impl AddressCache {
         let (key, entry) = self.entry(key);
         let is_listed = std::mem::replace(&mut entry.endpoint_list, list) != list;
         let known = entry.endpoint.as_ref();
-        let is_newer = |known: &Arc<EndpointState>| known.uid == endpoint.uid && known.version > endpoint.version;
-        if !is_listed && known.is_some_and(is_newer) {
+        // Versions of one kind are comparable: the late answer about a deleted endpoint must not replace the one that
+        // was recreated under its name.
+        if !is_listed && known.is_some_and(|known| known.version > endpoint.version) {
             return;
         }
         let is_vm = endpoint.owner == Owner::Vm;
