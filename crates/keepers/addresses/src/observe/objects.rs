@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EndpointRow, PoolRow, Replicas, Row};
-use crate::api::{Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, Kind, NETWORK_STATUS, Ranges, Uid};
+use crate::api::{Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, Kind, MIRROR_POD, NETWORK_STATUS, Ranges, Uid};
 use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
 
 /// The grace period of a pod that says nothing, as Kubernetes defines it.
@@ -190,6 +190,7 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
         version: version(&metadata.resource_version),
         phase,
         host_network: spec.host_network,
+        is_mirror: metadata.annotation(MIRROR_POD).is_some(),
         in_stateful_set,
         deletion: metadata.deletion(),
         deletion_grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(grace)),

@@ -18,6 +18,8 @@ pub struct PodState {
     pub phase: Phase,
     /// True if it uses the network of its node.
     pub host_network: bool,
+    /// True if it only shows a static pod of its node: the containers run on while it is deleted and created again.
+    pub is_mirror: bool,
     /// True if a StatefulSet of `apps/v1` controls it.
     pub in_stateful_set: bool,
     /// Its `deletionTimestamp`, which includes the grace period.
