@@ -94,6 +94,8 @@ fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
     assert_eq!(verdict(&[running().terminating(at(0)), node("node-1", true)], &none).2, Some(35));
     assert_eq!(verdict(&[running().terminating(at(0))], &long).2, Some(60));
     assert_eq!(verdict(&[running().finished("Failed", Some(at(0)))], &none).2, Some(30), "its containers have ended");
+    let no_grace = running().finished("Failed", Some(at(0))).with("/spec/terminationGracePeriodSeconds", json!(0));
+    assert_eq!(verdict(&[no_grace.terminating(at(0))], &none).2, Some(5), "it has finished as well");
 }
 
 #[test]

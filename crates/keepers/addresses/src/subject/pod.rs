@@ -76,11 +76,13 @@ impl Phase {
 }
 
 impl PodState {
-    /// When the address of a finished pod may be released; `None` if it has not finished.
+    /// When the address of a finished pod may be released; `None` if it has not finished. One that is being deleted as
+    /// well gets the time that a node needs to remove its interfaces.
     #[must_use]
     pub fn release_at(&self, policy: &Policy) -> Option<Timestamp> {
         let grace = SignedDuration::from_secs(self.grace.into());
-        Some(time::saturating_add(time::saturating_add(self.finished?, grace), policy.extra_grace_period))
+        let delay = if self.deletion.is_some() { policy.terminating_delay() } else { policy.extra_grace_period };
+        Some(time::saturating_add(time::saturating_add(self.finished?, grace), delay))
     }
 
     /// When the address of a Terminating pod may be released; `None` if it is not Terminating. The deletion
