@@ -142,8 +142,8 @@ pub struct EndpointState {
     pub owner: Owner,
     /// True if it has an ownerReference to its Pod. Spiderpool sets one unless the addresses outlive the pod.
     pub owned_by_pod: bool,
-    /// True if it is being deleted.
-    pub deleting: bool,
+    /// True if it is being deleted, and only finalizers of others are left.
+    pub waits_for_others: bool,
 }
 
 impl EndpointState {

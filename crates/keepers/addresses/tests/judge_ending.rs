@@ -109,6 +109,19 @@ fn the_endpoint_of_a_terminating_pod_waits_as_long_as_its_address() {
 }
 
 #[rstest]
+#[case::ours_is_left(json!(["spiderpool.spidernet.io", "example.com/other"]), "act")]
+#[case::only_one_of_another_is_left(json!(["example.com/other"]), "none")]
+fn an_endpoint_that_waits_for_finalizers_of_others_is_not_deleted_again(#[case] finalizers: Value, #[case] next: &str) {
+    let key = Key::Endpoint("shop/web-2".into());
+    let endpoint = endpoint("shop/web-2", &uid(2), &["10.0.0.2"])
+        .with("/metadata/finalizers", finalizers)
+        .with("/metadata/deletionTimestamp", json!(at(-60).to_string()));
+
+    let said = of_key(&[endpoint], &key, &World::default());
+    assert_eq!((said.0, said.1), ("EndpointAbandoned", next));
+}
+
+#[rstest]
 #[case::ready_off(true, false, true, "none")]
 #[case::ready_off_but_not_ready(false, false, true, "act")]
 #[case::not_ready_off(false, true, false, "none")]
