@@ -130,7 +130,10 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
                 }
             }
             Change::Delete(id) => {
-                let key = (source, id.namespace, id.name);
+                let key = (source, id.namespace.clone(), id.name.clone());
+                if self.all.get(&key).is_some_and(|known| is_other(&known.id, &id)) {
+                    return;
+                }
                 if self.all.remove(&key).is_some() {
                     self.dirty.insert(key);
                 }
@@ -166,6 +169,13 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
 #[must_use]
 pub fn is_newer(known: &ObjectId, other: &ObjectId) -> bool {
     known.uid == other.uid && is_newer_version(&known.resource_version, &other.resource_version)
+}
+
+/// True if a deletion is about another object than the known one of that name, and not newer than it. A deletion without
+/// a uid means: there is nothing of that name.
+fn is_other(known: &ObjectId, deleted: &ObjectId) -> bool {
+    let (is_named, is_same) = (!deleted.uid.is_empty(), known.uid == deleted.uid);
+    is_named && !is_same && !is_newer_version(&deleted.resource_version, &known.resource_version)
 }
 
 /// True if the first resourceVersion is newer than the second; two that are no numbers cannot be compared.

@@ -11,7 +11,7 @@ use crate::apply::{ApplyError, ConfirmedAction};
 use crate::cache::Cache;
 use crate::controller::{Controller, KeyOf, PlannedAction, RowOf};
 use crate::format_error;
-use crate::projection::{is_forbidden, is_not_served};
+use crate::projection::{PageOf, is_forbidden, is_not_served};
 use crate::source::{Change, Delivered, ObjectId, Observed, SourceRef};
 use crate::sources::{Reading, Sources};
 
@@ -184,7 +184,8 @@ impl<'a, K: Controller> LiveView<'a, K> {
             few.iter().flat_map(|(namespace, names)| names.iter().map(|name| (**namespace, *name))).collect();
         let lists = many.iter().map(|(namespace, names)| list_names(&self.client, &reading, namespace, names));
         let mut lists = futures::stream::iter(lists.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_READS);
-        while let Some((namespace, ListedNames { changes, missing, error })) = lists.next().await {
+        while let Some((namespace, ListedNames { changes, missing, error, date })) = lists.next().await {
+            self.server_time = self.server_time.max(date);
             for change in changes {
                 self.extract.update(&reading.source, change);
             }
@@ -255,7 +256,8 @@ impl<'a, K: Controller> LiveView<'a, K> {
         let mut gone = Vec::new();
         while let Some((namespace, listed)) = lists.next().await {
             match listed {
-                Ok((absent, unknown)) => {
+                Ok(CheckedNames { absent, unknown, date }) => {
+                    self.server_time = self.server_time.max(date);
                     gone.extend(absent.into_iter().map(|name| (namespace, name)));
                     if !unknown.is_empty() {
                         left.insert(namespace, unknown);
@@ -379,6 +381,18 @@ struct ListedNames<'n, R> {
     /// The names that it did not get to, because it was given up.
     missing: BTreeSet<&'n str>,
     error: Option<kube::Error>,
+    /// The API server's time.
+    date: Option<Timestamp>,
+}
+
+/// What a list says about names that should not exist any more.
+struct CheckedNames<'n> {
+    /// They are not there.
+    absent: BTreeSet<&'n str>,
+    /// They are there, or it did not get to them.
+    unknown: BTreeSet<&'n str>,
+    /// The API server's time.
+    date: Option<Timestamp>,
 }
 
 /// Lists a namespace, as far as that is worth its pages. A name that a complete list does not have is gone.
@@ -388,12 +402,12 @@ async fn list_names<'n, C: Cache>(
     namespace: &'n str,
     names: &BTreeSet<&'n str>,
 ) -> (&'n str, ListedNames<'n, C::Row>) {
-    let mut listed = ListedNames { changes: Vec::new(), missing: names.clone(), error: None };
+    let mut listed = ListedNames { changes: Vec::new(), missing: names.clone(), error: None, date: None };
     let mut token = None;
     for _ in 0..=names.len() / NAMES_PER_PAGE {
         let home = in_namespace(namespace);
         let page = reading.projection.page(client, &reading.resource, home, &reading.selector, token.take()).await;
-        let (changes, more) = match page {
+        let PageOf { items, more, date } = match page {
             Ok(page) => page,
             Err(error) => {
                 listed.missing.clear();
@@ -401,7 +415,8 @@ async fn list_names<'n, C: Cache>(
                 return (namespace, listed);
             }
         };
-        for change in changes {
+        listed.date = listed.date.max(date);
+        for change in items {
             let (Change::Apply(Observed { id, .. }) | Change::Delete(id)) = &change else { continue };
             if let Some(name) = names.get(id.name.as_str()) {
                 listed.missing.remove(name);
@@ -418,29 +433,30 @@ async fn list_names<'n, C: Cache>(
     (namespace, listed)
 }
 
-/// Lists the metadata of everything in a namespace, as far as that is worth its pages: returns the names that are not
-/// there, and those that are there or that it did not get to.
+/// Lists the metadata of everything in a namespace, as far as that is worth its pages.
 async fn list_absent<'n, C: Cache>(
     client: &Client,
     reading: &Reading<'_, C>,
     namespace: &'n str,
     names: &BTreeSet<&'n str>,
-) -> (&'n str, Result<(BTreeSet<&'n str>, BTreeSet<&'n str>), kube::Error>) {
-    let (mut absent, mut present, mut token) = (names.clone(), BTreeSet::new(), None);
+) -> (&'n str, Result<CheckedNames<'n>, kube::Error>) {
+    let mut listed = CheckedNames { absent: names.clone(), unknown: BTreeSet::new(), date: None };
+    let mut token = None;
     for _ in 0..=names.len() / NAMES_PER_PAGE {
         let page = reading.names(client, in_namespace(namespace), token.take()).await;
-        let (found, more) = match page {
+        let PageOf { items, more, date } = match page {
             Ok(page) => page,
             Err(error) => return (namespace, Err(error)),
         };
-        present.extend(found.iter().filter_map(|name| absent.take(name.as_str())));
+        listed.date = listed.date.max(date);
+        listed.unknown.extend(items.iter().filter_map(|name| listed.absent.take(name.as_str())));
         token = more;
         if token.is_none() {
-            return (namespace, Ok((absent, present)));
+            return (namespace, Ok(listed));
         }
     }
-    present.append(&mut absent);
-    (namespace, Ok((absent, present)))
+    listed.unknown.append(&mut listed.absent);
+    (namespace, Ok(listed))
 }
 
 /// There is nothing of this name.

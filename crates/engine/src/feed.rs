@@ -1,7 +1,8 @@
 //! The one place where changes go into a cache, wherever they come from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use caretaker_core::{SourceId, Timestamp};
 
@@ -37,13 +38,34 @@ pub struct CacheFeed<C> {
     /// The keeper's part.
     pub cache: C,
     statuses: BTreeMap<StatusKey, SourceStatus>,
+    deleted: DeletedByUs,
+}
+
+/// How long a deletion of ours is remembered. If its event came before, no other one ends that.
+const REMEMBER_DELETED: Duration = Duration::from_mins(10);
+
+/// What we deleted, until its watch says so or a while has passed.
+#[derive(Debug, Default)]
+struct DeletedByUs {
     /// By uid.
-    deleted: BTreeMap<String, SourceId>,
+    all: BTreeMap<String, SourceId>,
+    /// In the order of their deletion.
+    since: VecDeque<(Instant, String)>,
+}
+
+impl DeletedByUs {
+    fn insert(&mut self, uid: String, source: SourceId, now: Instant) {
+        while let Some((_, old)) = self.since.pop_front_if(|(at, _)| now.duration_since(*at) > REMEMBER_DELETED) {
+            self.all.remove(&old);
+        }
+        self.since.push_back((now, uid.clone()));
+        self.all.insert(uid, source);
+    }
 }
 
 impl<C: Default> Default for CacheFeed<C> {
     fn default() -> Self {
-        Self { cache: C::default(), statuses: BTreeMap::new(), deleted: BTreeMap::new() }
+        Self { cache: C::default(), statuses: BTreeMap::new(), deleted: DeletedByUs::default() }
     }
 }
 
@@ -52,12 +74,14 @@ impl<C: Cache> CacheFeed<C> {
     pub fn update(&mut self, source: &SourceRef, change: Change<C::Row>) {
         self.update_status(source, &change);
         match &change {
-            Change::Apply(observed) if !self.deleted.is_empty() && self.deleted.contains_key(&observed.id.uid) => {
+            Change::Apply(observed)
+                if !self.deleted.all.is_empty() && self.deleted.all.contains_key(&observed.id.uid) =>
+            {
                 return;
             }
-            Change::Delete(id) => _ = self.deleted.remove(&id.uid),
+            Change::Delete(id) => _ = self.deleted.all.remove(&id.uid),
             // A list is newer than every deletion of ours before it.
-            Change::Init => self.deleted.retain(|_, of| *of != source.id),
+            Change::Init => self.deleted.all.retain(|_, of| *of != source.id),
             _ => {}
         }
         self.cache.update(source, change);
@@ -81,7 +105,7 @@ impl<C: Cache> CacheFeed<C> {
 
     /// We deleted it: what the watch still says about its life is ignored.
     pub fn deleted_by_us(&mut self, source: &SourceRef, id: ObjectId) {
-        self.deleted.insert(id.uid.clone(), source.id);
+        self.deleted.insert(id.uid.clone(), source.id, Instant::now());
         self.cache.update(source, Change::Delete(id));
     }
 
@@ -147,6 +171,30 @@ mod tests {
         feed.update(&source(), Change::Delete(id("u1")));
         feed.update(&source(), Change::apply(id("u2"), 2));
         assert_eq!(feed.cache.keys().len(), 1, "another object of that name");
+    }
+
+    #[test]
+    fn a_deletion_that_the_watch_has_delivered_before_is_not_remembered_for_ever() {
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::apply(id("u1"), 1));
+        feed.update(&source(), Change::Delete(id("u1")));
+        feed.deleted_by_us(&source(), id("u1"));
+
+        let later = Instant::now() + REMEMBER_DELETED + Duration::from_secs(1);
+        feed.deleted.insert("u2".to_owned(), source().id, later);
+        assert_eq!(feed.deleted.all.keys().collect::<Vec<_>>(), ["u2"]);
+        assert_eq!(feed.deleted.since.len(), 1);
+    }
+
+    #[test]
+    fn the_deletion_of_another_object_of_that_name_removes_nothing() {
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::apply(id("u2"), 2));
+        feed.deleted_by_us(&source(), id("u1"));
+        assert_eq!(feed.cache.subjects(), [2]);
+
+        feed.update(&source(), Change::Delete(ObjectId::named("toy")));
+        assert!(feed.cache.subjects().is_empty(), "there is nothing of that name");
     }
 
     #[test]

@@ -12,8 +12,9 @@ use futures::{FutureExt, StreamExt};
 use http_body_util::BodyExt;
 use kube::api::{GetParams, ListParams, Request};
 use kube::client::Body;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, ObjectList};
 use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::decode::{DecodeError, Document};
 use crate::object::{ApiObject, PartialObject};
@@ -27,8 +28,22 @@ pub(crate) const METADATA_PAGE: u32 = 1_000;
 
 /// What a live read found, and the API server's time.
 pub(crate) type ReadChange<R> = (Change<R>, Option<Timestamp>);
-/// A page of a list, and the token of the next one.
-pub(crate) type PageOf<R> = (Vec<Change<R>>, Option<String>);
+/// A page of a list.
+pub(crate) struct PageOf<T> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// The token of the next one.
+    pub more: Option<String>,
+    /// The API server's time.
+    pub date: Option<Timestamp>,
+}
+
+impl<T> PageOf<T> {
+    pub(crate) fn filter_map<U>(self, keep: impl FnMut(T) -> Option<U>) -> PageOf<U> {
+        let Self { items, more, date } = self;
+        PageOf { items: items.into_iter().filter_map(keep).collect(), more, date }
+    }
+}
 
 /// From objects to rows, whatever the partial type is.
 pub(crate) trait Projection<R>: Send + Sync {
@@ -64,7 +79,7 @@ pub(crate) trait Projection<R>: Send + Sync {
         namespace: Option<&'a str>,
         selector: &'a Selector,
         token: Option<String>,
-    ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>>;
+    ) -> BoxFuture<'a, Result<PageOf<Change<R>>, kube::Error>>;
 }
 
 type Project<T, R> = dyn Fn(&ApiResource, T) -> Option<R> + Send + Sync;
@@ -161,15 +176,14 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
         namespace: Option<&'a str>,
         selector: &'a Selector,
         token: Option<String>,
-    ) -> BoxFuture<'a, Result<PageOf<R>, kube::Error>> {
-        let api: Api<ApiObject<T>> = api(client.clone(), resource, namespace);
+    ) -> BoxFuture<'a, Result<PageOf<Change<R>>, kube::Error>> {
         async move {
             let mut params = ListParams::default().limit(selector.page_size.unwrap_or(PAGE));
             params.field_selector.clone_from(&selector.fields);
             params.continue_token = token;
-            let page = api.list(&params).await?;
-            let changes = page.items.into_iter().map(|found| change(&*self.project, resource, found.object));
-            Ok((changes.collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
+            let request = Request::new(ApiObject::<T>::url_path(resource, namespace)).list(&params);
+            let page: PageOf<ApiObject<T>> = list_with_server_time(client, request).await?;
+            Ok(page.filter_map(|found| Some(change(&*self.project, resource, found.object))))
         }
         .boxed()
     }
@@ -187,6 +201,29 @@ pub async fn send_with_server_time(
     Ok((status, answer.into_body().collect().await?.to_bytes(), date))
 }
 
+/// Reads one page of a list, and the time on the API server's clock.
+pub(crate) async fn list_with_server_time<T: Clone + DeserializeOwned>(
+    client: &Client,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<PageOf<T>, kube::Error> {
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let (status, bytes, date) = send_with_server_time(client, request).await?;
+    if !status.is_success() {
+        return Err(kube::Error::Api(Box::new(error_status(status, &bytes))));
+    }
+    let page: ObjectList<T> = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
+    Ok(PageOf { items: page.items, more: page.metadata.continue_.filter(|token| !token.is_empty()), date })
+}
+
+/// What the API server answered instead of an object. An answer that is no Status says nothing about the object.
+fn error_status(code: http::StatusCode, bytes: &[u8]) -> kube::core::Status {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| kube::core::Status {
+        code: code.as_u16(),
+        message: String::from_utf8_lossy(bytes).chars().take(200).collect(),
+        ..kube::core::Status::default()
+    })
+}
+
 /// Reads one object, and the time on the API server's clock: the deadlines that the API server sets are
 /// by its clock. `None` if the API server says that this very object does not exist.
 pub async fn get_with_server_time<T: PartialObject>(
@@ -198,17 +235,10 @@ pub async fn get_with_server_time<T: PartialObject>(
     let path = ApiObject::<T>::url_path(resource, namespace);
     let request = Request::new(path).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     let (status, bytes, date) = send_with_server_time(client, request).await?;
-    let (ok, code) = (status.is_success(), status.as_u16());
-    if ok {
+    if status.is_success() {
         return serde_json::from_slice(&bytes).map(|object| (Some(object), date)).map_err(kube::Error::SerdeError);
     }
-    // An answer that is no Status says nothing about the object.
-    let status = serde_json::from_slice::<kube::core::Status>(&bytes);
-    let status = status.unwrap_or_else(|_| kube::core::Status {
-        code,
-        message: String::from_utf8_lossy(&bytes).chars().take(200).collect(),
-        ..kube::core::Status::default()
-    });
+    let status = error_status(status, &bytes);
     if is_not_found(&status, name) { Ok((None, date)) } else { Err(kube::Error::Api(Box::new(status))) }
 }
 

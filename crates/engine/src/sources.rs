@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use caretaker_core::{Action as _, ObjectRef, SourceId};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, TryStreamExt};
-use kube::api::ListParams;
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{ListParams, Request};
+use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
 use kube::{Client, Resource as _};
 
 use crate::cache::Cache;
@@ -16,7 +16,7 @@ use crate::decode::{DecodeError, Document};
 use crate::discovery::{self, Served};
 use crate::feed::CacheFeed;
 use crate::object::{ApiObject, Partial};
-use crate::projection::{METADATA_PAGE, Projection, api, is_not_served};
+use crate::projection::{METADATA_PAGE, PageOf, Projection, is_not_served, list_with_server_time};
 use crate::shared_list::SharedLists;
 use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, Wants,
@@ -295,19 +295,19 @@ impl<C: Cache> Reading<'_, C> {
         ApiObject::<Partial>::url_path(&self.resource, namespace)
     }
 
-    /// The names of one page of a list of metadata, and the token of the next page.
+    /// The names of one page of a list of metadata.
     pub(crate) async fn names(
         &self,
         client: &Client,
         namespace: Option<&str>,
         token: Option<String>,
-    ) -> Result<(Vec<String>, Option<String>), kube::Error> {
+    ) -> Result<PageOf<String>, kube::Error> {
         let mut params = ListParams::default().limit(METADATA_PAGE);
         params.field_selector.clone_from(&self.selector.fields);
         params.continue_token = token;
-        let page = api::<Partial>(client.clone(), &self.resource, namespace).list_metadata(&params).await?;
-        let names = page.items.into_iter().filter_map(|found| found.metadata.name).collect();
-        Ok((names, page.metadata.continue_.filter(|token| !token.is_empty())))
+        let request = Request::new(self.path(namespace)).list_metadata(&params);
+        let page: PageOf<PartialObjectMeta> = list_with_server_time(client, request).await?;
+        Ok(page.filter_map(|found| found.metadata.name))
     }
 
     /// A complete list as changes, in one namespace or in all.
@@ -319,11 +319,13 @@ impl<C: Cache> Reading<'_, C> {
         let (mut changes, mut token) = (vec![Change::Init], None);
         loop {
             let page = self.projection.page(client, &self.resource, namespace, &self.selector, token.take()).await;
-            let (objects, more) = match page {
-                Err(error) if self.optional && is_not_served(&error) => (Vec::new(), None),
+            let PageOf { items, more, .. } = match page {
+                Err(error) if self.optional && is_not_served(&error) => {
+                    PageOf { items: Vec::new(), more: None, date: None }
+                }
                 other => other.map_err(|error| list_error(self.path(namespace), error))?,
             };
-            changes.extend(objects);
+            changes.extend(items);
             token = more;
             if token.is_none() {
                 changes.push(Change::InitDone);

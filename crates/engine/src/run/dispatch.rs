@@ -138,7 +138,12 @@ impl<K: Controller> Finished<K> {
         deleted: Vec<(SourceRef, ObjectId)>,
         feed: &mut CacheFeed<K::Cache>,
     ) {
-        for (source, change) in changes {
+        // Another object may have the name of a deleted one by now, and the watch may have delivered it.
+        let is_left = |change: &Change<_>| match change {
+            Change::Apply(observed) => deleted.iter().all(|(_, id)| id.uid != observed.id.uid),
+            _ => true,
+        };
+        for (source, change) in changes.into_iter().filter(|(_, change)| is_left(change)) {
             feed.update(&source, change);
         }
         for (source, id) in deleted {

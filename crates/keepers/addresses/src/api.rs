@@ -35,6 +35,8 @@ pub const IP: &str = "IP";
 
 /// The annotation in which Multus lists the addresses of all interfaces of a pod.
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// The annotation of a pod that only shows a static pod of its node.
+pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 const KUBEVIRT: &str = "kubevirt.io";
 

@@ -59,11 +59,11 @@ rules! {
         WaitingForEndpoint => address::waiting_for_endpoint,
         /// No pod of that name was seen yet; its watch may be late.
         PodNotSeenYet => address::pod_not_seen_yet,
-        /// There is no pod of that name: released at once.
+        /// There is no pod of that name: released at once; if it was a mirror pod, if that is still so at a second sighting.
         PodGone => address::pod_gone,
         /// Another pod of that name has the address, such as a mirror pod that was recreated: left as it is, and reported.
         IPOnAnotherPod => address::on_another_pod,
-        /// Another pod has that name: released at once. In the older form, if another sandbox is still there at a second sighting.
+        /// Another pod has that name: released at once. If it is a mirror pod without an address, if that is still so at a second sighting; in the older form, if another sandbox is still there then.
         PodReplaced => address::pod_replaced,
         /// A recreated pod of a StatefulSet has no addresses yet: retained while its endpoint reserves this one.
         ReplacementStarting => address::replacement_starting,

@@ -106,8 +106,27 @@ pub(crate) fn sources() -> Vec<Source<AddressCache>> {
     Kind::ALL.into_iter().map(|kind| source(kind).resync(resync(kind))).collect()
 }
 
-/// Pools are few and large: a record that a watch has lost is found by the version of its pool. Of everything else
-/// there may be hundreds of thousands, and every write is confirmed by a live read.
+/// Pools are few and large: a record that a watch has lost is found by the version of its pool. Spiderpool's settings are
+/// one object that no live read confirms: a provider that was set must not be missed. Of everything else there may be
+/// hundreds of thousands, and every write is confirmed by a live read.
 fn resync(kind: Kind) -> Resync {
-    if kind == Kind::Pool { Resync::VersionDrift } else { Resync::CountDrift }
+    match kind {
+        Kind::Pool => Resync::VersionDrift,
+        Kind::Config => Resync::Interval,
+        _ => Resync::CountDrift,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_change_of_spiderpools_settings_is_found_each_interval() {
+        let found = |kind: Kind| sources().iter().find(|source| source.id == kind.source()).map(|source| source.resync);
+
+        assert_eq!(found(Kind::Config), Some(Resync::Interval));
+        assert_eq!(found(Kind::Pool), Some(Resync::VersionDrift));
+        assert_eq!(found(Kind::Pod), Some(Resync::CountDrift));
+    }
 }

@@ -97,6 +97,8 @@ pub struct Holder {
     /// True if there is certainly no pod of that name: a watch delivered its deletion, or all pods were
     /// listed after the record was read.
     pub absent: bool,
+    /// True if the pod of that name, or the last one if there is none, is a mirror pod.
+    pub was_mirror: bool,
     /// The endpoint of that name.
     pub endpoint: Option<Arc<EndpointState>>,
     /// What retains its addresses while there is no pod.
@@ -140,8 +142,8 @@ pub struct EndpointState {
     pub owner: Owner,
     /// True if it has an ownerReference to its Pod. Spiderpool sets one unless the addresses outlive the pod.
     pub owned_by_pod: bool,
-    /// True if it is being deleted.
-    pub deleting: bool,
+    /// True if it is being deleted, and only finalizers of others are left.
+    pub waits_for_others: bool,
 }
 
 impl EndpointState {

@@ -12,6 +12,10 @@ use caretaker_addresses::observe::{AddressCache, Key};
 use caretaker_addresses::subject::Subject;
 use caretaker_core::keeper::population;
 use caretaker_engine::cache::Cache as _;
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::run::Finished;
+use caretaker_engine::source::Change::Init;
+use caretaker_engine::source::ObjectId;
 use objects::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -381,6 +385,54 @@ fn the_answer_to_a_write_does_not_bring_a_deleted_pool_back() {
 
     apply(&mut cache, &[object("4")]);
     assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
+}
+
+/// An endpoint of `shop/db-0` with this uid and version.
+fn endpoint_of(uid: &str, version: &str) -> Value {
+    let made = set_endpoint("shop/db-0", "", &["10.0.0.1"]).with("/metadata/uid", json!(uid));
+    made.with("/metadata/resourceVersion", json!(version))
+}
+
+fn uid_of_the_endpoint(cache: &AddressCache) -> String {
+    match subject(cache, &Key::Endpoint("shop/db-0".into())) {
+        Subject::Endpoint(endpoint) => endpoint.uid,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_late_answer_about_a_deleted_endpoint_does_not_replace_the_recreated_one() {
+    let mut cache = watched(&[endpoint_of(&uid(1), "5")]);
+    delete(&mut cache, &endpoint_of(&uid(1), "6"));
+    apply(&mut cache, &[endpoint_of(&uid(2), "8")]);
+
+    apply(&mut cache, &[endpoint_of(&uid(1), "6")]);
+    assert_eq!(uid_of_the_endpoint(&cache), uid(2), "a lower version, whatever its uid is");
+    delete(&mut cache, &endpoint_of(&uid(1), "6"));
+    assert_eq!(uid_of_the_endpoint(&cache), uid(2), "the deletion of another one");
+
+    let restored = endpoint_of(&uid(3), "2");
+    let restored = Cluster::from([(name(&restored), restored)]);
+    list(&mut cache, &restored, Kind::Endpoint);
+    assert_eq!(uid_of_the_endpoint(&cache), uid(3), "a list counts, whatever its versions are");
+}
+
+#[test]
+fn an_endpoint_that_is_recreated_before_its_batch_ends_stays_in_the_cache() {
+    let mut feed: CacheFeed<AddressCache> = CacheFeed::default();
+    let source = source(Kind::Endpoint);
+    for object in [endpoint_of(&uid(1), "5"), endpoint_of(&uid(2), "8")] {
+        let (source, change) = decode(&object);
+        feed.update(&source, change);
+    }
+    // A list counts whatever its versions are, so that they do not help while it is under way.
+    feed.update(&source, Init);
+
+    let (_, answer) = decode(&endpoint_of(&uid(1), "6"));
+    let id = ObjectId { namespace: Some("shop".to_owned()), uid: uid(1), ..ObjectId::named("db-0") };
+    Finished::<Addresses>::update(vec![(source.clone(), answer)], vec![(source, id)], &mut feed);
+
+    assert_eq!(uid_of_the_endpoint(&feed.cache), uid(2));
 }
 
 proptest! {

@@ -13,8 +13,8 @@ use real::{Corner, clock, later, own};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Two rounds make some forty calls; faults add a few more.
-const MAX_CALLS: usize = 80;
+/// Three rounds make some sixty calls; faults add a few more.
+const MAX_CALLS: usize = 120;
 
 const LIVE: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
@@ -48,12 +48,13 @@ impl Scenario {
     }
 
     /// Records leak: of two pods that are gone and have left endpoints, of one that was replaced, and of one
-    /// that the StatefulSet does not want any more. The count is wrong as well.
+    /// that the StatefulSet does not want any more, whose endpoint reserves its address. The count is wrong as well.
     async fn leak(&self) {
         let corner = &self.corner;
         let (gone, lost) = (corner.key("gone"), corner.key("lost"));
         corner.endpoint(endpoint(&gone, &uid(1), &["10.0.1.1"])).await;
         corner.endpoint(endpoint(&lost, &uid(2), &["10.0.1.2"])).await;
+        corner.endpoint(set_endpoint(&corner.key("db-1"), &uid(4), &["10.0.1.4"])).await;
         let record = |key: &str, uid: &str| json!({ "pod": key, "podUid": uid });
         let mut records = json!({
             "10.0.1.1": record(&gone, &uid(1)),
@@ -89,9 +90,9 @@ impl Scenario {
     }
 }
 
-/// One life: two rounds, because endpoints are deleted after the records.
+/// One life: three rounds, because endpoints are deleted after the records, or, if they reserve them, before them.
 async fn one_life(corner: &Corner, client: &kube::Client) {
-    for _ in 0..2 {
+    for _ in 0..3 {
         // It may fail; the next life completes it.
         let _ = corner.round(client, clock(later())).await;
     }

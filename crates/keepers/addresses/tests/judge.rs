@@ -68,6 +68,8 @@ fn other(ips: &[&str]) -> Value {
 #[case::another_that_is_not_scheduled(&[other(&[]).with("/spec/nodeName", json!(null))], "PodReplaced", "act", Some(0))]
 #[case::another_with_the_same_address(&[other(&[IP])], "IPOnAnotherPod", "refuse", None)]
 #[case::another_whose_endpoint_has_it(&[other(&["10.0.0.9"]), endpoint("shop/web-1", &uid(2), &["10.0.0.9", IP])], "IPOnAnotherPod", "refuse", None)]
+#[case::another_mirror_pod_that_reports_no_address_yet(&[other(&[]).mirror()], "PodReplaced", "wait", Some(35))]
+#[case::another_mirror_pod_with_another_address(&[other(&["10.0.0.9"]).mirror()], "PodReplaced", "act", Some(0))]
 #[case::another_on_the_network_of_its_node(&[other(&[]).with("/spec/hostNetwork", json!(true))], "PodReplaced", "act", Some(0))]
 fn certain_and_suspected(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str, #[case] at: Option<i64>) {
     assert_eq!(verdict(objects, &World::default()), (rule, next, at));
@@ -174,6 +176,38 @@ fn only_the_leader_acts_on_deadlines_and_suspicions() {
     assert_eq!(verdict(&[running(&["10.0.0.9"])], &standby), ("IPNotOnPod", "none", None));
     assert_eq!(verdict(&[], &standby), ("PodGone", "act", Some(0)));
     assert_eq!(verdict(&[other(&[])], &standby), ("PodReplaced", "act", Some(0)));
+}
+
+#[rstest]
+#[case::a_mirror_pod(running(&[IP]).mirror(), "wait", Some(30))]
+#[case::any_other_pod(running(&[IP]), "act", Some(0))]
+fn the_containers_of_a_mirror_pod_that_is_gone_may_run_on(
+    #[case] pod: Value,
+    #[case] next: &str,
+    #[case] due: Option<i64>,
+) {
+    let none = with(|policy| policy.extra_grace_period = SignedDuration::ZERO);
+    let (mut cache, key) = (cache_of(&[record(), pod.clone()]), address("pool", IP));
+    delete(&mut cache, &pod);
+    let judge = |cache: &AddressCache| {
+        let verdict = Rule::judge(&subject(cache, &key), &none, now());
+        (verdict.rule.name(), verdict.next.name(), verdict.next.deadline().map(|at| (at - now()).get_seconds()))
+    };
+
+    assert_eq!(judge(&cache), ("PodGone", next, due));
+    let mut extract = cache.extract(&[key.clone()].into());
+    delete_named(&mut extract, Kind::Pod, "shop/web-1");
+    assert_eq!(judge(&extract), ("PodGone", next, due), "a live read does not find it either");
+}
+
+#[test]
+fn a_mirror_pod_that_does_not_come_back_loses_its_address() {
+    let (pod, key) = (running(&[IP]).mirror(), address("pool", IP));
+    let mut cache = cache_of(&[record(), pod.clone()]);
+    delete(&mut cache, &pod);
+
+    assert_eq!(judge_and_record(&mut cache, &key, now()).next.name(), "wait");
+    assert_eq!(judge_and_record(&mut cache, &key, at(31)).next.name(), "act");
 }
 
 /// The older form: the ID of the sandbox instead of a uid.

@@ -94,6 +94,8 @@ fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
     assert_eq!(verdict(&[running().terminating(at(0)), node("node-1", true)], &none).2, Some(35));
     assert_eq!(verdict(&[running().terminating(at(0))], &long).2, Some(60));
     assert_eq!(verdict(&[running().finished("Failed", Some(at(0)))], &none).2, Some(30), "its containers have ended");
+    let no_grace = running().finished("Failed", Some(at(0))).with("/spec/terminationGracePeriodSeconds", json!(0));
+    assert_eq!(verdict(&[no_grace.terminating(at(0))], &none).2, Some(5), "it has finished as well");
 }
 
 #[test]
@@ -104,6 +106,19 @@ fn the_endpoint_of_a_terminating_pod_waits_as_long_as_its_address() {
 
     assert_eq!(of_key(&objects, &key, &World::default()), ("EndpointPodFinished", "wait", Some(35)));
     assert_eq!(verdict(&objects, &World::default()), ("WaitingForEndpoint", "wait", Some(35)));
+}
+
+#[rstest]
+#[case::ours_is_left(json!(["spiderpool.spidernet.io", "example.com/other"]), "act")]
+#[case::only_one_of_another_is_left(json!(["example.com/other"]), "none")]
+fn an_endpoint_that_waits_for_finalizers_of_others_is_not_deleted_again(#[case] finalizers: Value, #[case] next: &str) {
+    let key = Key::Endpoint("shop/web-2".into());
+    let endpoint = endpoint("shop/web-2", &uid(2), &["10.0.0.2"])
+        .with("/metadata/finalizers", finalizers)
+        .with("/metadata/deletionTimestamp", json!(at(-60).to_string()));
+
+    let said = of_key(&[endpoint], &key, &World::default());
+    assert_eq!((said.0, said.1), ("EndpointAbandoned", next));
 }
 
 #[rstest]

@@ -13,8 +13,9 @@ use caretaker_engine::clock::Clock;
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::Client;
 use kube::api::DeleteParams;
-use objects::{PodExt as _, endpoint, pool, set_endpoint, uid};
+use objects::{PodExt as _, endpoint, now, pool, set_endpoint, uid};
 use real::{Corner, all_done, is_stale, later, meanwhile, own};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 const A: &str = "10.0.0.1";
@@ -276,18 +277,35 @@ async fn a_clock_that_is_ahead_of_the_api_servers_releases_nothing_before_its_de
     assert_eq!(corner.held().await, ["10.0.0.1"]);
 }
 
+/// More than five names of a namespace are read by one list. No pool, StatefulSet or node is read for these: their names
+/// have no ordinal, and their containers have ended.
+#[rstest]
+#[case::read_one_by_one("endpoint-clock", 1)]
+#[case::read_by_a_list("endpoint-clocks", 6)]
 #[tokio::test]
-async fn a_clock_that_is_ahead_of_the_api_servers_deletes_no_endpoint_before_its_deadline() {
-    let corner = Corner::new("endpoint-clock").await;
-    let key = corner.key("db-0");
-    let uid = corner.run_as(&key, &[A], |pod| own(pod, "StatefulSet", "db")).await;
-    corner.pool(&[(A, &key, &uid)]).await;
-    corner.endpoint(set_endpoint(&key, &uid, &[A])).await;
-    corner.terminate(&key).await;
+async fn a_clock_that_is_ahead_of_the_api_servers_deletes_no_endpoint_before_its_deadline(
+    #[case] name: &str,
+    #[case] count: usize,
+) {
+    let corner = Corner::new(name).await;
+    let mut records = Vec::new();
+    for n in 0..count {
+        let (key, ip) = (corner.key(&format!("db-n{n}")), format!("10.0.0.{}", n + 1));
+        let uid = corner.run_as(&key, &[&ip], |pod| own(pod, "StatefulSet", "db")).await;
+        records.push((ip, key, uid));
+    }
+    let rows: Vec<(&str, &str, &str)> = records.iter().map(|(ip, key, uid)| (&**ip, &**key, &**uid)).collect();
+    corner.pool(&rows).await;
+    for (ip, key, uid) in &rows {
+        corner.endpoint(set_endpoint(key, uid, &[ip])).await;
+        corner.finish(key, "Running", now()).await;
+        corner.terminate(key).await;
+    }
 
     let results = corner.collect_at(&corner.client, Clock::new(later)).await;
 
-    let why = "EndpointPodFinished";
-    assert!(matches!(&results[..], [Err(ApplyError::Stale(said))] if said.contains(why)), "{results:?}");
-    assert_eq!((corner.held().await, corner.endpoints().await), (vec![A.to_owned()], vec!["db-0".to_owned()]));
+    let is_refused =
+        |result: &_| matches!(result, Err(ApplyError::Stale(said)) if said.contains("EndpointPodFinished"));
+    assert!(results.len() == count && results.iter().all(is_refused), "{results:?}");
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (count, count));
 }

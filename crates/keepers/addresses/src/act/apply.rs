@@ -84,7 +84,7 @@ fn failed(object: ObjectRef<'_>, why: &str) -> ApplyError {
     ApplyError::Failed { what: format!("writing {POOL} {}", object.name), why: why.to_owned(), forbidden: false }
 }
 
-/// Deletes an endpoint, and then removes its finalizer.
+/// Deletes an endpoint, and then removes its finalizer. It exists until others have removed theirs.
 async fn delete_endpoint(
     endpoint: &Endpoint,
     object: ObjectRef<'_>,
@@ -97,6 +97,7 @@ async fn delete_endpoint(
         let others: Vec<&String> = left.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
         let patch = json!({ "metadata": { "finalizers": others } });
         match writer.merge_patch(object, &id.resource_version, patch).await {
+            Ok(_) if !others.is_empty() => return Ok(()),
             // It is gone already.
             Ok(_) | Err(ApplyError::Stale(_)) => {}
             Err(error) => return Err(error),

@@ -42,7 +42,7 @@ fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
     let Subject::Address(address) = &planned.subject else { return true };
     let has_ordinal = address.holder.key.split_once('/').is_some_and(|(_, name)| ordinal(name).is_some());
     let is_suspicion = matches!(planned.verdict.rule, RuleId::Keeper(rule) if rule.is_suspicion());
-    !has_ordinal && !address.holder.is_stateful() && !is_suspicion
+    !has_ordinal && !address.holder.is_stateful() && !address.holder.was_mirror && !is_suspicion
 }
 
 /// True if the state of the node decides: by the settings, or because a node that is ready gets more time.

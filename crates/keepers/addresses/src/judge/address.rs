@@ -115,12 +115,14 @@ pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp)
     })
 }
 
-pub(super) fn pod_gone(subject: &Subject, _: &World, now: Timestamp) -> Found {
-    let address = address(subject)?;
-    address.holder.pod.is_none().then(|| {
-        let because = format!("there is no pod {}", address.holder.key);
-        RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because)
-    })
+pub(super) fn pod_gone(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let address = address(subject).filter(|address| address.holder.pod.is_none())?;
+    let because = format!("there is no pod {}", address.holder.key);
+    if address.holder.was_mirror {
+        let because = format!("{because}; it was a mirror pod, whose containers may run on");
+        return suspect(address, Rule::PodGone, world, now, &because);
+    }
+    Some(RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because))
 }
 
 pub(super) fn on_another_pod(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -150,6 +152,10 @@ pub(super) fn pod_replaced(subject: &Subject, world: &World, now: Timestamp) -> 
         return suspect(address, Rule::PodReplaced, world, now, &because);
     }
     let because = format!("pod {key} has the uid {} now, the record has {}", pod.uid, address.uid);
+    if pod.is_mirror && pod.ips.is_empty() {
+        let because = format!("{because}; it is a mirror pod, whose containers may run on, and reports no address yet");
+        return suspect(address, Rule::PodReplaced, world, now, &because);
+    }
     Some(RuleMatch::act(Action::Release, since(address, Rule::PodReplaced, now), because))
 }
 

@@ -30,6 +30,12 @@ fn runs_without_record(endpoint: &Endpoint) -> bool {
     endpoint.records == 0 && !is_stale(endpoint) && endpoint.holder.pod.as_deref().is_some_and(runs)
 }
 
+/// Nothing is left to do for an endpoint that is deleted already.
+fn waits_for_others(endpoint: &Endpoint) -> Option<RuleMatch<Action>> {
+    let waits = endpoint.holder.endpoint.as_ref().is_some_and(|state| state.waits_for_others);
+    waits.then(|| RuleMatch::nothing("it is being deleted, and waits until others have removed their finalizers"))
+}
+
 /// Since when this rule has matched; now, if it matches for the first time.
 fn since(endpoint: &Endpoint, rule: Rule, now: Timestamp) -> Timestamp {
     endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
@@ -51,6 +57,9 @@ pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Foun
         return None;
     }
     let because = format!("pod {} was recreated and runs with other addresses", holder.key);
+    if let Some(waits) = waits_for_others(endpoint) {
+        return Some(waits);
+    }
     if !world.leads {
         return Some(RuleMatch::nothing(format!("{because}; the leader decides")));
     }
@@ -113,7 +122,8 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
         Some(_) if is_stale(endpoint) => format!("pod {key} is another one now"),
         Some(_) => return None,
     };
-    Some(RuleMatch::act(Action::DeleteEndpoint, since(endpoint, Rule::EndpointAbandoned, now), because))
+    let act = || RuleMatch::act(Action::DeleteEndpoint, since(endpoint, Rule::EndpointAbandoned, now), because);
+    Some(waits_for_others(endpoint).unwrap_or_else(act))
 }
 
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -123,6 +133,9 @@ pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> 
         let because = "its pod is finished or terminating; the settings leave such pods alone";
         return pod.is_ending().then(|| RuleMatch::nothing(because));
     };
+    if let Some(waits) = waits_for_others(endpoint) {
+        return Some(waits);
+    }
     let key = &endpoint.holder.key;
     let because = if endpoint.records > 0 {
         format!("pod {key} is finished or terminating; its records are released next")

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EndpointRow, PoolRow, Replicas, Row};
-use crate::api::{Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, Kind, NETWORK_STATUS, Ranges, Uid};
+use crate::api::{
+    Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, FINALIZER, Kind, MIRROR_POD, NETWORK_STATUS, Ranges, Uid,
+};
 use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
 
 /// The grace period of a pod that says nothing, as Kubernetes defines it.
@@ -104,7 +106,7 @@ pub(super) fn project_endpoint(object: Partial<IgnoredAny, EndpointStatus>) -> O
         ips: texts.filter_map(|ip| address(ip)).collect(),
         owner,
         owned_by_pod: metadata.owner_references.iter().any(|owner| owner.kind == Kind::Pod.name()),
-        deleting: metadata.deletion_timestamp.is_some(),
+        waits_for_others: metadata.deletion_timestamp.is_some() && !metadata.finalizers.iter().any(|f| f == FINALIZER),
     };
     Some(Row::Endpoint(Box::new(EndpointRow { state, finalizers: metadata.finalizers })))
 }
@@ -190,6 +192,7 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
         version: version(&metadata.resource_version),
         phase,
         host_network: spec.host_network,
+        is_mirror: metadata.annotation(MIRROR_POD).is_some(),
         in_stateful_set,
         deletion: metadata.deletion(),
         deletion_grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(grace)),

@@ -18,6 +18,8 @@ pub struct PodState {
     pub phase: Phase,
     /// True if it uses the network of its node.
     pub host_network: bool,
+    /// True if it only shows a static pod of its node: the containers run on while it is deleted and created again.
+    pub is_mirror: bool,
     /// True if a StatefulSet of `apps/v1` controls it.
     pub in_stateful_set: bool,
     /// Its `deletionTimestamp`, which includes the grace period.
@@ -74,11 +76,13 @@ impl Phase {
 }
 
 impl PodState {
-    /// When the address of a finished pod may be released; `None` if it has not finished.
+    /// When the address of a finished pod may be released; `None` if it has not finished. One that is being deleted as
+    /// well gets the time that a node needs to remove its interfaces.
     #[must_use]
     pub fn release_at(&self, policy: &Policy) -> Option<Timestamp> {
         let grace = SignedDuration::from_secs(self.grace.into());
-        Some(time::saturating_add(time::saturating_add(self.finished?, grace), policy.extra_grace_period))
+        let delay = if self.deletion.is_some() { policy.terminating_delay() } else { policy.extra_grace_period };
+        Some(time::saturating_add(time::saturating_add(self.finished?, grace), delay))
     }
 
     /// When the address of a Terminating pod may be released; `None` if it is not Terminating. The deletion

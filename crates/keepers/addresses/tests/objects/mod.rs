@@ -71,6 +71,8 @@ pub trait PodExt {
     fn terminating(self, at: Timestamp) -> Value;
     fn finished(self, phase: &str, at: Option<Timestamp>) -> Value;
     fn in_stateful_set(self) -> Value;
+    /// Makes it the mirror pod of a static pod.
+    fn mirror(self) -> Value;
     fn with(self, pointer: &str, value: Value) -> Value;
 }
 
@@ -93,6 +95,10 @@ impl PodExt for Value {
         let name = self["metadata"]["name"].as_str().unwrap().rsplit_once('-').unwrap().0.to_owned();
         self["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": uid(99), "controller": true }]);
         self
+    }
+
+    fn mirror(self) -> Value {
+        self.with("/metadata/annotations", json!({ "kubernetes.io/config.mirror": "0123456789abcdef" }))
     }
 
     /// Sets one field by its JSON pointer.

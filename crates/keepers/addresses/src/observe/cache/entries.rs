@@ -16,6 +16,8 @@ pub(super) struct PodEntry {
     pub(super) endpoint: Option<Arc<EndpointState>>,
     pub(super) records: SmallVec<[(Arc<str>, IpAddr); 1]>,
     pub(super) absence: Absence,
+    /// True if the last pod of that name was a mirror pod.
+    pub(super) was_mirror: bool,
     /// The list of pods that delivered the pod. Without a pod: the list that was current when the latest
     /// record or endpoint arrived.
     pub(super) pod_list: u32,
@@ -104,6 +106,7 @@ impl AddressCache {
             return;
         }
         let is_ending = pod.is_ending();
+        entry.was_mirror = pod.is_mirror;
         let same =
             |known: &PodState| PodState { version: 0, ..known.clone() } == PodState { version: 0, ..pod.clone() };
         let unchanged = entry.pod.as_deref().is_some_and(same);
@@ -151,8 +154,9 @@ impl AddressCache {
         let (key, entry) = self.entry(key);
         let is_listed = std::mem::replace(&mut entry.endpoint_list, list) != list;
         let known = entry.endpoint.as_ref();
-        let is_newer = |known: &Arc<EndpointState>| known.uid == endpoint.uid && known.version > endpoint.version;
-        if !is_listed && known.is_some_and(is_newer) {
+        // Versions of one kind are comparable: the late answer about a deleted endpoint must not replace the one that
+        // was recreated under its name.
+        if !is_listed && known.is_some_and(|known| known.version > endpoint.version) {
             return;
         }
         let is_vm = endpoint.owner == Owner::Vm;

@@ -85,6 +85,7 @@ impl AddressCache {
         Holder {
             key: key.clone(),
             absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
+            was_mirror: entry.is_some_and(|entry| entry.was_mirror),
             retained_by: self.retained_by(key, endpoint.as_deref(), identity),
             node_ready,
             static_ips: self.config.static_ips,
