@@ -97,7 +97,7 @@ async fn an_api_server_that_cannot_be_reached_is_noted_and_is_no_gap() {
 async fn deaf_leader(audited: &AuditedCluster) -> Operator {
     let kubeconfig = audited.cluster().account_kubeconfig("caretaker-system", "caretaker").await.unwrap();
     let mut args = audited.args();
-    args[1] = "127.0.0.1:0".to_owned();
+    "127.0.0.1:0".clone_into(&mut args[1]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let leader = start_operator(&kubeconfig, &args).await;
     until("the first to lead", TIMEOUT, async || {
