@@ -23,6 +23,7 @@ use crate::Row;
 use crate::operator::{LIMIT, program};
 
 pub(crate) use cache::{ALONE, alone};
+pub(crate) use crowd::rows as crowd_rows;
 pub(crate) use idle::rows as idle_rows;
 
 /// Objects that are created at once.
@@ -31,7 +32,6 @@ const CONCURRENT_CREATES: usize = 16;
 pub(crate) async fn rows() -> Result<Vec<Row>> {
     let mut rows = cache::rows()?;
     rows.extend(leak::rows().await?);
-    rows.extend(crowd::rows().await?);
     Ok(rows)
 }
 

@@ -41,6 +41,9 @@ fn main() -> Result<()> {
     if wanted("addresses") {
         rows.extend(runtime.block_on(addresses::rows())?);
     }
+    if wanted("addresses") || wanted("crowd") {
+        rows.extend(runtime.block_on(addresses::crowd_rows())?);
+    }
     if wanted("idle") {
         rows.extend(runtime.block_on(addresses::idle_rows())?);
     }

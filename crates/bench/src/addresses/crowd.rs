@@ -39,7 +39,7 @@ pub(super) fn deleted_together(all_pods: &[PodOf], pool: usize, spread: bool) ->
     &all_pods[first..first + deleted::DELETED]
 }
 
-pub(super) async fn rows() -> Result<Vec<Row>> {
+pub(crate) async fn rows() -> Result<Vec<Row>> {
     let cluster = super::cluster().await?;
     let client = cluster.client().await?;
     let all_pods = create_pods(&cluster, &client).await?;

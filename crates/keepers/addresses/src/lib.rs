@@ -26,7 +26,8 @@
 //! - It never releases anything where an IaaS provider would have to be told.
 //! - It never acts on a record that it cannot read.
 //! - It never writes a pool that has changed since it was read.
-//! - It never takes a pod for absent without asking the API server for it.
+//! - It never takes a pod for absent unless the API server has said so: by an answer, or by the watch's event of its
+//!   deletion.
 
 pub mod act;
 pub mod api;

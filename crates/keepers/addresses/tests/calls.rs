@@ -5,8 +5,9 @@ mod real;
 
 use caretaker_testkit::faults::Faults;
 use caretaker_testkit::shared_without_controllers as shared;
-use objects::{endpoint, uid};
-use real::{Corner, later};
+use objects::{delete, endpoint, pod, uid};
+use real::follow::Leader;
+use real::{Corner, all_done, later};
 
 /// Makes one round, and returns its calls without the lists of whole kinds before it.
 async fn calls_of_a_round(corner: &Corner) -> Vec<String> {
@@ -81,4 +82,25 @@ async fn pods_that_are_gone_are_looked_for_by_their_metadata() {
     assert_eq!(corner.held().await, ["10.0.0.8"]);
     let of_pods: Vec<&String> = calls.iter().filter(|call| call.contains("/pods")).collect();
     assert_eq!((of_pods.len(), count(&calls, "limit=1000")), (1, 1), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_pod_whose_deletion_the_watch_has_delivered_is_not_read() {
+    let mut corner = Corner::new("calls-deleted").await;
+    let key = corner.key("web");
+    let uid = corner.run(&key, &["10.0.0.1"]).await;
+    corner.pool(&[("10.0.0.1", &key, &uid)]).await;
+    let mut leader = Leader::default();
+    leader.list(&corner).await;
+    corner.kill(&key).await;
+    let faults = Faults::none();
+    corner.client = faults.client(shared().admin_config().await.unwrap()).unwrap();
+
+    delete(&mut leader.feed.cache, &pod(&key, &uid, &[]));
+    let results = leader.round(&corner, later()).await;
+
+    assert!(all_done(&results, 1), "{results:?}");
+    let calls: Vec<String> = faults.calls().into_iter().map(|call| format!("{} {}", call.method, call.path)).collect();
+    assert_eq!((calls.len(), count(&calls, "/pods/")), (3, 0), "the pool twice, and the endpoint: {calls:?}");
+    assert!(corner.held().await.is_empty());
 }

@@ -1,7 +1,8 @@
 //! The live read before a write: what was judged from the cache is read again.
 //!
 //! The pool is read before the pods. A record proves that its pod existed when the record was made; if the
-//! pod does not exist after the record was read, it is gone for good, because no uid is used twice.
+//! pod does not exist after the record was read, it is gone for good, because no uid is used twice. For the same
+//! reason a pod whose deletion the watch has delivered is not read.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +12,8 @@ use caretaker_engine::{Batch, PlannedAction};
 use kube::Client;
 
 use crate::Addresses;
-use crate::api::{Kind, ordinal};
-use crate::observe::Key;
+use crate::api::{Identity, Kind, ordinal};
+use crate::observe::{AddressCache, Key};
 use crate::subject::{Holder, Owner, Policy, Subject};
 
 /// Reads everything that it takes to judge a batch again. After a conflict, pods whose evidence is lasting
@@ -52,6 +53,14 @@ fn depends_on_node(holder: &Holder, policy: &Policy) -> bool {
     policy.on_ready_node != policy.on_lost_node || gets_more_time
 }
 
+/// True if the watch has delivered the deletion of the record's own pod: then there is nothing to read. That a list
+/// did not have the pod is not enough.
+fn is_certainly_gone(planned: &PlannedAction<Addresses>, cache: &AddressCache) -> bool {
+    let Subject::Address(address) = &planned.subject else { return false };
+    let Identity::Pod(uid) = &address.identity else { return false };
+    is_lasting(planned) && cache.saw_deletion(&address.holder.key, uid)
+}
+
 struct Reader<'a, 'v> {
     planned: &'a [&'a PlannedAction<Addresses>],
     live: &'a mut LiveView<'v, Addresses>,
@@ -70,8 +79,10 @@ impl Reader<'_, '_> {
             let Some(holder) = planned.subject.holder() else { continue };
             holders.push(holder);
             let Some((namespace, name)) = holder.key.split_once('/') else { continue };
-            let pods = if holder.pod.is_some() { &mut existing } else { &mut gone };
-            pods.entry(namespace).or_default().insert(name);
+            if !is_certainly_gone(planned, self.live.cache()) {
+                let pods = if holder.pod.is_some() { &mut existing } else { &mut gone };
+                pods.entry(namespace).or_default().insert(name);
+            }
             // An endpoint that is deleted is not read: its deletion is on condition of the version that was judged.
             if let Subject::Address(_) = planned.subject {
                 endpoints.entry(namespace).or_default().insert(name);

@@ -70,6 +70,12 @@ impl AddressCache {
         endpoint.is_some_and(|endpoint| endpoint.owner == Owner::Vm)
     }
 
+    /// True if the watch has delivered the deletion of the pod with this uid, which never exists again.
+    pub(crate) fn saw_deletion(&self, key: &str, uid: &Uid) -> bool {
+        let entry = self.by_pod.get(key).filter(|entry| entry.pod.is_none());
+        entry.is_some_and(|entry| matches!(&entry.absence, Absence::Deleted(deleted) if deleted == uid))
+    }
+
     /// Marks everything under a name as changed.
     pub(super) fn mark_dirty(&mut self, key: &str) {
         let Some((key, entry)) = self.by_pod.get_key_value(key) else { return };
