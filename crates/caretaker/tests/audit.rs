@@ -370,8 +370,10 @@ async fn what_another_replica_receives_wakes_as_well_and_its_canaries_count() {
 
 #[tokio::test]
 async fn with_defaults_a_used_namespace_stays_awake_and_an_unused_one_sleeps() {
-    let text =
-        SETTINGS.replace("    activity:", "    defaults: { sleepAfter: 6s }\n    activity:\n      writeInterval: 1s");
+    let text = SETTINGS.replace(
+        "    activity:",
+        "    defaults: { sleepAfter: 6s }\n    activity:\n      source: audit\n      writeInterval: 1s",
+    );
     let audited = AuditedCluster::with(Cluster::builder(), &text).await;
     for name in ["used", "unused"] {
         audited.create_namespace(name, "1h").await;
