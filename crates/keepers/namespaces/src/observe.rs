@@ -11,6 +11,7 @@ pub mod sources;
 use std::collections::BTreeSet;
 
 use caretaker_activity::gap::Gaps;
+use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Parsed, Timestamp, duration};
 use caretaker_engine::Meta;
 
@@ -169,15 +170,22 @@ fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
     let meta = &object.metadata;
     let ours = api::read_count(Field::Label(api::SCALED_DOWN), meta.label(api::SCALED_DOWN));
     let by_caretaker = ours.is_set();
-    // A copy of a label that is gone is left from an earlier sleep.
-    let kubefrees =
-        meta.annotation(api::LEGACY_REPLICAS).filter(|_| meta.annotation(api::LEGACY_REPLICAS_COPY).is_none());
-    let kubefrees = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), kubefrees);
+    // The API server fills in one where a manifest says nothing.
+    let replicas = object.spec.replicas.unwrap_or(1);
+    let kubefrees = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), meta.annotation(api::LEGACY_REPLICAS));
+    let kubefrees = match kubefrees {
+        // A copy of a label that is gone is left from an earlier sleep. Of what is at zero that is not certain: somebody
+        // may have removed the label, so the number is reported.
+        copy if meta.annotation(api::LEGACY_REPLICAS_COPY).is_some() => match copy.value() {
+            Some(count) if count > 0 && replicas == 0 => lost_record(count),
+            _ => Parsed::Missing,
+        },
+        kubefrees => kubefrees,
+    };
     let deletes = object.spec.persistent_volume_claim_retention_policy.when_scaled == partial::DELETE;
     let recorded_delete = meta.label(api::LEGACY_WHEN_SCALED) == Some(partial::DELETE);
     WorkloadState::Scaled {
-        // The API server fills in one where a manifest says nothing.
-        replicas: object.spec.replicas.unwrap_or(1),
+        replicas,
         recorded: if by_caretaker { ours } else { kubefrees },
         by_caretaker,
         claims: match (deletes, recorded_delete) {
@@ -186,6 +194,16 @@ fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
             (false, false) => ClaimPolicy::Retain,
         },
     }
+}
+
+/// A record whose label is gone.
+fn lost_record(count: i32) -> Parsed<i32> {
+    Parsed::Invalid(Box::new(InvalidValue {
+        field: Field::Annotation(api::LEGACY_REPLICAS).to_string(),
+        value: count.to_string(),
+        reason: format!("its label {} is gone, so it is not restored", api::SCALED_DOWN),
+        remedy: format!("scale it to {count} if it should run, or remove the annotation"),
+    }))
 }
 
 fn project_deployment(object: &ScaledWorkloadObject) -> Row {

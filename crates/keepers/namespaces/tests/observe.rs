@@ -49,8 +49,13 @@ fn merge(into: &mut Value, from: Value) {
 )]
 #[case::a_copy_whose_label_is_gone(
     "Deployment",
+    json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "5", "caretaker.dev/legacy-replicas-copy": "true"}}, "spec": {"replicas": 2}}),
+    "Deployment/w: 2 replicas"
+)]
+#[case::a_copy_at_zero_whose_label_is_gone(
+    "Deployment",
     json!({"metadata": {"annotations": {"sleepmode.kubefree.com/legacy-replicas": "5", "caretaker.dev/legacy-replicas-copy": "true"}}, "spec": {"replicas": 0}}),
-    "Deployment/w: 0 replicas"
+    "Deployment/w: 0 replicas, annotation sleepmode.kubefree.com/legacy-replicas is \"5\": its label caretaker.dev/scaled-down is gone, so it is not restored; scale it to 5 if it should run, or remove the annotation"
 )]
 #[case::deletes_claims("StatefulSet", json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}}), "StatefulSet/w: 1 replica, whenScaled Delete")]
 #[case::keeps_claims_asleep(
