@@ -61,11 +61,7 @@ impl AddressesConfig {
     #[must_use]
     pub fn common(&self) -> CommonConfig {
         CommonConfig {
-            selection: match self.enabled {
-                Some(true) => Selection::Always,
-                Some(false) => Selection::Never,
-                None => Selection::FilesWithSubjects,
-            },
+            selection: Selection::off_until_enabled(self.enabled),
             pace: self.pace.clone(),
             breaker: self.breaker.clone(),
             concurrency: self.concurrency,

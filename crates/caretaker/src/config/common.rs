@@ -60,6 +60,16 @@ pub struct FileContents {
 }
 
 impl Selection {
+    /// For a keeper that is off on a live cluster until the settings enable it.
+    #[must_use]
+    pub fn off_until_enabled(enabled: Option<bool>) -> Self {
+        match enabled {
+            Some(true) => Self::Always,
+            Some(false) => Self::Never,
+            None => Self::FilesWithSubjects,
+        }
+    }
+
     /// Whether the keeper is used; `files` is `None` on a live cluster.
     #[must_use]
     pub fn applies(self, files: Option<FileContents>) -> bool {

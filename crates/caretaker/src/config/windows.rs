@@ -86,11 +86,7 @@ impl WindowsConfig {
     #[must_use]
     pub fn common(&self) -> CommonConfig {
         CommonConfig {
-            selection: match self.enabled {
-                Some(true) => Selection::Always,
-                Some(false) => Selection::Never,
-                None => Selection::FilesWithSubjects,
-            },
+            selection: Selection::off_until_enabled(self.enabled),
             pace: OrNone::default(),
             breaker: OrNone::default(),
             concurrency: self.concurrency,

@@ -24,7 +24,7 @@ use crate::workload::{Workload, WorkloadChange, WorkloadKind, WorkloadState};
 /// little enough to be stopped in time.
 const DELETIONS: Pace = Pace { limit: 10, fraction: 0.10, window: SignedDuration::from_hours(1) };
 
-const WRITE_SUBJECT: &[Permission] = &[
+const WRITE_SUBJECT: [Permission; 6] = [
     Permission::on(NAMESPACES, "get"),
     Permission::on(NAMESPACES, "patch"),
     Permission::on(DEPLOYMENTS, "get"),
@@ -82,35 +82,19 @@ const fn joined<const A: usize, const B: usize, const C: usize>(
 }
 
 /// An announcement lists the pods of what is asleep, as the deletion does.
-const ANNOUNCE_DELETION: &[Permission] = &[
-    Permission::on(NAMESPACES, "get"),
-    Permission::on(NAMESPACES, "patch"),
-    Permission::on(DEPLOYMENTS, "get"),
-    Permission::on(DEPLOYMENTS, "patch"),
-    Permission::on(SERVICES, "get"),
-    Permission::on(SERVICES, "patch"),
-    Permission::resource("list", "", "pods"),
-];
+const ANNOUNCE_DELETION: [Permission; 7] = joined(WRITE_SUBJECT, [Permission::resource("list", "", "pods")]);
 
-const DELETE_SUBJECT: &[Permission] = &[
-    Permission::resource("list", "", "pods"),
-    Permission::on(NAMESPACES, "get"),
-    Permission::on(NAMESPACES, "patch"),
-    Permission::on(NAMESPACES, "delete"),
-    Permission::on(DEPLOYMENTS, "get"),
-    Permission::on(DEPLOYMENTS, "patch"),
-    Permission::on(DEPLOYMENTS, "delete"),
-    Permission::on(SERVICES, "get"),
-    Permission::on(SERVICES, "patch"),
-    Permission::on(SERVICES, "delete"),
-];
+const DELETE_SUBJECT: [Permission; 10] = joined(
+    ANNOUNCE_DELETION,
+    [Permission::on(NAMESPACES, "delete"), Permission::on(DEPLOYMENTS, "delete"), Permission::on(SERVICES, "delete")],
+);
 
-pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(WRITE_SUBJECT);
-pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(ANNOUNCE_DELETION);
+pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(&WRITE_SUBJECT);
+pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(&ANNOUNCE_DELETION);
 pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(&SCALE_DOWN_WORKLOADS);
 pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(&RESTORE_WORKLOADS);
 /// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.
-pub(crate) const DELETE: ActionKind = ActionKind::destructive("delete").paced(DELETIONS).needs(DELETE_SUBJECT);
+pub(crate) const DELETE: ActionKind = ActionKind::destructive("delete").paced(DELETIONS).needs(&DELETE_SUBJECT);
 
 actions! {
     /// What is done to a subject.
