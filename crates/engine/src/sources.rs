@@ -187,8 +187,15 @@ impl<C: Cache> Sources<C> {
         Ok(())
     }
 
+    /// An empty cache that knows which kinds stand alone.
+    pub(crate) fn empty_feed(&self) -> CacheFeed<C> {
+        let mut feed = CacheFeed::default();
+        self.all.iter().filter(|source| source.kinds_alone).for_each(|source| feed.kinds_alone(source.id));
+        feed
+    }
+
     /// Reads everything once, for commands and for a single round. The first error means that nothing is
-    /// known.
+    /// known, except about kinds that stand alone: those are left out.
     pub async fn list_all(&self, client: &Client, concurrency: usize) -> Result<CacheFeed<C>, ListError> {
         let mut kinds = Vec::new();
         let mut served: Option<Served> = None;
@@ -207,8 +214,13 @@ impl<C: Cache> Sources<C> {
                 Origin::Stream { .. } => {}
             }
         }
-        let mut feed = CacheFeed::default();
-        let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| kind.list(client, None).await);
+        let mut feed = self.empty_feed();
+        let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| match kind.list(client, None).await {
+            Err(error) if self.stands_alone(kind.source.id) => {
+                Ok((kind.source.clone(), vec![Change::Error(error.to_string())]))
+            }
+            other => other,
+        });
         let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
         while let Some((source, changes)) = lists.try_next().await? {
             for change in changes {
@@ -216,6 +228,15 @@ impl<C: Cache> Sources<C> {
             }
         }
         Ok(feed)
+    }
+
+    fn stands_alone(&self, id: SourceId) -> bool {
+        self.all.iter().any(|source| source.id == id && source.kinds_alone)
+    }
+
+    /// The kinds that are left out of what was read, each with the reason.
+    pub fn left_out(&self, feed: &CacheFeed<C>) -> Vec<String> {
+        self.all.iter().flat_map(|source| feed.unreadable_kinds(source.id)).collect()
     }
 
     /// Lists what one source reads, in one namespace or in all, into a feed; of a source that discovers kinds, all of
