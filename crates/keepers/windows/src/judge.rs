@@ -6,7 +6,7 @@
 use caretaker_core::{Cause, RuleMatch, SignedDuration, Timestamp, rules, time};
 
 use crate::Windows;
-use crate::act::{Action, FOREVER};
+use crate::act::{Action, FOREVER, Shown};
 use crate::api;
 use crate::subject::{Condition, Effective, FluxObject, OnResume, World};
 
@@ -15,7 +15,7 @@ type Found = Option<RuleMatch<Action>>;
 rules! {
     /// Why a Flux object is suspended, resumed or left alone.
     pub enum Rule for Windows {
-        /// It is being deleted: never touched.
+        /// It is being deleted: never touched. Inside its window that is reported, as Flux leaves behind what a suspended object has applied.
         BeingDeleted => being_deleted,
         /// Its window cannot be read: it suspends nothing, and what an earlier window suspended is resumed.
         InvalidWindow => invalid_window,
@@ -29,15 +29,15 @@ rules! {
         WindowRemoved => window_removed,
         /// Inside its window, somebody ordered it to stay resumed: until the window ends.
         Yielded => yielded,
-        /// Inside its window, somebody resumed it: it stays resumed until the next window, unless the settings say that it is suspended again.
-        ResumedByPerson => resumed_by_person,
         /// Inside its window, and Git declares that it is not suspended: reported, and not fought.
         EnforcementConflict => enforcement_conflict,
+        /// Inside its window, somebody resumed it: it stays resumed until the next window, unless the settings say that it is suspended again.
+        ResumedByPerson => resumed_by_person,
         /// Inside its window: suspended.
         InsideWindow => inside_window,
         /// Outside of its window, and the keeper's field is still on it: resumed.
         OutsideWindow => outside_window,
-        /// Its condition does not show what is: written.
+        /// Its status does not show what is: written.
         StateNotShown => state_not_shown,
         /// It is suspended until its window ends.
         Held => held,
@@ -68,11 +68,15 @@ fn words(effective: &Effective) -> String {
 
 fn being_deleted(object: &FluxObject, _: &World, _: Timestamp) -> Found {
     object.is_deleting.then(|| {
-        RuleMatch::nothing(if object.is_suspended() {
-            "it is being deleted while it is suspended: what it has applied stays behind, as Flux does not prune it"
+        if object.is_held() {
+            RuleMatch::refuse(
+                None,
+                "it is being deleted while its window suspends it: what it has applied stays behind, as Flux does not \
+                 prune it; delete that by hand, and next time resume it first",
+            )
         } else {
-            "it is being deleted"
-        })
+            RuleMatch::nothing("it is being deleted")
+        }
     })
 }
 
@@ -81,10 +85,16 @@ fn invalid_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     if object.has_traces() {
         return Some(ordered(Action::Resume, now, invalid.to_string()));
     }
-    let unknown =
-        Condition { status: "Unknown".to_owned(), reason: "InvalidWindow".to_owned(), message: invalid.to_string() };
-    let shown = !can_show(object, world) || object.condition.as_ref() == Some(&unknown);
-    Some(RuleMatch::refuse((!shown).then_some(Action::Show(Some(unknown))), invalid.to_string()))
+    let show = show_refusal(object, world, "Unknown", "InvalidWindow", &invalid.to_string());
+    Some(RuleMatch::refuse(show, invalid.to_string()))
+}
+
+/// Shows why an object is not suspended although it has a window; `None` if that is shown or must not be.
+fn show_refusal(object: &FluxObject, world: &World, status: &str, reason: &str, message: &str) -> Option<Action> {
+    let (status, reason, message) = (status.to_owned(), reason.to_owned(), message.to_owned());
+    let condition = Some(Condition { status, reason, message }).filter(|_| world.policy.show_condition);
+    let wanted = Shown { condition, suspended: false };
+    (object.has_status && !is_shown(object, world, &wanted)).then_some(Action::Show(wanted))
 }
 
 fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -93,7 +103,7 @@ fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
         if object.has_traces() {
             ordered(Action::Resume, now, because)
         } else if object.condition.is_some() {
-            RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+            RuleMatch::act(Action::Show(Shown::default()), now, because).with_cause(Cause::Completion)
         } else {
             RuleMatch::nothing(because)
         }
@@ -126,7 +136,7 @@ fn window_removed(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     Some(if object.has_traces() {
         ordered(Action::Resume, now, because)
     } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+        RuleMatch::act(Action::Show(Shown::default()), now, because).with_cause(Cause::Completion)
     } else {
         RuleMatch::nothing(because)
     })
@@ -138,8 +148,8 @@ fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let because = format!("{}, and somebody resumed it until {}", words(&effective), time::format(until));
     Some(if object.held_until.is_some() || object.is_managed_by(api::FIELD_MANAGER) {
         ordered(Action::Yield(until), now, because)
-    } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+    } else if object.has_status && !is_shown(object, world, &Shown::default()) {
+        RuleMatch::act(Action::Show(Shown::default()), now, because).with_cause(Cause::Completion)
     } else if until == FOREVER {
         RuleMatch::nothing(because)
     } else {
@@ -153,7 +163,6 @@ fn resumed_by_person(object: &FluxObject, world: &World, now: Timestamp) -> Foun
     let because = format!("{}, and somebody resumed it", words(&effective));
     Some(match world.policy.on_resume {
         OnResume::Yield => ordered(Action::Yield(held_until), now, because),
-        OnResume::Enforce if object.declared_by().is_some() => return None,
         OnResume::Enforce => {
             ordered(Action::Suspend(end_of(&effective)), now, format!("{because}, which the settings do not allow"))
         }
@@ -162,16 +171,17 @@ fn resumed_by_person(object: &FluxObject, world: &World, now: Timestamp) -> Foun
 
 fn enforcement_conflict(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = open_window(object, world, now)?;
-    let declared_by = object.declared_by().filter(|_| object.suspended == Some(false))?;
-    Some(RuleMatch::refuse(
-        None,
-        format!(
-            "{}, and {declared_by} declares suspend: false; drop that line from Git, or let the parent Kustomization \
-             ignore /spec/suspend (spec.ignore, kustomize-controller 1.9 or newer), or annotate the object with \
-             kustomize.toolkit.fluxcd.io/reconcile: disabled",
-            words(&effective)
-        ),
-    ))
+    let declared_by = object.pinned_by()?;
+    let because = format!(
+        "{}, and {declared_by} declares suspend: false; drop that line from Git, or let the parent Kustomization \
+         ignore /spec/suspend (spec.ignore, kustomize-controller 1.9 or newer), or annotate the object with \
+         kustomize.toolkit.fluxcd.io/reconcile: disabled",
+        words(&effective)
+    );
+    // What is left of an earlier hold says nothing any more.
+    let traces = object.has_traces().then_some(Action::Resume);
+    let show = || show_refusal(object, world, "False", "EnforcementConflict", &because);
+    Some(RuleMatch::refuse(traces.or_else(show), because.clone()))
 }
 
 fn inside_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -202,26 +212,37 @@ fn jitter(object: &FluxObject, most: SignedDuration) -> SignedDuration {
     most.mul_f64(f64::from(u16::try_from(hash >> 48).unwrap_or_default()) / f64::from(u16::MAX))
 }
 
-/// The condition that an object should have.
-fn wanted_condition(object: &FluxObject, world: &World, now: Timestamp) -> Option<Condition> {
-    let effective = open_window(object, world, now).filter(|_| object.is_held())?;
-    let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let message = format!("{}{reason}", words(&effective));
-    Some(Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message })
+/// True if the status of an object shows this. Whether its schema keeps `status.suspended` is known only after the
+/// first answer to a write; until then the condition counts, and every write tries both.
+fn is_shown(object: &FluxObject, world: &World, wanted: &Shown) -> bool {
+    let says_so = object.status_suspended == Some(true);
+    object.condition == wanted.condition
+        && match world.keeps_status.get(object.kind) {
+            Some(true) => says_so == wanted.suspended,
+            Some(false) => true,
+            None => says_so <= wanted.suspended && (says_so == wanted.suspended || wanted.condition.is_some()),
+        }
 }
 
-fn can_show(object: &FluxObject, world: &World) -> bool {
-    object.has_status && world.policy.show_condition
+/// What the status of an object that its window suspends should show: `status.suspended` where the schema keeps it,
+/// else a condition.
+fn shown_while_held(object: &FluxObject, world: &World, effective: &Effective) -> Shown {
+    let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let message = format!("{}{reason}", words(effective));
+    let condition = Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message };
+    let by_condition = world.policy.show_condition && world.keeps_status.get(object.kind) != Some(&true);
+    Shown { condition: by_condition.then_some(condition), suspended: true }
 }
 
 fn state_not_shown(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     if !object.has_status {
         return None;
     }
-    let wanted = if world.policy.show_condition { wanted_condition(object, world, now) } else { None };
-    (object.condition != wanted).then(|| {
-        let because = match &wanted {
-            Some(wanted) => format!("shows that {}", wanted.message),
+    let open = open_window(object, world, now).filter(|_| object.is_held());
+    let wanted = open.as_ref().map(|effective| shown_while_held(object, world, effective)).unwrap_or_default();
+    (!is_shown(object, world, &wanted)).then(|| {
+        let because = match &open {
+            Some(effective) => format!("shows that {}", words(effective)),
             None => "it is not suspended by a window any more".to_owned(),
         };
         RuleMatch::act(Action::Show(wanted), now, because).with_cause(Cause::Completion)
