@@ -12,7 +12,8 @@
 //!
 //! [`api`] has the names on the wire. [`observe`] turns API objects into [`subject`]s, and [`cache`] keeps them. [`judge`]
 //! has the rules. [`act`] has the actions and their writes, [`cleanup`] what takes all of it back, [`warnings`] what
-//! people should know beforehand, [`metrics`] what dashboards show. `controller` connects all of that to the engine.
+//! people should know beforehand, [`metrics`] what dashboards show. [`manual`] has what a person orders, [`state`] what
+//! users see, [`report`] whether a freeze held. `controller` connects all of that to the engine.
 //!
 //! # What it never does
 //!
@@ -27,8 +28,11 @@ pub mod cache;
 pub mod cleanup;
 mod controller;
 pub mod judge;
+pub mod manual;
 pub mod metrics;
 pub mod observe;
+pub mod report;
+pub mod state;
 pub mod subject;
 pub mod warnings;
 
