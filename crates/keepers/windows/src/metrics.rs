@@ -67,16 +67,16 @@ impl Collector for Metrics {
         let states = states.0.lock().unwrap_or_else(PoisonError::into_inner);
         let help = "Whether a Flux object is suspended";
         let mut suspended = encoder.encode_descriptor("gotk_suspend_status", help, None, MetricType::Gauge)?;
-        let mut held: BTreeMap<&str, i64> = BTreeMap::new();
+        let mut by_kind: BTreeMap<&str, i64> = BTreeMap::new();
         for (((_, kind), namespace, name), state) in states.iter() {
             let namespace = namespace.as_deref().unwrap_or_default();
             let labels = [("kind", kind.as_str()), ("name", name.as_str()), ("namespace", namespace)];
             ConstGauge::new(i64::from(state.suspended)).encode(suspended.encode_family(&labels)?)?;
-            *held.entry(kind.as_str()).or_default() += i64::from(state.held);
+            *by_kind.entry(kind.as_str()).or_default() += i64::from(state.held);
         }
         let help = "Flux objects that a window suspends now";
         let mut objects = encoder.encode_descriptor("caretaker_windows_held", help, None, MetricType::Gauge)?;
-        for (kind, count) in held {
+        for (kind, count) in by_kind {
             ConstGauge::new(count).encode(objects.encode_family(&[("kind", kind)])?)?;
         }
         Ok(())

@@ -231,14 +231,14 @@ async fn a_schema_that_keeps_the_status_of_the_proposal_gets_that_and_no_conditi
 
 /// A user who may do everything that the keeper needs, except read HelmReleases.
 async fn without_helm_releases(client: &Client) -> Client {
-    let rule =
+    let allowed =
         |groups: &[&str], resources: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": ["*"] });
     let role = json!({
         "metadata": { "name": "no-helm" },
         "rules": [
-            rule(&["kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io", "image.toolkit.fluxcd.io"], &["*"]),
-            rule(&["notification.toolkit.fluxcd.io", "source.extensions.fluxcd.io", "fluxcd.controlplane.io"], &["*"]),
-            rule(&["", "events.k8s.io", "coordination.k8s.io"], &["*"]),
+            allowed(&["kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io", "image.toolkit.fluxcd.io"], &["*"]),
+            allowed(&["notification.toolkit.fluxcd.io", "source.extensions.fluxcd.io", "fluxcd.controlplane.io"], &["*"]),
+            allowed(&["", "events.k8s.io", "coordination.k8s.io"], &["*"]),
         ],
     });
     let binding = json!({
@@ -260,7 +260,7 @@ async fn a_kind_without_permission_is_reported_and_the_rest_goes_on() {
     place.create_nightly("HelmRelease", "chart").await;
     place.create_nightly("Kustomization", "apps").await;
     let user = without_helm_releases(&place.client).await;
-    let (keeper, _clock) = place.start_with(Windows::default(), &user, NIGHT, |_| ());
+    let (keeper, _clock) = Place::start_with(Windows::default(), &user, NIGHT, |_| ());
 
     place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
     keeper.ready().await;
@@ -282,7 +282,7 @@ async fn each_edge_has_an_event_and_the_metrics_of_dashboards_follow() {
     let mut registry = Registry::default();
     base.metrics.register(&mut registry);
     let (client, namespace) = (place.client.clone(), place.namespace.clone());
-    let (keeper, clock) = place.start_with(base, &place.client, NIGHT, |context| {
+    let (keeper, clock) = Place::start_with(base, &place.client, NIGHT, |context| {
         let (metrics, health) = (context.metrics.clone(), context.health.clone());
         let (events, writing) = Events::new(client, "caretaker-windows", "test", metrics, health);
         tokio::spawn(writing);

@@ -155,12 +155,11 @@ impl Place {
 
     /// The keeper, which looks at this namespace and at all others: tests use names of their own.
     pub fn start(&self, policy: Policy, now: &str) -> (RunningKeeper, ClockHandle) {
-        self.start_with(Windows::new(policy), &self.client, now, |_| ())
+        Self::start_with(Windows::new(policy), &self.client, now, |_| ())
     }
 
     /// The same as another user, and with something changed.
     pub fn start_with(
-        &self,
         keeper: Windows,
         client: &Client,
         now: &str,

@@ -9,8 +9,8 @@ fn seen(object: &FluxObject, policy: Policy, now: &str) -> String {
     let world = World { policy: Arc::new(policy), ..World::default() };
     let state = EffectiveState::of(object, &world, at(now));
     assert_eq!(state.is_suspended(), state.by.name().is_some());
-    let word = |suspended: bool| if suspended { "from" } else { "until" };
-    let next = state.next.map(|next| format!(" {} {}", word(next.suspended), next.at)).unwrap_or_default();
+    let side = |suspended: bool| if suspended { "from" } else { "until" };
+    let next = state.next.map(|next| format!(" {} {}", side(next.suspended), next.at)).unwrap_or_default();
     let late = if state.late.is_some() { ", late" } else { "" };
     format!("{}{next}{late}", state.by.name().unwrap_or("-"))
 }
