@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::limits::{Breaker, Limits, Population, PopulationGroups};
@@ -37,7 +38,8 @@ pub struct SubjectRef<'a> {
     pub name: &'a str,
     /// What tells it from another one of the same name.
     pub uid: &'a str,
-    /// The API object that Events are attached to: the subject itself, or for an IP its pool.
+    /// The API object that Events are attached to, and whose window holds back work on the subject: the subject itself,
+    /// or for an IP its pool.
     pub object: ObjectRef<'a>,
 }
 
@@ -57,11 +59,14 @@ pub struct Membership<'a> {
     pub pace: bool,
     /// A smaller population that the breaker guards as well: the addresses of one pool.
     pub group: Option<&'a str>,
+    /// It counts in its group alone, which is not a part of the whole: what is guarded beside it, such as the endpoint of
+    /// an address that counts itself.
+    pub apart: bool,
 }
 
 impl Default for Membership<'_> {
     fn default() -> Self {
-        Self { breaker: true, pace: true, group: None }
+        Self { breaker: true, pace: true, group: None, apart: false }
     }
 }
 
@@ -79,7 +84,7 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// The name in settings, metrics, the Lease and the journal.
     fn name(&self) -> &'static str;
 
-    /// How a subject is shown, and the API object that its Events are attached to.
+    /// How a subject is shown, and the API object that its Events are attached to and that its window is on.
     fn subject_ref<'a>(&self, subject: &'a Self::Subject) -> SubjectRef<'a>;
 
     /// Everything that is known of a subject, for people.
@@ -108,6 +113,11 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// and the rules must not ask for it.
     fn is_enabled(&self, _: &ActionKind) -> bool {
         true
+    }
+
+    /// The zone of windows on objects that name none.
+    fn zone(&self) -> TimeZone {
+        TimeZone::UTC
     }
 
     /// How a subject counts against pace and breaker.
@@ -149,7 +159,7 @@ pub trait Keeper: Sized + Send + Sync + 'static {
 pub fn population<K: Keeper>(keeper: &K, subjects: &[K::Subject]) -> Population {
     let mut population = Population::default();
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
-        population.breaker_total += usize::from(membership.breaker);
+        population.breaker_total += usize::from(membership.breaker && !membership.apart);
         population.pace_total += usize::from(membership.pace);
     }
     population
@@ -160,6 +170,7 @@ pub fn groups<'a, K: Keeper>(keeper: &K, subjects: &'a [K::Subject]) -> Populati
     let mut groups = PopulationGroups::default();
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
         groups.of.push(membership.group);
+        groups.apart.extend(membership.group.filter(|_| membership.apart));
         if let Some(group) = membership.group.filter(|_| membership.breaker) {
             *groups.sizes.entry(group).or_default() += 1;
         }

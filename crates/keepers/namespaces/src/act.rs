@@ -90,7 +90,9 @@ const DELETE_SUBJECT: [Permission; 10] = joined(
 );
 
 pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(&WRITE_SUBJECT);
-pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(&ANNOUNCE_DELETION);
+/// What a window protects is not announced either.
+pub(crate) const ANNOUNCE: ActionKind =
+    ActionKind::plain("announce").confirmed().suspendable().needs(&ANNOUNCE_DELETION);
 pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(&SCALE_DOWN_WORKLOADS);
 pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(&RESTORE_WORKLOADS);
 /// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.
@@ -182,6 +184,10 @@ pub struct MetadataPatch {
     pub activity: Option<Activity>,
     /// The label `last-activity`.
     pub last_activity: Option<Timestamp>,
+    /// The label `sleep-started`, set.
+    pub sleep_started: Option<Timestamp>,
+    /// The label `sleep-started` is removed.
+    pub sleep_ended: bool,
     /// Times to set.
     pub set: Vec<(TimeAnnotation, Timestamp)>,
     /// Times to remove.
@@ -218,11 +224,16 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if is_unfinished {
+                // Somebody removed the name of the sleep, or an older version began it.
+                if subject.sleep_started.is_none() {
+                    let patch = MetadataPatch { sleep_started: Some(now), ..MetadataPatch::default() };
+                    steps.push(Step::PatchMetadata(patch));
+                }
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
             } else {
                 steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
-                let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
-                steps.push(Step::PatchMetadata(patch));
+                let (state, sleep_started) = (Some(State::Sleeping), Some(now));
+                steps.push(Step::PatchMetadata(MetadataPatch { state, sleep_started, ..MetadataPatch::default() }));
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
             steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
@@ -235,7 +246,8 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
             let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
-            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..MetadataPatch::default() };
+            let sleep_ended = subject.sleep_started.is_some();
+            let patch = MetadataPatch { state, activity, clear, manual_sleep, sleep_ended, ..MetadataPatch::default() };
             steps.push(Step::PatchMetadata(patch));
             steps
         }
@@ -350,6 +362,9 @@ pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(manual_sleep) = patch.manual_sleep {
                 subject.manual_sleep = manual_sleep;
             }
+            if patch.sleep_started.is_some() || patch.sleep_ended {
+                subject.sleep_started = patch.sleep_started;
+            }
             for (annotation, at) in &patch.set {
                 *subject.time_mut(*annotation) = Parsed::Valid(*at);
             }
@@ -393,6 +408,8 @@ impl fmt::Display for MetadataPatch {
         words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
         words.extend(self.last_activity.map(|at| format!("last-activity={}", time::format(at))));
+        words.extend(self.sleep_started.map(|at| format!("sleep-started={}", time::format(at))));
+        words.extend(self.sleep_ended.then(|| "no sleep-started".to_owned()));
         let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
         words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
         words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));
