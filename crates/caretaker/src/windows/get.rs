@@ -43,7 +43,7 @@ pub fn run(args: &GetArgs, now: Timestamp) -> Result<Output> {
 fn from_files(args: &GetArgs, words: &Words, now: Timestamp) -> Result<Output> {
     let (from, config) = (args.from.clone(), args.session.config.clone());
     let input = InputArgs { from, config, keepers: None, cluster: args.session.cluster.clone() };
-    let snapshot = Snapshot::load(&input, &Wanted::Only(NAME), UseState::Ignored)?;
+    let snapshot = Snapshot::load(&input, &Wanted::Only(NAME), UseState::Ignored, now)?;
     let Some(windows) = snapshot.keeper::<Windows>() else { bail!("the files hold no Flux objects") };
     let world = windows.world(now);
     let rows: Vec<Row> = windows
@@ -270,7 +270,7 @@ impl<'a> Printer<'a> {
                     lines.insert(0, self.titles());
                 }
                 self.columns.fit(&lines);
-                lines.into_iter().map(|line| self.columns.line(line) + "\n").collect()
+                lines.iter().map(|line| self.columns.line(line) + "\n").collect()
             }
         };
         self.printed = rows.into_iter().map(|row| (row.key(), row)).collect();
@@ -285,7 +285,7 @@ impl<'a> Printer<'a> {
         }
         let line = match self.args.output {
             GetOutput::Json => serde_json::to_string(&row)?,
-            GetOutput::Table | GetOutput::Wide => self.columns.line(self.cells(&row, now)),
+            GetOutput::Table | GetOutput::Wide => self.columns.line(&self.cells(&row, now)),
         };
         self.printed.insert(row.key(), row);
         Ok(Some(line))
