@@ -43,7 +43,7 @@ pub fn run(args: &GetArgs, now: Timestamp) -> Result<Output> {
 fn from_files(args: &GetArgs, words: &Words, now: Timestamp) -> Result<Output> {
     let (from, config) = (args.from.clone(), args.session.config.clone());
     let input = InputArgs { from, config, keepers: None, cluster: args.session.cluster.clone() };
-    let snapshot = Snapshot::load(&input, &Wanted::Only(NAME), UseState::Ignored)?;
+    let snapshot = Snapshot::load(&input, &Wanted::Only(NAME), UseState::Ignored, now)?;
     let Some(windows) = snapshot.keeper::<Windows>() else { bail!("the files hold no Flux objects") };
     let world = windows.world(now);
     let rows: Vec<Row> = windows
