@@ -247,7 +247,7 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
             let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
             let sleep_ended = subject.sleep_started.is_some();
-            let patch = MetadataPatch { state, activity, clear, manual_sleep, sleep_ended, ..MetadataPatch::default() };
+            let patch = MetadataPatch { state, activity, sleep_ended, clear, manual_sleep, ..MetadataPatch::default() };
             steps.push(Step::PatchMetadata(patch));
             steps
         }
