@@ -129,8 +129,10 @@ impl Place {
     }
 
     fn body(kind: &str, name: &str, annotations: Value, spec: Value) -> Value {
-        let api_version = served(kind).api_version;
-        json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name, "annotations": annotations }, "spec": spec })
+        let mut body = json!({ "apiVersion": served(kind).api_version, "kind": kind, "metadata": { "name": name } });
+        body["metadata"]["annotations"] = annotations;
+        body["spec"] = spec;
+        body
     }
 
     /// Creates an object as `kubectl create` does. As with Flux, no spec is empty.

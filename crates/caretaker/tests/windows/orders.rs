@@ -380,7 +380,7 @@ async fn what_a_person_suspended_is_not_let_through() {
 }
 
 /// Kills the command as soon as it has let the object through.
-async fn killed_in_between(place: &Place) {
+fn killed_in_between(place: &Place) {
     let mut command = place.command(&["reconcile", "ks", "apps", "--once", "--timeout", "3s"]).spawn().unwrap();
     let errors = command.stderr.take().unwrap();
     let through = BufReader::new(errors).lines().map_while(Result::ok).any(|line| line.contains("let through"));
@@ -405,7 +405,7 @@ async fn beside_an_operator_orders_end_in_time_and_a_killed_command_leaves_nothi
     place.until(KS, "apps", "the operator to suspend it", held).await;
 
     // A command that dies leaves it to the operator to suspend it again.
-    killed_in_between(&place).await;
+    killed_in_between(&place);
     let again = |o: &Value| held(o) && o["metadata"]["annotations"]["caretaker.dev/yielded-until"].is_null();
     place.until(KS, "apps", "the operator to suspend it again", again).await;
 
