@@ -147,7 +147,9 @@ pub fn report(
     for entry in journal {
         by_uid.entry(&entry.uid).or_default().push(entry);
     }
-    by_uid.values_mut().for_each(|entries| entries.sort_by_key(|entry| entry.at));
+    for entries in by_uid.values_mut() {
+        entries.sort_by_key(|entry| entry.at);
+    }
     let mut findings = Vec::new();
     for witness in witnesses {
         let entries = by_uid.remove(witness.object.uid.as_str()).unwrap_or_default();
