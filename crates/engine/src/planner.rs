@@ -238,7 +238,9 @@ impl<K: Controller> Planner<K> {
             }
         }
         let memberships = due.iter().map(|planned| keeper.membership(&planned.subject));
-        let mut groups = PopulationGroups { of: memberships.map(|m| m.group).collect(), ..Default::default() };
+        let apart = self.populations.apart().iter().map(String::as_str).collect();
+        let of = memberships.map(|membership| membership.group).collect();
+        let mut groups = PopulationGroups { of, apart, ..PopulationGroups::default() };
         for group in groups.of.iter().copied().flatten() {
             groups.sizes.entry(group).or_insert_with(|| self.populations.group_size(group));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use caretaker_core::Timestamp;
 use caretaker_windows::Windows;
 use caretaker_windows::act::Action;
 use caretaker_windows::api::KINDS;
@@ -23,7 +24,7 @@ impl KeeperCli for Windows {
         if found { Vec::new() } else { vec!["there is no Flux object: no window is judged".to_owned()] }
     }
 
-    fn notes(&self, cache: &FluxCache) -> Vec<String> {
+    fn notes(&self, cache: &FluxCache, _: Timestamp) -> Vec<String> {
         caretaker_windows::warnings::all(cache)
     }
 

@@ -307,6 +307,7 @@ fn the_share_of_a_smaller_crowd_opens_it_as_well() {
     let groups = PopulationGroups {
         of: vec![Some("small"), Some("small"), Some("large")],
         sizes: [("small", 4), ("large", 96)].into(),
+        ..PopulationGroups::default()
     };
     let mut ledger = Ledger::default();
 
@@ -321,12 +322,36 @@ fn the_share_of_a_smaller_crowd_opens_it_as_well() {
     let opened = enforce(&mut some(), &groups, population(100), &limits, &ledger, at(1)).unwrap();
     assert_eq!(opened.because, "3 of 4 subjects of small are due for release within 10m, the limit is 3");
 
-    let others = PopulationGroups { of: vec![Some("large"); 3], sizes: groups.sizes.clone() };
+    let others =
+        PopulationGroups { of: vec![Some("large"); 3], sizes: groups.sizes.clone(), ..PopulationGroups::default() };
     assert_eq!(
         enforce(&mut some(), &others, population(100), &limits, &ledger, at(1)),
         None,
         "what was made elsewhere"
     );
+}
+
+#[test]
+fn a_crowd_apart_is_held_against_its_own_size_alone() {
+    let limits = broken(3, 0.5);
+    let groups = PopulationGroups {
+        of: vec![Some("beside"), Some("beside"), Some("beside")],
+        sizes: [("beside", 4)].into(),
+        apart: ["beside"].into(),
+    };
+    let mut ledger = Ledger::default();
+    let three = || vec![due("release", 0), due("release", 0), due("release", 0)];
+
+    let opened = enforce(&mut three(), &groups, population(100), &limits, &ledger, at(0)).unwrap();
+    assert_eq!(opened.because, "3 of 4 subjects of beside are due for release within 10m, the limit is 3");
+
+    // What was made there is no part of what is due in the whole.
+    for _ in 0..3 {
+        ledger.record(&due("release", 0).next, Some("beside"), &limits, at(0));
+    }
+    let whole = PopulationGroups { of: vec![None; 2], ..groups };
+    let two = || vec![due("release", 0), due("release", 0)];
+    assert_eq!(enforce(&mut two(), &whole, population(4), &limits, &ledger, at(1)), None);
 }
 
 #[test]

@@ -188,6 +188,10 @@ pub struct MetadataPatch {
     pub activity: Option<Activity>,
     /// The label `last-activity`.
     pub last_activity: Option<Timestamp>,
+    /// The label `sleep-started`, set.
+    pub sleep_started: Option<Timestamp>,
+    /// The label `sleep-started` is removed.
+    pub sleep_ended: bool,
     /// Times to set.
     pub set: Vec<(TimeAnnotation, Timestamp)>,
     /// Times to remove.
@@ -226,12 +230,18 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if is_unfinished {
+                // Somebody removed the name of the sleep, or an older version began it.
+                if subject.sleep_started.is_none() {
+                    let patch = MetadataPatch { sleep_started: Some(now), ..MetadataPatch::default() };
+                    steps.push(Step::PatchMetadata(patch));
+                }
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
             } else {
                 steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
+                let (state, sleep_started) = (Some(State::Sleeping), Some(now));
                 // If it is interrupted, the end of its schedule still wakes it.
                 let scheduled_sleep = (*reason == SleepReason::Scheduled).then_some(true);
-                let patch = MetadataPatch { state: Some(State::Sleeping), scheduled_sleep, ..MetadataPatch::default() };
+                let patch = MetadataPatch { state, sleep_started, scheduled_sleep, ..MetadataPatch::default() };
                 steps.push(Step::PatchMetadata(patch));
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
@@ -245,9 +255,10 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
             let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
-            let scheduled_sleep = subject.scheduled_sleep.then_some(false);
-            let patch =
-                MetadataPatch { state, activity, clear, manual_sleep, scheduled_sleep, ..MetadataPatch::default() };
+            let (scheduled_sleep, sleep_ended) =
+                (subject.scheduled_sleep.then_some(false), subject.sleep_started.is_some());
+            let ended = MetadataPatch { scheduled_sleep, sleep_ended, ..MetadataPatch::default() };
+            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..ended };
             steps.push(Step::PatchMetadata(patch));
             steps
         }
@@ -374,6 +385,9 @@ pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(scheduled_sleep) = patch.scheduled_sleep {
                 subject.scheduled_sleep = scheduled_sleep;
             }
+            if patch.sleep_started.is_some() || patch.sleep_ended {
+                subject.sleep_started = patch.sleep_started;
+            }
             for (annotation, at) in &patch.set {
                 *subject.time_mut(*annotation) = Parsed::Valid(*at);
             }
@@ -417,6 +431,8 @@ impl fmt::Display for MetadataPatch {
         words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
         words.extend(self.last_activity.map(|at| format!("last-activity={}", time::format(at))));
+        words.extend(self.sleep_started.map(|at| format!("sleep-started={}", time::format(at))));
+        words.extend(self.sleep_ended.then(|| "no sleep-started".to_owned()));
         let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
         words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
         words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));

@@ -56,8 +56,12 @@ pub const DEFAULT_POLICY: &str = "caretaker.dev/default-policy";
 /// Label on a workload: Caretaker scaled it down; the value is the number of replicas it had. A label, because
 /// `kubectl rollout undo` replaces the annotations of a Deployment by old ones.
 pub const SCALED_DOWN: &str = "caretaker.dev/scaled-down";
-/// Annotation on a workload: [`LEGACY_REPLICAS`] is a copy of [`SCALED_DOWN`]. Without that label it is left from an
-/// earlier sleep, and `kubectl rollout undo` brought it back.
+/// Label on a subject: when its sleep began to be carried out, which is the name of this sleep. A label, as
+/// [`SCALED_DOWN`] is.
+pub const SLEEP_STARTED: &str = "caretaker.dev/sleep-started";
+/// Annotation on a workload: [`LEGACY_REPLICAS`] is a copy of [`SCALED_DOWN`], made in the sleep that the value names.
+/// Where that label is gone, the copy counts if it is of the present sleep; `kubectl rollout undo` brings back those of
+/// earlier ones.
 pub const LEGACY_REPLICAS_COPY: &str = "caretaker.dev/legacy-replicas-copy";
 /// Label on a StatefulSet: the `persistentVolumeClaimRetentionPolicy.whenScaled` it had before the sleep.
 pub const LEGACY_WHEN_SCALED: &str = "caretaker.dev/legacy-when-scaled";
@@ -81,7 +85,7 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 /// Every label and annotation that Caretaker reads; true for a label.
-pub const KNOWN: [(&str, bool); 23] = [
+pub const KNOWN: [(&str, bool); 24] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -99,6 +103,7 @@ pub const KNOWN: [(&str, bool); 23] = [
     (SCHEDULED_SLEEP, false),
     (DEFAULT_POLICY, false),
     (SCALED_DOWN, true),
+    (SLEEP_STARTED, true),
     (LEGACY_REPLICAS_COPY, false),
     (LEGACY_WHEN_SCALED, true),
     (LAST_ACTIVITY, true),

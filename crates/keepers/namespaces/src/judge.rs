@@ -18,6 +18,7 @@ use crate::api::State;
 use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
 
+pub(crate) use deletion::asleep_for;
 pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 
@@ -60,7 +61,7 @@ rules! {
         WokenByActivity => woken_by_activity,
         /// The defaults wrote its label, and there are no defaults any more: an announced deletion is withdrawn, and nothing else happens to it.
         DefaultsOff => protection::defaults_off,
-        /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, an announced deletion is withdrawn, and nothing else happens to it.
+        /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         SystemNamespace => protection::system_namespace,
         /// There are defaults and it has no label: it gets one, and idle time counts from now.
         DefaultsApplied => protection::defaults_applied,
@@ -76,7 +77,7 @@ rules! {
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
-        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for. Pods are listed live, right before the announcement and right before the deletion.
+        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for, up to ten minutes after it fell asleep. Pods are listed live, right before the announcement and right before the deletion.
         PodsRunning => deletion::pods_running,
         /// It is awake, its deletion is near, and something in it is excluded: not deleted, and an announcement is withdrawn. It is still put to sleep if it has `sleep-after`.
         ContainsExcluded => deletion::contains_excluded,
@@ -275,9 +276,16 @@ fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, because))
 }
 
-/// Which pods a sleep leaves running, as the end of a sentence.
+/// Which workloads and pods a sleep leaves running, as the end of a sentence.
 fn left_running(ns: &Subject) -> String {
-    ns.pods.after_sleep_message(&ns.workloads)
+    let kept = ns.workloads.iter().filter(|workload| workload.is_left_running_for_its_claims());
+    let kept: Vec<String> = kept.map(Workload::display_name).collect();
+    let kept = if kept.is_empty() {
+        String::new()
+    } else {
+        format!("; left running, as a scale-down would delete its claims: {}", kept.join(", "))
+    };
+    kept + &ns.pods.after_sleep_message(&ns.workloads)
 }
 
 fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {

@@ -12,7 +12,7 @@ use wildmatch::WildMatch;
 
 use crate::api::{Activity, State, TimeAnnotation};
 use crate::pods::Pods;
-use crate::workload::Workload;
+use crate::workload::{PresentSleep, Workload};
 
 /// What kind of object a subject is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +87,8 @@ pub struct Subject {
     pub last_activity: Parsed<Timestamp>,
     /// The start of each open session (exec, port-forward), by id.
     pub sessions: Parsed<BTreeMap<String, Timestamp>>,
+    /// When its sleep began to be carried out: the name of that sleep.
+    pub sleep_started: Option<Timestamp>,
     /// When the sleep began.
     pub asleep_since: Parsed<Timestamp>,
     /// When the deletion was announced.
@@ -157,6 +159,16 @@ impl Subject {
     #[must_use]
     pub fn is_asleep_in_part(&self) -> bool {
         self.state() == State::Sleeping || self.is_asleep()
+    }
+
+    /// The sleep that it is in. One that somebody called normal again is in it until it is woken.
+    #[must_use]
+    pub fn present_sleep(&self) -> PresentSleep {
+        match self.sleep_started {
+            Some(started) => PresentSleep::Named(started),
+            None if self.state() == State::Normal => PresentSleep::None,
+            None => PresentSleep::Unnamed,
+        }
     }
 
     /// True if its deletion is announced, or has started.

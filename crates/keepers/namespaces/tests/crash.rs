@@ -60,6 +60,9 @@ impl Story {
             Self::Sleep => {}
             Self::Wake => {
                 settle(client, name, hours(2)).await;
+                // Somebody removes the label of a record.
+                let unlabelled = Patch::Merge(json!({ "metadata": { "labels": { api::SCALED_DOWN: null } } }));
+                ROLLOUT.objects(client, name).patch("canary", &PatchParams::default(), &unlabelled).await.unwrap();
                 touch(client, name, hours(3)).await;
             }
             Self::Delete => {
@@ -166,6 +169,8 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
     let runtime = runtime();
     let expected = runtime.block_on(undisturbed(story, &name_of(story, fault, 0)));
     assert!(expected[0].starts_with(story.end()), "undisturbed: {expected:?}");
+    let is_restored = |line: &String| line == "Rollout/canary: 4 replicas";
+    assert!(!matches!(story, Story::Wake) || expected.iter().any(is_restored), "undisturbed: {expected:?}");
 
     let struck = for_every_call(fault, MOST, |n, faults: &Faults| {
         let name = name_of(story, fault, n);

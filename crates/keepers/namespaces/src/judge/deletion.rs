@@ -59,16 +59,22 @@ pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Foun
     })
 }
 
+/// How long it is asleep at this time.
+pub(crate) fn asleep_for(ns: &Subject, at: Timestamp) -> SignedDuration {
+    ns.asleep_since.value().map_or(SignedDuration::ZERO, |since| time::duration_between(since, at))
+}
+
 pub(super) fn pods_running(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let running: Vec<&Pod> = ns.pods.running().iter().collect();
     if running.is_empty() || !asleep_and_near(ns, world, now) {
         return None;
     }
     let is_due = Schedule::new(ns, world, now).deletion_is_due();
+    let asleep_for = asleep_for(ns, now);
     let holding: Vec<&Pod> = if is_due {
-        ns.pods.holding_back(&ns.workloads).collect()
+        ns.pods.holding_back(&ns.workloads, asleep_for).collect()
     } else {
-        ns.pods.left_running(&ns.workloads).collect()
+        ns.pods.holding_back_notice(&ns.workloads, asleep_for).collect()
     };
     if !holding.is_empty() {
         let because = format!(
