@@ -99,7 +99,7 @@ impl Story {
     }
 }
 
-/// It is asleep from two to six, whoever uses it.
+/// It is asleep from two to six, even if somebody uses it.
 async fn schedule(client: &Client, name: &str) {
     let annotations = json!({ api::SLEEP_DURING: "* 2-5 * * *", api::SLEEP_DURING_STRICT: "true" });
     let patch = json!({ "metadata": { "annotations": annotations } });
