@@ -57,11 +57,13 @@ pub struct Membership<'a> {
     pub pace: bool,
     /// A smaller population that the breaker guards as well: the addresses of one pool.
     pub group: Option<&'a str>,
+    /// What made it due, if that makes many due at once: the death of an agent. The breaker counts an incident once.
+    pub incident: Option<&'a str>,
 }
 
 impl Default for Membership<'_> {
     fn default() -> Self {
-        Self { breaker: true, pace: true, group: None }
+        Self { breaker: true, pace: true, group: None, incident: None }
     }
 }
 
@@ -160,6 +162,7 @@ pub fn groups<'a, K: Keeper>(keeper: &K, subjects: &'a [K::Subject]) -> Populati
     let mut groups = PopulationGroups::default();
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
         groups.of.push(membership.group);
+        groups.incidents.push(membership.incident);
         if let Some(group) = membership.group.filter(|_| membership.breaker) {
             *groups.sizes.entry(group).or_default() += 1;
         }

@@ -222,8 +222,11 @@ impl<K: Controller> Planner<K> {
                 self.hold(&planned.key, None, VerdictKind::Wait);
             }
         }
-        let memberships = due.iter().map(|planned| keeper.membership(&planned.subject));
-        let mut groups = PopulationGroups { of: memberships.map(|m| m.group).collect(), ..Default::default() };
+        let mut groups = PopulationGroups::default();
+        for membership in due.iter().map(|planned| keeper.membership(&planned.subject)) {
+            groups.of.push(membership.group);
+            groups.incidents.push(membership.incident);
+        }
         for group in groups.of.iter().copied().flatten() {
             groups.sizes.entry(group).or_insert_with(|| self.populations.group_size(group));
         }
@@ -279,7 +282,7 @@ impl<K: Controller> Planner<K> {
                 continue;
             }
             if !recorded {
-                ledger.record(&planned.verdict.next, keeper.membership(&planned.subject).group, limits, now);
+                ledger.record(&planned.verdict.next, keeper.membership(&planned.subject), limits, now);
             }
             batch.actions.push(planned);
         }

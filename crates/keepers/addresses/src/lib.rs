@@ -128,8 +128,10 @@ impl Keeper for Addresses {
     /// Only addresses count, and half of one pool is as suspicious as half of all.
     fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
         match subject {
-            Subject::Address(address) => Membership { breaker: true, pace: true, group: Some(&address.pool) },
-            Subject::Endpoint(_) | Subject::Pool(_) => Membership { breaker: false, pace: false, group: None },
+            Subject::Address(address) => Membership { group: Some(&address.pool), ..Membership::default() },
+            Subject::Endpoint(_) | Subject::Pool(_) => {
+                Membership { breaker: false, pace: false, ..Membership::default() }
+            }
         }
     }
 
