@@ -312,7 +312,7 @@ impl Cache for ContainerCache {
             Change::Init => self.list_started(source.id),
             Change::InitDone => self.list_finished(source.id),
             Change::CurrentUntil(_) | Change::Error(_) => {}
-            Change::Apply(Observed { id, row }) => match row {
+            Change::Apply(Observed { id, row, .. }) => match row {
                 Row::Container(row) => self.put_container(row.0, row.1, row.2),
                 Row::Pod(pod) if source.id == ELSEWHERE => {
                     let (name, uid) = ((id.name, id.namespace.unwrap_or_default()), pod.uid.clone());
