@@ -9,6 +9,9 @@ mod mounts;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 pub use fifos::FifoError;
 
 /// The folder of bundles in containerd's state: `<state>/io.containerd.runtime.v2.task/<namespace>/<id>`.
@@ -88,6 +91,26 @@ impl Host {
     pub fn is_shim(&self, shim: &Shim) -> bool {
         let words = std::fs::read(self.proc.join(shim.pid.to_string()).join("cmdline")).unwrap_or_default();
         shim_id(&words, &self.namespace).as_deref() == Some(&shim.id)
+    }
+
+    /// Ends a shim that has no task any more. The process is held by a descriptor before it is looked at, so that no other
+    /// process can get its number meanwhile. False if it is not a shim of that container any more.
+    pub fn end_shim(&self, shim: &Shim) -> std::io::Result<bool> {
+        let pid = i32::try_from(shim.pid).ok().and_then(Pid::from_raw);
+        let Some(pid) = pid else { return Ok(false) };
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(Errno::SRCH) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if !self.is_shim(shim) {
+            return Ok(false);
+        }
+        match pidfd_send_signal(process, Signal::KILL) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The boot of the machine.

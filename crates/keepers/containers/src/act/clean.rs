@@ -22,8 +22,24 @@ const END: Duration = Duration::from_secs(10);
 /// How long what belongs to a container may take to disappear: a shim ends a moment after its task was deleted, and
 /// containerd cleans up two seconds after a shim was killed.
 const GONE: Duration = Duration::from_secs(5);
+/// A shim without a task that is there for this long does not end by itself: a client that dies while it deletes a task
+/// leaves it behind, and so do two clients that delete a task at the same moment.
+const SHIM_ENDS: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(40);
+
+const ITS_SHIM: &str = "its shim";
+
+/// Ends the shims of a container without a task, unless a process is in its control group.
+fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<(), String> {
+    if host.has_processes(id, cgroup) {
+        return Ok(());
+    }
+    for shim in host.shims().into_iter().filter(|shim| shim.id == id) {
+        host.end_shim(&shim).map_err(|error| format!("process {}: {error}", shim.pid))?;
+    }
+    Ok(())
+}
 
 /// What a cleaning came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -223,11 +239,14 @@ impl Cleaner {
         if !self.has_host_traces(judged) {
             return Ok(());
         }
-        let limit = Instant::now() + GONE;
+        let (began, limit) = (Instant::now(), Instant::now() + GONE);
         loop {
             let task = self.containerd.task(id).await?;
             if task.is_none() && !self.has_shim(id).await {
                 break;
+            }
+            if task.is_none() && began.elapsed() > SHIM_ENDS {
+                self.end_shims(judged).await?;
             }
             if Instant::now() > limit {
                 let what = format!("removing the bundle of {id}");
@@ -246,6 +265,13 @@ impl Cleaner {
         .await
     }
 
+    /// The caller has seen that there is no task.
+    async fn end_shims(&self, judged: &Container) -> Result<(), ApplyError> {
+        self.fence(judged).await?;
+        let cgroup = judged.cgroup.clone();
+        self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup)).await
+    }
+
     fn has_host_traces(&self, container: &Container) -> bool {
         let bundle = self.host.bundle(&container.id);
         bundle.symlink_metadata().is_ok()
@@ -255,11 +281,14 @@ impl Cleaner {
 
     /// Returns when nothing of the container is left but its record; else says what.
     async fn verify(&self, container: &Container) -> Result<(), ApplyError> {
-        let limit = Instant::now() + GONE;
+        let (began, limit) = (Instant::now(), Instant::now() + GONE);
         loop {
             let left = self.traces(container).await?;
             if left.is_empty() {
                 return Ok(());
+            }
+            if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS {
+                self.end_shims(container).await?;
             }
             if Instant::now() > limit {
                 return Err(failed(
@@ -282,7 +311,7 @@ impl Cleaner {
             left.push(format!("the snapshot {key}"));
         }
         if self.has_shim(id).await {
-            left.push("its shim".to_owned());
+            left.push(ITS_SHIM.to_owned());
         }
         let bundle = self.host.bundle(id);
         let mounts = self

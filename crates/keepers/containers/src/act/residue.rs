@@ -77,16 +77,21 @@ impl Sightings {
     }
 }
 
-/// Removes residue that was seen twice; a container of that ID that exists by now keeps it. A shim is not killed by its
-/// number: a container of its ID is made again, by which containerd can end it, which is a matter for a person.
+/// Removes residue that was seen twice; a container of that ID that exists by now keeps it, and so does a shim that still
+/// has a task.
 pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue) -> Result<bool, String> {
     let id = residue.id();
     if containerd.get(id).await.map_err(|error| error.to_string())?.is_some() {
         return Ok(false);
     }
+    if containerd.task(id).await.map_err(|error| error.to_string())?.is_some() {
+        return Ok(false);
+    }
     let has_shim = host.shims().iter().any(|shim| shim.id == id);
     match residue {
-        Residue::Shim(_) => Ok(false),
+        // What runs in its control group would lose the one who looks after it.
+        Residue::Shim(_) if !host.container_cgroups(id, "").is_empty() => Ok(false),
+        Residue::Shim(shim) => host.end_shim(shim).map_err(|error| error.to_string()),
         Residue::Bundle(_) | Residue::Fifos(_) | Residue::Snapshot(..) if has_shim => Ok(false),
         Residue::Bundle(id) => host.remove_bundle(id).map(|()| true),
         Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| true).map_err(|error| error.to_string()),

@@ -20,6 +20,12 @@ impl Host {
         trees.map(|tree| tree.join(&path)).filter(|group| group.is_dir()).collect()
     }
 
+    /// True if a process is in one of the container's control groups.
+    #[must_use]
+    pub fn has_processes(&self, id: &str, path: &str) -> bool {
+        self.container_cgroups(id, path).iter().any(|group| has_processes(group))
+    }
+
     /// Removes control groups without processes, the deepest first. One that has processes stays.
     pub fn remove_cgroups(&self, id: &str, path: &str) -> Result<(), String> {
         for group in self.container_cgroups(id, path) {
@@ -27,6 +33,13 @@ impl Host {
         }
         Ok(())
     }
+}
+
+fn has_processes(group: &Path) -> bool {
+    let own = std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| !pids.trim().is_empty());
+    let entries = std::fs::read_dir(group).into_iter().flatten().flatten();
+    let mut children = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    own || children.any(|child| has_processes(&child.path()))
 }
 
 fn remove_tree(group: &Path) -> std::io::Result<()> {
