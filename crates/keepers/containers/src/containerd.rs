@@ -97,7 +97,7 @@ pub trait Containerd: Send + Sync + 'static {
     fn remove_snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<()>>;
     /// The keys of all snapshots of a snapshotter.
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>>;
-    /// The IDs of containers that were created, updated or deleted, until the connection breaks. What happened after
-    /// this returned is delivered.
-    fn events(&self) -> BoxFuture<'_, Answer<BoxStream<'static, String>>>;
+    /// The IDs of containers that were created, updated or deleted, until the connection breaks. It starts when it is
+    /// first polled, a moment after that: nothing says when.
+    fn events(&self) -> BoxStream<'static, String>;
 }

@@ -266,25 +266,25 @@ impl Containerd for GrpcClient {
         .boxed()
     }
 
-    fn events(&self) -> BoxFuture<'_, Answer<BoxStream<'static, String>>> {
-        async {
-            let filters = vec!["topic~=^/containers/".to_owned()];
-            // Events of all namespaces come; the stream has no end, so it has no limit either.
-            let request = Request::new(api::SubscribeRequest { filters });
-            let mut client = EventsClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-            let what = || "following containerd's events".to_owned();
-            let subscribed = tokio::time::timeout(CALL, client.subscribe(request)).await;
-            let stream = subscribed.map_err(|_| late(what(), CALL))?.map_err(|status| self.error(what(), &status))?;
-            let namespace = self.namespace.to_str().unwrap_or_default().to_owned();
-            let ids = stream.into_inner().take_while(|envelope| futures::future::ready(envelope.is_ok()));
-            Ok(ids
-                .filter_map(move |envelope| {
-                    let ours = envelope.ok().filter(|envelope| envelope.namespace == namespace);
-                    futures::future::ready(ours.and_then(|envelope| envelope.event).and_then(|event| id_of(&event)))
-                })
-                .boxed())
-        }
-        .boxed()
+    fn events(&self) -> BoxStream<'static, String> {
+        let filters = vec!["topic~=^/containers/".to_owned()];
+        // Events of all namespaces come; the stream has no end, so it has no limit either.
+        let request = Request::new(api::SubscribeRequest { filters });
+        let mut client = EventsClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let namespace = self.namespace.to_str().unwrap_or_default().to_owned();
+        // containerd answers with the first event, and not before.
+        let subscribed = async move { client.subscribe(request).await.map(tonic::Response::into_inner) };
+        let envelopes = futures::stream::once(subscribed).flat_map(|subscribed| match subscribed {
+            Ok(envelopes) => envelopes.boxed(),
+            Err(status) => futures::stream::iter([Err(status)]).boxed(),
+        });
+        let envelopes = envelopes.take_while(|envelope| futures::future::ready(envelope.is_ok()));
+        envelopes
+            .filter_map(move |envelope| {
+                let ours = envelope.ok().filter(|envelope| envelope.namespace == namespace);
+                futures::future::ready(ours.and_then(|envelope| envelope.event).and_then(|event| id_of(&event)))
+            })
+            .boxed()
     }
 }
 

@@ -19,6 +19,8 @@ use crate::subject::{AgentPod, Container, NodeRef};
 
 /// Pause after a failure; twice as long each time, up to the last.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
+/// When the scan after the first one is made: by then containerd delivers events.
+const FIRST_RESCAN: Duration = Duration::from_secs(2);
 /// Events that came meanwhile are answered together.
 const EVENTS_AT_ONCE: usize = 256;
 /// Changes on their way into the cache.
@@ -84,10 +86,10 @@ async fn run(follower: Follower, context: SourceContext<ContainerCache>, changes
 impl Follower {
     /// Scans, and follows the events until the connection breaks.
     async fn follow_once(&self, context: &SourceContext<ContainerCache>, changes: &Changes) -> Answer<()> {
-        // Subscribed first: what happens during the scan is delivered after it.
-        let mut events = self.containerd.events().await?.ready_chunks(EVENTS_AT_ONCE);
+        let mut events = self.containerd.events().ready_chunks(EVENTS_AT_ONCE);
         let mut known = self.scan_into(changes, true, &BTreeSet::new()).await?;
-        let mut tick = tokio::time::interval_at(Instant::now() + self.interval, self.interval);
+        // What happened before the first event could be delivered is found by a scan soon after.
+        let mut tick = tokio::time::interval_at(Instant::now() + FIRST_RESCAN.min(self.interval), self.interval);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {

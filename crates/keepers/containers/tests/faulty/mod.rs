@@ -66,6 +66,9 @@ impl Containerd for Mortal {
         snapshot_bytes(snapshotter: &'a str, key: &'a str) -> Option<u64>;
         remove_snapshot(snapshotter: &'a str, key: &'a str) -> ();
         snapshots(snapshotter: &'a str) -> Vec<Snapshot>;
-        events() -> BoxStream<'static, String>;
+    }
+
+    fn events(&self) -> BoxStream<'static, String> {
+        self.inner.events()
     }
 }
