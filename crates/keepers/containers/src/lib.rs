@@ -117,6 +117,11 @@ impl Containers {
         &self.node
     }
 
+    /// Counts what is left of containers without a record.
+    pub fn report_residue(&self, count: usize) {
+        self.metrics.residue.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     pub(crate) fn follower(&self) -> Follower {
         Follower {
             containerd: self.cleaner.containerd.clone(),

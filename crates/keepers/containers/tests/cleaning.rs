@@ -114,7 +114,7 @@ async fn restarted_at_any_call() -> Outcome {
         lab.create(&id, &orphan(), State::Running).await?;
         let container = lab.get(&id).await.unwrap();
         dies_at(&lab, &container, call, true).await;
-        lab.containerd.start_again().await?;
+        lab.containerd().start_again().await?;
 
         until("the container to be cleaned", LIMIT, async || {
             let Some(found) = lab.client.get(&id).await.map_err(refused)? else { return Ok(Ok(())) };
@@ -174,9 +174,9 @@ async fn in_the_way() -> Outcome {
     // A child of its snapshot: the error names it, the record stays, and once the child is gone it is completed.
     lab.create("parent", &orphan(), State::Stopped).await?;
     let parent = lab.get("parent").await.unwrap();
-    lab.containerd.ctr(&["snapshots", "commit", "committed", "parent-snapshot"])?;
-    lab.containerd.ctr(&["snapshots", "prepare", "parent-snapshot", "committed"])?;
-    lab.containerd.ctr(&["snapshots", "commit", "parent-snapshot-2", "parent-snapshot"])?;
+    lab.containerd().ctr(&["snapshots", "commit", "committed", "parent-snapshot"])?;
+    lab.containerd().ctr(&["snapshots", "prepare", "parent-snapshot", "committed"])?;
+    lab.containerd().ctr(&["snapshots", "commit", "parent-snapshot-2", "parent-snapshot"])?;
     lab.cleaner().clean(&parent, now()).await?;
     assert_eq!(lab.traces(&parent).await, [""; 0], "a snapshot that is gone already is no error");
 

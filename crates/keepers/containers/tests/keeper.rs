@@ -282,7 +282,7 @@ async fn the_table() -> Outcome {
     }
     let ids: Vec<String> = all.keys().cloned().collect();
     let (clock, hands, young) = clock_after(&lab, &ids).await;
-    let keeper = start(&lab, &objects.client, &lab.containerd.folder().join("state.json"), clock);
+    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), clock);
     let left = |wanted: &[Fate]| -> Vec<&String> { ids.iter().filter(|id| wanted.contains(&fates[*id].0)).collect() };
 
     until_left(&lab, &keeper, &all, &left(&[Kept, PastWindow])).await?;
@@ -324,8 +324,12 @@ async fn api_down() -> Outcome {
         ("sandbox-name", "box"),
     ]);
     lab.create("o-first", &owned, State::Running).await?;
-    let keeper =
-        start(&lab, &objects.client, &lab.containerd.folder().join("state.json"), Clock::manual(Timestamp::now()).0);
+    let keeper = start(
+        &lab,
+        &objects.client,
+        &lab.containerd().folder().join("state.json"),
+        Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0,
+    );
     keeper.ready().await;
 
     // The agent dies while nobody can be asked.
@@ -372,17 +376,17 @@ async fn another_cluster() -> Outcome {
         ("sandbox-name", "box"),
     ]);
     lab.create("p-orphan", &owned, State::NoTask).await?;
-    let file = lab.containerd.folder().join("state.json");
+    let file = lab.containerd().folder().join("state.json");
     std::fs::write(&file, json!({ "pins": r#"{"cluster":"another","node":null}"# }).to_string())?;
 
-    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now()).0);
+    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
     keeper.done(&["p-orphan NotOurNode refused"]).await;
     assert!(lab.is_untouched("p-orphan", State::NoTask).await);
 
     // A person removes the pin, as the message says.
     keeper.stop().await;
     std::fs::remove_file(&file)?;
-    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now()).0);
+    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
     keeper.done(&["p-orphan AgentGone done"]).await;
     keeper.stop().await;
     Ok(())
@@ -403,7 +407,7 @@ async fn uninstalled() -> Outcome {
     ]);
     lab.create("u-used", &owned, State::Running).await?;
     let late = Timestamp::now() + WINDOW + WINDOW;
-    let keeper = start(&lab, &objects.client, &lab.containerd.folder().join("state.json"), Clock::manual(late).0);
+    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), Clock::manual(late).0);
     keeper.ready().await;
 
     let crds: Api<CustomResourceDefinition> = Api::all(objects.client.clone());

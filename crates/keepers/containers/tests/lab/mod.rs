@@ -37,7 +37,9 @@ pub const STATES: [State; 5] = [State::NoTask, State::Created, State::Running, S
 
 /// A containerd with a client.
 pub struct Lab {
-    pub containerd: Containerd,
+    /// `None` for the containerd of a node.
+    process: Option<Containerd>,
+    cgroup: String,
     pub client: Arc<GrpcClient>,
     pub host: Host,
     raw: Channel,
@@ -59,19 +61,31 @@ type Failable<T> = Result<T, Box<dyn std::error::Error>>;
 impl Lab {
     pub async fn start() -> Failable<Self> {
         let containerd = Containerd::start().await?;
-        let client = Arc::new(GrpcClient::new(&containerd.socket(), "k8s.io")?);
-        let raw = containerd_client::connect(containerd.socket()).await?;
         let host = Host { fifo_root: containerd.fifo_root(), state: containerd.state(), ..Host::default() };
+        let lab = Self::attach(&containerd.socket(), host, Containerd::cgroup()).await?;
+        Ok(Self { process: Some(containerd), ..lab })
+    }
+
+    /// The containerd of this test program.
+    pub fn containerd(&self) -> &Containerd {
+        self.process.as_ref().expect("a containerd of the test's own")
+    }
+
+    /// On a containerd that runs already.
+    pub async fn attach(socket: &Path, host: Host, cgroup: String) -> Failable<Self> {
+        let client = Arc::new(GrpcClient::new(socket, "k8s.io")?);
+        let raw = containerd_client::connect(socket).await?;
         std::fs::create_dir_all(&host.fifo_root)?;
         let mut snapshots = containerd_client::Client::from(raw.clone()).snapshots();
         let message = ListSnapshotsRequest { snapshotter: "overlayfs".into(), filters: Vec::new() };
         let mut pages = ask!(snapshots, list, message);
         let mut parent = String::new();
         while let Some(page) = pages.message().await? {
-            parent = page.info.first().map_or(parent, |info| info.name.clone());
+            let layer = page.info.iter().find(|info| info.name.starts_with("sha256:"));
+            parent = layer.map_or(parent, |info| info.name.clone());
         }
         assert!(parent.starts_with("sha256:"), "the image has a layer: {parent:?}");
-        Ok(Self { containerd, client, host, raw, parent, open: Mutex::default() })
+        Ok(Self { process: None, cgroup, client, host, raw, parent, open: Mutex::default() })
     }
 
     fn api(&self) -> containerd_client::Client {
@@ -98,7 +112,7 @@ impl Lab {
             "root": { "path": "rootfs" },
             "mounts": [{ "destination": "/proc", "type": "proc", "source": "proc" }],
             "linux": {
-                "cgroupsPath": format!("{}/{id}", Containerd::cgroup()),
+                "cgroupsPath": format!("{}/{id}", self.cgroup),
                 "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "ipc" }, { "type": "uts" }],
             },
         });
