@@ -103,7 +103,22 @@ impl<S> Default for Rows<S> {
     }
 }
 
-fn source_key(source: &SourceRef) -> SourceKey {
+impl<S> Rows<S> {
+    /// The row of a key.
+    #[must_use]
+    pub fn get(&self, key: &RowKey) -> Option<&S> {
+        self.all.get(key).map(|row| &row.subject)
+    }
+
+    /// Every row with its key.
+    pub fn iter(&self) -> impl Iterator<Item = (&RowKey, &S)> {
+        self.all.iter().map(|(key, row)| (key, &row.subject))
+    }
+}
+
+/// The first part of the keys of what a source reads.
+#[must_use]
+pub fn source_key(source: &SourceRef) -> SourceKey {
     source.resource.as_ref().map(|r| (r.group.clone(), r.kind.clone())).unwrap_or_default()
 }
 
@@ -117,7 +132,7 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
         let list = self.lists.entry(source.clone()).or_default();
         match change {
             Change::Init => *list += 1,
-            Change::Apply(Observed { id, row: subject }) => {
+            Change::Apply(Observed { id, row: subject, .. }) => {
                 let key = (source, id.namespace.clone(), id.name.clone());
                 // What was known before the list started says nothing against it.
                 if self.all.get(&key).is_some_and(|known| known.list == *list && is_newer(&known.id, &id)) {

@@ -1,13 +1,15 @@
 //! The one place where changes go into a cache, wherever they come from.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use caretaker_core::{SourceId, Timestamp};
 
 use crate::cache::Cache;
+use crate::controller::{Batch, Controller};
 use crate::source::{Change, ObjectId, SourceRef};
+use crate::windows::ObjectWindows;
 
 /// What is known about a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,13 +33,17 @@ impl SourceStatus {
 /// The source, and group and kind of what it reads.
 type StatusKey = (SourceId, Option<(String, String)>);
 
-/// A cache, and what the engine itself keeps of the same changes: the status of each source, and the
-/// objects that we deleted before the watch says so.
+/// A cache, and what the engine itself keeps of the same changes: the status of each source, the windows on
+/// objects, and the objects that we deleted before the watch says so.
 #[derive(Debug)]
 pub struct CacheFeed<C> {
     /// The keeper's part.
     pub cache: C,
+    /// The windows on objects.
+    pub windows: ObjectWindows,
     statuses: BTreeMap<StatusKey, SourceStatus>,
+    /// The sources whose kinds hold back nothing but themselves.
+    alone: BTreeSet<SourceId>,
     deleted: DeletedByUs,
 }
 
@@ -65,7 +71,21 @@ impl DeletedByUs {
 
 impl<C: Default> Default for CacheFeed<C> {
     fn default() -> Self {
-        Self { cache: C::default(), statuses: BTreeMap::new(), deleted: DeletedByUs::default() }
+        Self::new(ObjectWindows::default())
+    }
+}
+
+impl<C: Default> CacheFeed<C> {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(windows: ObjectWindows) -> Self {
+        Self {
+            cache: C::default(),
+            windows,
+            statuses: BTreeMap::new(),
+            alone: BTreeSet::new(),
+            deleted: DeletedByUs::default(),
+        }
     }
 }
 
@@ -84,6 +104,7 @@ impl<C: Cache> CacheFeed<C> {
             Change::Init => self.deleted.all.retain(|_, of| *of != source.id),
             _ => {}
         }
+        self.windows.update(source, &change);
         self.cache.update(source, change);
     }
 
@@ -106,18 +127,71 @@ impl<C: Cache> CacheFeed<C> {
     /// We deleted it: what the watch still says about its life is ignored.
     pub fn deleted_by_us(&mut self, source: &SourceRef, id: ObjectId) {
         self.deleted.insert(id.uid.clone(), source.id, Instant::now());
-        self.cache.update(source, Change::Delete(id));
+        let deletion = Change::Delete(id);
+        self.windows.update(source, &deletion);
+        self.cache.update(source, deletion);
+    }
+
+    /// A kind of this source that cannot be read holds back nothing but itself.
+    pub(crate) fn kinds_alone(&mut self, id: SourceId) {
+        self.alone.insert(id);
     }
 
     /// The status of a source as a whole: of a source that discovers kinds, of all of them.
     #[must_use]
     pub fn status(&self, id: SourceId) -> SourceStatus {
-        let parts = || self.statuses.iter().filter(move |((source, _), _)| *source == id).map(|(_, status)| status);
+        let alone = self.alone.contains(&id);
+        let parts = || self.statuses.iter().filter(move |((source, _), _)| *source == id);
+        let is_left_out = |kind: &Option<_>, status: &SourceStatus| alone && kind.is_some() && status.error.is_some();
+        let counted = || parts().filter(|((_, kind), status)| !is_left_out(kind, status)).map(|(_, status)| status);
         SourceStatus {
-            synced: parts().next().is_some() && parts().all(|status| status.synced),
-            error: parts().find_map(|status| status.error.clone()),
-            current_until: parts().map(|status| status.current_until).min().flatten(),
+            synced: parts().next().is_some() && counted().all(|status| status.synced),
+            error: counted().find_map(|status| status.error.clone()),
+            current_until: counted().map(|status| status.current_until).min().flatten(),
         }
+    }
+
+    /// The kinds of a source that cannot be read and hold back nothing else: each with the reason.
+    #[must_use]
+    pub fn unreadable_kinds(&self, id: SourceId) -> Vec<String> {
+        let parts = self.statuses.iter().filter(|((source, _), _)| *source == id && self.alone.contains(&id));
+        let unreadable = parts.filter_map(|((_, kind), status)| Some((kind.as_ref()?, status.error.as_ref()?)));
+        unreadable.map(|((_, kind), why)| format!("{kind} is left out: {why}")).collect()
+    }
+}
+
+/// What is known about a batch: the part of the cache that its subjects are made of, and the windows on their objects.
+#[derive(Debug, Default)]
+pub struct Extract<C> {
+    /// The part of the cache.
+    pub cache: C,
+    /// The windows.
+    pub windows: ObjectWindows,
+}
+
+impl<C: Cache> Extract<C> {
+    /// Puts in what was read live or written. The window that it shows counts, and not the one that the watch delivered.
+    pub(crate) fn update(&mut self, source: &SourceRef, change: Change<C::Row>) {
+        // A list of one namespace says nothing about windows in others; the objects that it delivers do.
+        if matches!(change, Change::Apply(_) | Change::Delete(_)) {
+            self.windows.update(source, &change);
+        }
+        self.cache.update(source, change);
+    }
+}
+
+impl<C: Cache> From<C> for Extract<C> {
+    /// Without windows.
+    fn from(cache: C) -> Self {
+        Self { cache, windows: ObjectWindows::default() }
+    }
+}
+
+impl<C: Cache> CacheFeed<C> {
+    /// What is known about a batch.
+    pub fn extract<K: Controller<Cache = C>>(&self, keeper: &K, batch: &Batch<K>) -> Extract<C> {
+        let objects = batch.actions.iter().map(|planned| keeper.subject_ref(&planned.subject).object);
+        Extract { cache: self.cache.extract(&batch.keys()), windows: self.windows.extract(objects) }
     }
 }
 
@@ -235,6 +309,27 @@ mod tests {
         feed.update(&source(), Change::apply(version("102"), 6));
         feed.update(&source(), Change::InitDone);
         assert_eq!(rows(&feed), [5], "the answer to a write came while the list was under way");
+    }
+
+    #[test]
+    fn a_kind_that_stands_alone_and_cannot_be_read_holds_back_nothing_else() {
+        let kind = |kind: &str| SourceRef {
+            id: SourceId("toys"),
+            resource: Some(Arc::new(crate::source::resource("example.com", "v1", kind, "toys"))),
+        };
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::InitDone);
+        feed.update(&kind("Ball"), Change::InitDone);
+        feed.update(&kind("Kite"), Change::Init);
+        feed.update(&kind("Kite"), Change::Error("forbidden".to_owned()));
+        assert!(!feed.status(SourceId("toys")).is_ready(), "others depend on it");
+
+        feed.kinds_alone(SourceId("toys"));
+        assert!(feed.status(SourceId("toys")).is_ready());
+        assert_eq!(feed.unreadable_kinds(SourceId("toys")), ["Kite is left out: forbidden"]);
+
+        feed.update(&source(), Change::Error("no discovery".to_owned()));
+        assert!(!feed.status(SourceId("toys")).is_ready(), "which kinds there are is not known");
     }
 
     #[test]

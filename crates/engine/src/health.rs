@@ -72,13 +72,14 @@ impl Health {
         }
     }
 
-    /// Sets or removes a fact about a part that blocks nothing.
-    pub fn set_note(&self, part: &str, note: Option<String>) {
+    /// Sets or removes a fact about a part that blocks nothing. True if that changed something.
+    pub fn set_note(&self, part: &str, note: Option<String>) -> bool {
         let mut known = self.known();
-        match note {
+        let before = match note.clone() {
             Some(note) => known.notes.insert(part.to_owned(), note),
             None => known.notes.remove(part),
         };
+        before != note
     }
 
     /// True if every part is ready.
@@ -93,6 +94,12 @@ impl Health {
     pub fn blockers(&self) -> Vec<String> {
         let known = self.known();
         known.parts.iter().filter_map(|(part, why)| Some(format!("{part}: {}", why.as_ref()?))).collect()
+    }
+
+    /// The facts that block nothing, each with its part.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.known().notes.iter().map(|(part, note)| format!("{part}: {note}")).collect()
     }
 
     /// Returns when a part became ready that was not.

@@ -11,7 +11,7 @@
 //! | stage | modules | may touch |
 //! |---|---|---|
 //! | sources | [`source`], [`sources`], `projection`, `watch`, `drift`, `discovery` | the API server, read only |
-//! | cache | [`cache`], [`feed`] | memory |
+//! | cache | [`cache`], [`feed`], [`windows`] | memory |
 //! | judge, limit, batch | [`planner`] | memory |
 //! | confirm | [`confirm`] | the API server, read only |
 //! | apply | [`writer`], and the keeper | the API server |
@@ -19,10 +19,11 @@
 //!
 //! [`lease`] lets one process at a time lead, and [`client`] makes no call without leadership. [`state`]
 //! keeps what must outlive a process. [`health`] reports what a keeper waits for, and [`permissions`]
-//! derives the rights that it needs.
+//! derives the rights that it needs. [`caller`] says who runs a command.
 
 pub mod apply;
 pub mod cache;
+pub mod caller;
 pub mod client;
 pub mod clock;
 pub mod confirm;
@@ -47,6 +48,7 @@ pub mod source;
 pub mod sources;
 pub mod state;
 mod watch;
+pub mod windows;
 pub mod writer;
 
 use std::error::Error;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{ActionKind, SourceId, Timestamp};
 use futures::stream::BoxStream;
 use kube::core::ApiResource;
@@ -45,6 +46,15 @@ pub struct Observed<R> {
     pub id: ObjectId,
     /// What the keeper reads of it.
     pub row: R,
+    /// The window on it, which holds back work on it.
+    pub window: Option<WindowAnnotation>,
+}
+
+impl<R> Observed<R> {
+    /// An object without a window.
+    pub fn new(id: ObjectId, row: R) -> Self {
+        Self { id, row, window: None }
+    }
 }
 
 /// What a source delivers, in kube's words.
@@ -68,7 +78,7 @@ pub enum Change<R> {
 impl<R> Change<R> {
     /// A row of another system.
     pub fn apply(id: ObjectId, row: R) -> Self {
-        Self::Apply(Observed { id, row })
+        Self::Apply(Observed::new(id, row))
     }
 }
 
@@ -162,12 +172,14 @@ pub struct Source<C: Cache> {
     pub unread_fields: &'static [SkippableField],
     /// How it finds what its watch has lost. A stream of another system does that itself.
     pub resync: Resync,
+    /// Of a source that discovers kinds: a kind that cannot be read holds back nothing but itself.
+    pub kinds_alone: bool,
     pub(crate) origin: Origin<C>,
 }
 
 impl<C: Cache> Source<C> {
     fn new(id: SourceId, origin: Origin<C>) -> Self {
-        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, origin }
+        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, kinds_alone: false, origin }
     }
 
     /// Watches one kind. The projection returns `None` for an object that does not matter.
@@ -245,6 +257,14 @@ impl<C: Cache> Source<C> {
     #[must_use]
     pub fn resync(mut self, resync: Resync) -> Self {
         self.resync = resync;
+        self
+    }
+
+    /// Of a source that discovers kinds: a kind that cannot be read is reported, and the rest goes on. For a keeper
+    /// whose objects do not depend on objects of other kinds.
+    #[must_use]
+    pub fn kinds_alone(mut self) -> Self {
+        self.kinds_alone = true;
         self
     }
 

@@ -50,7 +50,7 @@ actions! {
         // A pod may wait for an address. Endpoints are many, and each takes two calls of its own: pools come first.
         Release => ActionKind::destructive("release").removes_subject().priority().needs(RELEASE),
         /// Deletes the endpoint and removes its finalizer.
-        DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().needs(DELETE_ENDPOINT),
+        DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().suspendable().needs(DELETE_ENDPOINT),
         /// Deletes an endpoint that reserves addresses for the next pod of its name, and removes its finalizer: after it,
         /// they can be released.
         DeleteReservation => ActionKind::destructive("delete-reservation").removes_subject().needs(DELETE_ENDPOINT),

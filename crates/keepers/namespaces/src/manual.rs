@@ -11,13 +11,10 @@ use caretaker_core::{Keeper as _, Parsed, RuleId, RuleSet as _, SignedDuration, 
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::once::run_once_on;
-use caretaker_engine::projection::send_with_server_time;
 use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::windows::ObjectWindows;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, Context, Controller as _, ReplicaRole};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::Client;
-use kube::api::{PostParams, Request};
 use serde_json::{Value, json};
 
 use crate::Namespaces;
@@ -109,8 +106,8 @@ pub async fn execute(
 ) -> Result<Vec<String>, OrderError> {
     let sources = Sources::of(&**keeper);
     let mut running = Running { keeper, context, sources, namespace, now: context.clock.now(), steps: Vec::new() };
-    let (subject, world) = running.read().await?;
-    running.check(order, &subject, &world)?;
+    let Known { subject, world, windows } = running.read().await?;
+    running.check(order, &subject, &world, &windows)?;
     if context.dry_run {
         running.rehearse(order, subject, &world);
         return Ok(running.steps);
@@ -121,24 +118,6 @@ pub async fn execute(
         Order::Wake { .. } => running.wake().await?,
     }
     Ok(running.steps)
-}
-
-/// The user of a client, as the API server knows it, and the time of the API server. The user is empty if the API server
-/// does not say; the time is `now`, the time of this machine, if the API server does not say.
-pub async fn current_user_and_time(client: &Client, now: fn() -> Timestamp) -> (String, Timestamp) {
-    let review = serde_json::to_vec(&SelfSubjectReview::default()).unwrap_or_default();
-    let request = Request::new("/apis/authentication.k8s.io/v1/selfsubjectreviews");
-    let Ok(request) = request.create(&PostParams::default(), review) else { return (String::new(), now()) };
-    let Ok((_, body, date)) = send_with_server_time(client, request).await else { return (String::new(), now()) };
-    let review = serde_json::from_slice::<SelfSubjectReview>(&body);
-    let user = review.ok().and_then(|review| review.status?.user_info?.username);
-    (user.unwrap_or_default(), server_time(date, now()))
-}
-
-/// The time of the API server, whose answers have it to the second: this machine's time, where both agree.
-fn server_time(date: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    const REST_OF_THE_SECOND: SignedDuration = SignedDuration::from_millis(999);
-    date.map_or(now, |date| now.clamp(date, time::saturating_add(date, REST_OF_THE_SECOND)))
 }
 
 impl Order {
@@ -190,6 +169,13 @@ impl Order {
     }
 }
 
+/// What was read of the namespace.
+struct Known {
+    subject: Subject,
+    world: World,
+    windows: ObjectWindows,
+}
+
 struct Running<'a> {
     keeper: &'a Arc<Namespaces>,
     context: &'a Context,
@@ -209,12 +195,12 @@ impl Running<'_> {
         read_namespace(&self.sources, &self.context.reader, self.namespace).await
     }
 
-    async fn read(&self) -> Result<(Subject, World), OrderError> {
+    async fn read(&self) -> Result<Known, OrderError> {
         let feed = self.read_feed().await?;
         let world = self.keeper.world(&feed.cache, ReplicaRole::Leader, self.now);
         let subjects = feed.cache.subjects_for(&self.namespace.to_owned());
         if let Some(subject) = subjects.into_iter().find(|subject| subject.kind == Kind::Namespace) {
-            return Ok((subject, world));
+            return Ok(Known { subject, world, windows: feed.windows });
         }
         let mut all = CacheFeed::default();
         // Only for a suggestion.
@@ -223,11 +209,18 @@ impl Running<'_> {
     }
 
     /// An order that a rule would not follow is not written.
-    fn check(&self, order: &Order, subject: &Subject, world: &World) -> Result<(), OrderError> {
+    fn check(
+        &self,
+        order: &Order,
+        subject: &Subject,
+        world: &World,
+        windows: &ObjectWindows,
+    ) -> Result<(), OrderError> {
         let namespace = self.namespace.to_owned();
         match order {
             Order::Sleep { .. } => {
-                let verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                let mut verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                windows.hold_back(&**self.keeper, subject, &mut verdict, self.now);
                 if verdict.rule == RuleId::Keeper(Rule::ManualSleep) {
                     return Ok(());
                 }
@@ -264,7 +257,7 @@ impl Running<'_> {
                 Err(error @ ApplyError::Conflict(_)) => last = Some(error),
                 Err(error) => return Err(not_written(error)),
             }
-            subject = self.read().await?.0;
+            subject = self.read().await?.subject;
         }
         Err(not_written(unsettled(last)))
     }
@@ -297,7 +290,7 @@ impl Running<'_> {
     async fn wake(&mut self) -> Result<(), OrderError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let (subject, world) = self.read().await?;
+            let Known { subject, world, .. } = self.read().await?;
             if !subject.has_traces_of_sleep() {
                 return Ok(());
             }
@@ -338,15 +331,6 @@ mod tests {
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
-    }
-
-    #[rstest]
-    #[case::both_agree("2026-03-02T12:00:00.4Z", "2026-03-02T12:00:00.4Z")]
-    #[case::this_machine_is_ahead("2026-03-02T13:00:00.4Z", "2026-03-02T12:00:00.999Z")]
-    #[case::this_machine_is_behind("2026-03-01T12:00:00.4Z", "2026-03-02T12:00:00Z")]
-    fn the_time_of_the_api_server_counts(#[case] here: &str, #[case] expected: &str) {
-        assert_eq!(server_time(Some(at("2026-03-02T12:00:00Z")), at(here)), at(expected));
-        assert_eq!(server_time(None, at(here)), at(here));
     }
 
     #[rstest]
