@@ -310,7 +310,7 @@ struct Counted {
 
 impl Counted {
     fn of<K: Keeper>(keeper: &K, subject: &K::Subject) -> Self {
-        let Membership { breaker, pace, group, apart } = keeper.membership(subject);
+        let Membership { breaker, pace, group, apart, .. } = keeper.membership(subject);
         Self { breaker, pace, group: group.map(str::to_owned), apart }
     }
 }
