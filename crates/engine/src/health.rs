@@ -72,14 +72,13 @@ impl Health {
         }
     }
 
-    /// Sets or removes a fact about a part that blocks nothing. True if that changed something.
-    pub fn set_note(&self, part: &str, note: Option<String>) -> bool {
+    /// Sets or removes a fact about a part that blocks nothing.
+    pub fn set_note(&self, part: &str, note: Option<String>) {
         let mut known = self.known();
-        let before = match note.clone() {
+        match note {
             Some(note) => known.notes.insert(part.to_owned(), note),
             None => known.notes.remove(part),
         };
-        before != note
     }
 
     /// True if every part is ready.

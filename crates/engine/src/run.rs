@@ -403,9 +403,11 @@ fn report_source_health<C: Cache>(context: &Context, source: &Source<C>, status:
 /// Notes the kinds that cannot be read and hold back nothing else.
 fn report_left_out(context: &Context, part: &str, left_out: &[String]) {
     let note = left_out.join("; ");
-    if context.health.set_note(part, Some(note.clone()).filter(|note| !note.is_empty())) && !note.is_empty() {
-        tracing::warn!("{part}: {note}");
+    let told = format!("{part}: {note}");
+    if !note.is_empty() && !context.health.notes().contains(&told) {
+        tracing::warn!("{told}");
     }
+    context.health.set_note(part, Some(note).filter(|note| !note.is_empty()));
 }
 
 fn watching_state() -> String {

@@ -35,6 +35,9 @@ pub struct Repository {
 
 impl GitServer {
     /// Starts the server on a thread of its own: the runtime of a test ends before the next test begins.
+    ///
+    /// # Panics
+    /// On that thread, if no Tokio runtime starts.
     pub fn start() -> Result<Self> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::Port)?;

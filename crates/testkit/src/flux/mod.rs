@@ -109,6 +109,9 @@ impl FluxAssets {
 impl Cluster {
     /// Serves Flux's kinds, starts its controllers for all namespaces, and returns when they listen. They end with the
     /// cluster.
+    ///
+    /// # Panics
+    /// If the search for the controllers panics, which is a bug of this crate.
     pub async fn start_flux(&self) -> Result<()> {
         let assets = tokio::task::spawn_blocking(FluxAssets::get).await.expect("the search does not panic")?;
         let definitions = assets.definitions().display().to_string();
