@@ -6,7 +6,7 @@ pub mod residue;
 use caretaker_core::{ActionKind, Permission, actions};
 
 use crate::api;
-use crate::observe::{DEFINITION, PODS, SANDBOXES};
+use crate::observe::{PODS, SANDBOXES};
 use crate::subject::Subject;
 
 actions! {
@@ -14,11 +14,9 @@ actions! {
     #[derive(Eq)]
     pub enum Action {
         /// Ends the task, and removes the container with its snapshot, FIFOs, mounts, bundle and control group.
-        Clean => ActionKind::destructive("clean").removes_subject().needs(&[
-            Permission::on(PODS, "get"),
-            Permission::on(SANDBOXES, "get"),
-            Permission::on(DEFINITION, "get"),
-        ]),
+        Clean => ActionKind::destructive("clean")
+            .removes_subject()
+            .needs(&[Permission::on(PODS, "get"), Permission::on(SANDBOXES, "get")]),
     }
 }
 

@@ -168,3 +168,12 @@ fn the_fence_ignores_what_the_keeper_wrote_and_nothing_else() {
     assert!(!changed(|c| c.created = Some(now())));
     assert!(!changed(|c| c.id = "sb-10".into()));
 }
+
+#[test]
+fn the_page_has_the_rules_as_they_are() {
+    let page = include_str!("../../../../docs/containers.md");
+    let written =
+        page.split("<!-- caretaker-node rules -->\n").nth(1).and_then(|rest| rest.split("<!-- end -->").next());
+
+    assert_eq!(written, Some(Rule::markdown().as_str()));
+}

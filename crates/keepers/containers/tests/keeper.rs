@@ -316,6 +316,7 @@ async fn api_down() -> Outcome {
     let cluster = shared_without_controllers();
     let objects = Objects::new(cluster, "outage").await?;
     let agent = objects.agent("agent", NODE).await?;
+    objects.sandbox("box", bound("agent")).await?;
     let owned = labels(&[
         ("managed", "true"),
         ("agent-uid", &agent),
