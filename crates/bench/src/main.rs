@@ -9,6 +9,7 @@ mod ground;
 mod operator;
 mod rehearsal;
 mod wake;
+mod windows;
 
 use anyhow::Result;
 
@@ -46,6 +47,9 @@ fn main() -> Result<()> {
     }
     if wanted("idle") {
         rows.extend(runtime.block_on(addresses::idle_rows())?);
+    }
+    if wanted("windows") {
+        rows.extend(runtime.block_on(windows::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

@@ -17,6 +17,8 @@ use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
 };
 use caretaker_testkit::{Cluster, until};
+use caretaker_windows::Windows;
+use caretaker_windows::api::KINDS;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
@@ -56,6 +58,13 @@ const ADDRESSES: Shipped = Shipped {
     role: "caretaker-addresses",
     account: "caretaker-addresses",
     required: |dry_run| required_by(&Addresses::new(AddressesPolicy::default()), dry_run),
+};
+
+const WINDOWS: Shipped = Shipped {
+    file: "windows.yaml",
+    role: "caretaker-windows",
+    account: "caretaker-windows",
+    required: |dry_run| required_by(&Windows::default(), dry_run),
 };
 
 impl Shipped {
@@ -145,7 +154,73 @@ async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Ship
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
 }
 
-/// Both manifests can be applied to one cluster.
+/// Serves every kind of Flux, with its names and a schema that takes anything.
+async fn serve_flux(cluster: &Cluster) {
+    let definitions: Vec<Value> = KINDS
+        .iter()
+        .map(|kind| {
+            let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let version = json!({
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": any },
+            });
+            json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": { "name": format!("{}.{}", kind.aliases[1], kind.group) },
+                "spec": {
+                    "group": kind.group, "scope": "Namespaced", "versions": [version],
+                    "names": { "kind": kind.kind, "plural": kind.aliases[1] },
+                },
+            })
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("crds.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
+    std::fs::write(&path, list.to_string()).unwrap();
+    let path = path.to_str().unwrap();
+    cluster.kubectl(&["create", "-f", path]).unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
+}
+
+/// The rights on kinds that are found at run time depend on what is served: here it is everything.
+#[tokio::test]
+async fn the_roles_of_windows_grant_what_flux_needs_and_with_exactly_these_rights_objects_are_suspended() {
+    let (cluster, client) = WINDOWS.installed(Cluster::builder()).await;
+    serve_flux(&cluster).await;
+    let keeper = Windows::default();
+    let sources = Sources::of(&keeper);
+    sources.list_all(&client, 4).await.unwrap();
+
+    let (everywhere, own) = WINDOWS.allowed(&client).await;
+    let all = required(&keeper, &sources, false).into_iter().map(|required| required.right);
+    let (local, global): (Vec<_>, Vec<_>) = all.partition(|right| right.namespace == Some(NAMESPACE));
+    assert_eq!(everywhere, global.iter().map(right).collect());
+    assert_eq!(own, local.iter().map(right).collect());
+
+    let object = |kind: &str| {
+        let group = KINDS.iter().find(|known| known.kind == kind).unwrap().group;
+        let annotations = json!({ "reconcile.fluxcd.io/suspendedDuring": "@always" });
+        let metadata = json!({ "name": "apps", "namespace": "default", "annotations": annotations });
+        json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata, "spec": {} })
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("objects.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [object("HelmRelease"), object("ResourceSet")] });
+    std::fs::write(&path, list.to_string()).unwrap();
+    cluster.kubectl(&["create", "-f", path.to_str().unwrap()]).unwrap();
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, WINDOWS.account).await.unwrap();
+    let operator = start_operator(&kubeconfig, &["--keepers", "windows"]).await;
+    operator.ready().await;
+    operator.tells("apps", "InsideWindow suspend done").await;
+    operator.tells("apps", "StateNotShown show done").await;
+
+    let (refused, writes) = WINDOWS.refused(&cluster);
+    assert!(writes > 3, "{writes}");
+    assert!(refused.is_empty(), "{refused}");
+}
+
+/// All manifests can be applied to one cluster.
 #[test]
 fn the_manifests_share_nothing_but_the_namespace() {
     let things = |shipped: &Shipped| -> BTreeSet<String> {
@@ -155,9 +230,10 @@ fn the_manifests_share_nothing_but_the_namespace() {
         objects.iter().map(|o| format!("{} {}", o["kind"], o["metadata"]["name"])).collect()
     };
 
-    let both: Vec<String> = things(&NAMESPACES).intersection(&things(&ADDRESSES)).cloned().collect();
-
-    assert_eq!(both, [r#""Namespace" "caretaker-system""#]);
+    for [one, other] in [[NAMESPACES, ADDRESSES], [NAMESPACES, WINDOWS], [ADDRESSES, WINDOWS]] {
+        let both: Vec<String> = things(&one).intersection(&things(&other)).cloned().collect();
+        assert_eq!(both, [r#""Namespace" "caretaker-system""#]);
+    }
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use caretaker_core::Timestamp;
-use caretaker_windows::Windows;
 use caretaker_windows::act::Action;
 use caretaker_windows::api::KINDS;
 use caretaker_windows::observe::FluxCache;
 use caretaker_windows::subject::FluxObject;
+use caretaker_windows::{Windows, warnings};
 
-use super::{KeeperCli, KindNames, TimelineMark};
+use super::{KeeperCli, KindNames, LintNotes, Linter, TimelineMark};
 
 const SUSPENDED: char = '█';
 const RECONCILED: char = '·';
@@ -25,7 +25,15 @@ impl KeeperCli for Windows {
     }
 
     fn notes(&self, cache: &FluxCache, _: Timestamp) -> Vec<String> {
-        caretaker_windows::warnings::all(cache)
+        warnings::all(cache)
+    }
+
+    fn linter(&self) -> Option<Linter> {
+        Some(|_, object, _| warnings::lint(object))
+    }
+
+    fn lint_notes(&self) -> Option<LintNotes> {
+        Some(|_, object| warnings::lint_notes(object))
     }
 
     fn initial_fill(&self, object: &FluxObject) -> char {

@@ -95,7 +95,7 @@ pub enum ClaimPolicy {
     RetainWhileAsleep,
     /// They are deleted, and nothing can be set to keep them: a sleep leaves the workload running.
     AlwaysDelete,
-    /// They are deleted, and whoever owns that field, such as a GitOps tool, sets it back when it is changed: a sleep
+    /// They are deleted, and the owner of that field, such as a GitOps tool, sets it back when it is changed: a sleep
     /// leaves the workload running.
     DeleteSetByOthers,
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::act::{self, Action, FOREVER};
 use crate::api::{self, FluxKind, Switch};
-use crate::judge::wanted_condition;
+use crate::judge::wanted;
 use crate::observe;
 use crate::subject::{Effective, FluxObject, World};
 
@@ -301,7 +301,7 @@ impl Orders {
                 None => object.clone(),
             };
             let mut status = json!({ "suspended": shown.is_suspended() });
-            let wanted = wanted_condition(&shown, &self.world, self.now);
+            let wanted = wanted(&shown, &self.world, self.now).condition;
             if object.condition != wanted {
                 status["conditions"] = json!(act::with_condition(&object.conditions, wanted.as_ref(), self.now));
             }

@@ -6,7 +6,7 @@ use super::*;
 
 /// `spec`, `window until 2026-…`, `- from 2026-…`.
 fn seen(object: &FluxObject, policy: Policy, now: &str) -> String {
-    let world = World { policy: Arc::new(policy) };
+    let world = World { policy: Arc::new(policy), ..World::default() };
     let state = EffectiveState::of(object, &world, at(now));
     assert_eq!(state.is_suspended(), state.by.name().is_some());
     let word = |suspended: bool| if suspended { "from" } else { "until" };
