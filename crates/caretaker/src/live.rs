@@ -109,6 +109,7 @@ pub async fn keeper_runs(client: &Client, keeper: &str, now: Timestamp) -> Optio
 }
 
 /// Who holds a Lease at this time.
+#[must_use]
 pub fn lease_holder(lease: Lease, now: Timestamp) -> Option<String> {
     let spec = lease.spec.unwrap_or_default();
     let duration = SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());

@@ -108,7 +108,7 @@ impl Columns {
 
     /// A row without its line end; the cells are sanitized.
     #[must_use]
-    pub fn line(&self, row: Vec<String>) -> String {
+    pub fn line(&self, row: &[String]) -> String {
         let width = |i: usize| self.0.get(i).copied().unwrap_or(0);
         let cells = row.iter().enumerate().map(|(i, cell)| format!("{:1$}", sanitize_cell(cell), width(i)));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()

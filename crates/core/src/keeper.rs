@@ -62,11 +62,13 @@ pub struct Membership<'a> {
     /// It counts in its group alone, which is not a part of the whole: what is guarded beside it, such as the endpoint of
     /// an address that counts itself.
     pub apart: bool,
+    /// What made it due, if that makes many due at once: the death of an agent. The breaker counts an incident once.
+    pub incident: Option<&'a str>,
 }
 
 impl Default for Membership<'_> {
     fn default() -> Self {
-        Self { breaker: true, pace: true, group: None, apart: false }
+        Self { breaker: true, pace: true, group: None, apart: false, incident: None }
     }
 }
 
@@ -171,6 +173,7 @@ pub fn groups<'a, K: Keeper>(keeper: &K, subjects: &'a [K::Subject]) -> Populati
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
         groups.of.push(membership.group);
         groups.apart.extend(membership.group.filter(|_| membership.apart));
+        groups.incidents.push(membership.incident);
         if let Some(group) = membership.group.filter(|_| membership.breaker) {
             *groups.sizes.entry(group).or_default() += 1;
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Cause, EngineRule, Next, RuleSet, Verdict, duration, time};
+use crate::{Action, Cause, EngineRule, Membership, Next, RuleSet, Verdict, duration, time};
 
 /// At most `limit` of an action, or `fraction` of its population if that is more, in a `window`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,6 +74,9 @@ pub struct Ledger {
     pub admitted: BTreeMap<String, Vec<Timestamp>>,
     /// When destructive actions were admitted, the oldest first.
     pub recent_destructive: Vec<GuardedBatch>,
+    /// The incidents among them, and when something was last admitted because of each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub incidents: BTreeMap<String, Timestamp>,
     /// Set while the breaker is open.
     pub open: Option<OpenBreaker>,
     /// When a person last reset the breaker: what was due by then may happen.
@@ -134,8 +137,8 @@ pub struct OpenBreaker {
 
 impl Ledger {
     /// Records what is about to start because of `next`, and forgets what no limit looks at any more.
-    /// Only an inferred action counts; `group` is the group of its subject.
-    pub fn record<A: Action>(&mut self, next: &Next<A>, group: Option<&str>, limits: &Limits, now: Timestamp) {
+    /// Only an inferred action counts, and an incident only once.
+    pub fn record<A: Action>(&mut self, next: &Next<A>, member: Membership<'_>, limits: &Limits, now: Timestamp) {
         let Next::Act { action, due, cause: Cause::Inferred } = next else { return };
         if let Some(pace) = limits.pace.get(action.name()) {
             let times = self.admitted.entry(action.name().to_owned()).or_default();
@@ -146,7 +149,15 @@ impl Ledger {
             times.push(now);
         }
         if let Some(breaker) = limits.breaker.filter(|_| next.is_guarded() && self.counts(*due, now)) {
-            let at = full_minute(now);
+            if let Some(incident) = member.incident {
+                let known = self.has_incident(incident, breaker.window, now);
+                self.incidents.retain(|_, at| is_recent(*at, breaker.window, now));
+                self.incidents.insert(incident.to_owned(), now);
+                if known {
+                    return;
+                }
+            }
+            let (at, group) = (full_minute(now), member.group);
             let mut together = self.recent_destructive.iter_mut().rev().take_while(|batch| batch.at == at);
             if let Some(batch) = together.find(|batch| batch.group.as_deref() == group) {
                 batch.count += 1;
@@ -160,6 +171,11 @@ impl Ledger {
     /// Closes the breaker, because a person has looked: what is due by now does not open it again.
     pub fn reset_breaker(&mut self, now: Timestamp) {
         *self = Self { admitted: std::mem::take(&mut self.admitted), reset_at: Some(now), ..Self::default() };
+    }
+
+    /// True if something was admitted recently because of this incident.
+    fn has_incident(&self, incident: &str, window: SignedDuration, now: Timestamp) -> bool {
+        self.incidents.get(incident).is_some_and(|at| is_recent(*at, window, now))
     }
 
     /// Whether what fell due then counts towards the breaker. A reset in the future is ignored.
@@ -201,6 +217,8 @@ pub struct Population {
 pub struct PopulationGroups<'a> {
     /// The group of each verdict at hand.
     pub of: Vec<Option<&'a str>>,
+    /// The incident of each verdict at hand.
+    pub incidents: Vec<Option<&'a str>>,
     /// How many subjects each group has.
     pub sizes: BTreeMap<&'a str, usize>,
     /// Groups that are not a part of the whole.
@@ -260,9 +278,15 @@ fn opens<R: RuleSet, A: Action>(
     let breaker = limits.breaker?;
     let at_once = |verdict: &Verdict<R, A>| verdict.next.deadline().filter(|_| verdict.next.is_guarded());
     let (mut due, mut due_in) = (0_usize, BTreeMap::<&str, usize>::new());
-    let mut names = BTreeSet::new();
+    let (mut names, mut incidents) = (BTreeSet::new(), BTreeSet::new());
     for (i, (verdict, recent)) in verdicts.iter().zip(recent).enumerate() {
         if at_once(verdict).or(*recent).is_some_and(|at| ledger.counts(at, now)) {
+            let incident = groups.incidents.get(i).copied().flatten();
+            let mut is_known =
+                |incident| ledger.has_incident(incident, breaker.window, now) || !incidents.insert(incident);
+            if incident.is_some_and(&mut is_known) {
+                continue;
+            }
             let group = groups.of.get(i).copied().flatten();
             due += usize::from(groups.is_part(group));
             names.extend(verdict.next.action().map(Action::name));

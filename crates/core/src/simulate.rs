@@ -195,8 +195,10 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             }
             let deadlines: Vec<_> = verdicts.iter().map(|v| v.next.deadline()).collect();
             let group = |i: &usize| self.subjects[*i].as_ref().and_then(|s| self.keeper.membership(s).group);
+            let incident = |i: &usize| self.subjects[*i].as_ref().and_then(|s| self.keeper.membership(s).incident);
             let groups = PopulationGroups {
                 of: dirty.iter().map(group).collect(),
+                incidents: dirty.iter().map(incident).collect(),
                 sizes: self.group_sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
                 apart: self.groups_apart.iter().map(String::as_str).collect(),
             };
@@ -260,7 +262,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
         // Gone with another one at this very moment.
         let Some(subject) = self.subjects[i].take() else { return };
         let Verdict { rule, next, because } = verdict;
-        self.ledger.record(&next, self.keeper.membership(&subject).group, &self.limits, self.now);
+        self.ledger.record(&next, self.keeper.membership(&subject), &self.limits, self.now);
         self.affect_related(i, &subject, &action, again);
         let counted = Counted::of(self.keeper, &subject);
         self.subjects[i] = self.keeper.simulate_action(subject, &action, &self.world, self.now);
@@ -308,7 +310,7 @@ struct Counted {
 
 impl Counted {
     fn of<K: Keeper>(keeper: &K, subject: &K::Subject) -> Self {
-        let Membership { breaker, pace, group, apart } = keeper.membership(subject);
+        let Membership { breaker, pace, group, apart, .. } = keeper.membership(subject);
         Self { breaker, pace, group: group.map(str::to_owned), apart }
     }
 }

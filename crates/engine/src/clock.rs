@@ -98,7 +98,7 @@ impl Clock {
 impl Clock {
     /// True if it shows the time of the machine, which can be compared with the time of the API server.
     #[must_use]
-    pub(crate) fn is_real(&self) -> bool {
+    pub fn is_real(&self) -> bool {
         self.real
     }
 }

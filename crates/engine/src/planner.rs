@@ -237,10 +237,12 @@ impl<K: Controller> Planner<K> {
                 self.hold(&planned.key, None, VerdictKind::Wait);
             }
         }
-        let memberships = due.iter().map(|planned| keeper.membership(&planned.subject));
         let apart = self.populations.apart().iter().map(String::as_str).collect();
-        let of = memberships.map(|membership| membership.group).collect();
-        let mut groups = PopulationGroups { of, apart, ..PopulationGroups::default() };
+        let mut groups = PopulationGroups { apart, ..PopulationGroups::default() };
+        for membership in due.iter().map(|planned| keeper.membership(&planned.subject)) {
+            groups.of.push(membership.group);
+            groups.incidents.push(membership.incident);
+        }
         for group in groups.of.iter().copied().flatten() {
             groups.sizes.entry(group).or_insert_with(|| self.populations.group_size(group));
         }
@@ -296,7 +298,7 @@ impl<K: Controller> Planner<K> {
                 continue;
             }
             if !recorded {
-                ledger.record(&planned.verdict.next, keeper.membership(&planned.subject).group, limits, now);
+                ledger.record(&planned.verdict.next, keeper.membership(&planned.subject), limits, now);
             }
             batch.actions.push(planned);
         }

@@ -212,11 +212,23 @@ impl StateStore {
         Ok(data.remove(key))
     }
 
-    /// Delivers each write of the state by any process. A file is written by its own process alone.
+    /// Delivers each write of the state by any process. A file is looked at every few seconds.
     pub(crate) fn watch(&self, client: Client, resync: Duration) -> BoxStream<'static, StateChange> {
         match self {
             Self::ConfigMap { .. } => watch_config_map(client, resync).boxed(),
-            Self::File(_) => futures::stream::iter([StateChange::Ready]).chain(futures::stream::pending()).boxed(),
+            Self::File(file) => {
+                let written = futures::stream::unfold((file.clone(), None), async |(file, mut known)| {
+                    loop {
+                        tokio::time::sleep(FILE_INTERVAL).await;
+                        let read = file.read().map(|(_, version)| version).ok();
+                        let before = std::mem::replace(&mut known, read.clone());
+                        if let Some(version) = read.filter(|version| before.is_some_and(|before| before != *version)) {
+                            return Some((StateChange::Written(version), (file, known)));
+                        }
+                    }
+                });
+                futures::stream::iter([StateChange::Ready]).chain(written).boxed()
+            }
         }
     }
 }
@@ -289,6 +301,9 @@ impl StateFile {
         Ok(Some(next))
     }
 }
+
+/// How often a state file is looked at: a person may reset the breaker in it.
+const FILE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The key of the version in a state file.
 const VERSION: &str = "version";

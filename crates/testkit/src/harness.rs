@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Failed, FormatSetting, Trial};
 use serde_json::json;
 
+use crate::containerd::Containerd;
 use crate::node::Node;
 
 /// What a test requires of the machine.
@@ -18,6 +19,8 @@ pub enum Need {
     Nothing,
     /// A machine that can run a real node; see [`Node::possible`].
     Node,
+    /// A machine that can run containerd; see [`Containerd::possible`].
+    Containerd,
 }
 
 impl Need {
@@ -25,6 +28,7 @@ impl Need {
         match self {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
+            Self::Containerd => Containerd::possible(),
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod assets;
 pub mod audit;
 pub mod audited;
 mod cluster;
+pub mod containerd;
 mod error;
 pub mod faults;
 pub mod flux;

@@ -28,7 +28,8 @@ const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
 /// Folders of the CNI plugins: Debian's, and the one that other distributions use.
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 /// The busybox commands that test pods may run.
-const BUSYBOX_COMMANDS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
+pub(crate) const BUSYBOX_COMMANDS: [&str; 10] =
+    ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
 
 /// A node of a throwaway cluster.
 #[derive(Debug)]
@@ -92,13 +93,13 @@ impl Node {
 }
 
 /// Returns the path of a program, searched in `PATH`, `/usr/sbin` and `/sbin`.
-fn find_program(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|f| f.join(program)).find(|p| p.is_file())
 }
 
-fn require_program(program: &str) -> Result<PathBuf> {
+pub(crate) fn require_program(program: &str) -> Result<PathBuf> {
     find_program(program).ok_or_else(|| Error::NoNode(format!("needs {program}")))
 }
 

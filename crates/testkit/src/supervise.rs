@@ -14,7 +14,7 @@ const PROGRAM: &str = env!("CARETAKER_SUPERVISOR");
 
 /// Process 1 of the PID namespace: a shell that waits for the supervisor and reaps orphans meanwhile.
 /// The `exit` keeps the shell from replacing itself with the supervisor.
-const INIT: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+pub(crate) const INIT: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
 
 /// Go collects garbage when the heap has grown by this many percent. Its default of 100 costs an API server
 /// with a small heap a sixth of its time; with this value it has some 100 MB more.

@@ -270,7 +270,7 @@ impl<'a> Printer<'a> {
                     lines.insert(0, self.titles());
                 }
                 self.columns.fit(&lines);
-                lines.into_iter().map(|line| self.columns.line(line) + "\n").collect()
+                lines.iter().map(|line| self.columns.line(line) + "\n").collect()
             }
         };
         self.printed = rows.into_iter().map(|row| (row.key(), row)).collect();
@@ -285,7 +285,7 @@ impl<'a> Printer<'a> {
         }
         let line = match self.args.output {
             GetOutput::Json => serde_json::to_string(&row)?,
-            GetOutput::Table | GetOutput::Wide => self.columns.line(self.cells(&row, now)),
+            GetOutput::Table | GetOutput::Wide => self.columns.line(&self.cells(&row, now)),
         };
         self.printed.insert(row.key(), row);
         Ok(Some(line))

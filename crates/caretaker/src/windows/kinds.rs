@@ -37,7 +37,7 @@ impl Words {
         let mut names = rest.to_vec();
         if let Some((kind, name)) = rest.first().and_then(|word| word.split_once('/')).filter(|_| kinds.is_empty()) {
             kinds = kinds_at(&[kind.to_owned()]).map(|(kinds, _)| kinds).ok_or_else(|| unknown(kind))?;
-            names[0] = name.to_owned();
+            name.clone_into(&mut names[0]);
         }
         match (kinds.as_slice(), names.first()) {
             ([], first) => return Err(unknown(first.map_or("", String::as_str))),

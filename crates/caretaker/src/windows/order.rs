@@ -234,7 +234,9 @@ fn reconciled(kind: &str, name: &str, message: &str) {
 }
 
 fn notes(done: &Ordered) {
-    done.notes.iter().for_each(|note| progress('!', note));
+    for note in &done.notes {
+        progress('!', note);
+    }
 }
 
 /// A line as flux prints it, on standard error.

@@ -40,13 +40,11 @@ fn read_journal(path: &Path) -> Result<(Vec<JournalEntry>, usize)> {
     for line in BufReader::new(source).split(b'\n') {
         let line = line.with_context(origin)?;
         let line = String::from_utf8_lossy(&line);
+        let is_broken = || line.starts_with('{') && serde_json::from_str::<serde_json::Value>(&line).is_err();
         match read_entry(&line) {
             Some(entry) => entries.push(entry),
             // The operator's log may be among it, and other keepers' entries are.
-            None => {
-                unread +=
-                    usize::from(line.starts_with('{') && serde_json::from_str::<serde_json::Value>(&line).is_err())
-            }
+            None => unread += usize::from(is_broken()),
         }
     }
     Ok((entries, unread))

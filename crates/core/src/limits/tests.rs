@@ -1,7 +1,7 @@
 //! Pace and breaker, with figures.
 
 use super::*;
-use crate::{ActionKind, Keeper, ObjectRef, RuleId, RuleMatch, SubjectRef};
+use crate::{ActionKind, Keeper, Membership, ObjectRef, RuleId, RuleMatch, SubjectRef};
 use rstest::rstest;
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -50,6 +50,10 @@ impl Keeper for Tasks {
 
 fn population(subjects: usize) -> Population {
     Population { breaker_total: subjects, pace_total: subjects, queued: 0 }
+}
+
+fn of_group(group: Option<&str>) -> Membership<'_> {
+    Membership { group, ..Membership::default() }
 }
 
 fn at(minutes: i64) -> Timestamp {
@@ -103,7 +107,7 @@ fn what_is_due_longest_goes_first_and_the_rest_waits_its_turn() {
 #[test]
 fn an_act_half_an_hour_ago_still_takes_its_place() {
     let mut ledger = Ledger::default();
-    ledger.record(&due("delete", 30).next, None, &paced(1, 0.0), at(30));
+    ledger.record(&due("delete", 30).next, Membership::default(), &paced(1, 0.0), at(30));
     let mut verdicts = vec![due("delete", 0), due("delete", 1)];
 
     enforce(&mut verdicts, &PopulationGroups::default(), population(2), &paced(1, 0.0), &ledger, at(60));
@@ -116,7 +120,7 @@ fn an_act_half_an_hour_ago_still_takes_its_place() {
 fn a_pace_that_was_lowered_does_not_give_old_places_out_again() {
     let mut ledger = Ledger::default();
     for minute in [10, 20, 30] {
-        ledger.record(&due("delete", minute).next, None, &paced(3, 0.0), at(minute));
+        ledger.record(&due("delete", minute).next, Membership::default(), &paced(3, 0.0), at(minute));
     }
     let mut verdicts = vec![due("delete", 0)];
 
@@ -162,8 +166,8 @@ fn the_breaker_opens_for_an_implausible_share(#[case] count: usize, #[case] subj
 fn what_was_done_in_the_last_ten_minutes_counts_too() {
     let limits = broken(3, 0.5);
     let mut ledger = Ledger::default();
-    ledger.record(&due("sleep", 0).next, None, &limits, at(0));
-    ledger.record(&due("sleep", 5).next, None, &limits, at(5));
+    ledger.record(&due("sleep", 0).next, Membership::default(), &limits, at(0));
+    ledger.record(&due("sleep", 5).next, Membership::default(), &limits, at(5));
 
     assert!(
         enforce(&mut [due("sleep", 9)], &PopulationGroups::default(), population(4), &limits, &ledger, at(9)).is_some()
@@ -243,7 +247,7 @@ fn the_ledger_forgets_what_no_bound_looks_at() {
     let limits = paced(1, 0.0);
     let mut ledger = Ledger::default();
     for minute in 0..1_000 {
-        ledger.record(&due("delete", minute).next, None, &limits, at(minute));
+        ledger.record(&due("delete", minute).next, Membership::default(), &limits, at(minute));
     }
 
     assert_eq!(ledger.admitted["delete"].len(), 60);
@@ -265,7 +269,7 @@ fn a_breaker_that_a_person_closed_lets_pass_what_was_due_by_then_and_nothing_lat
     assert_eq!(enforce(&mut seen, &PopulationGroups::default(), population(4), &limits, &ledger, at(6)), None);
     assert!(seen.iter().all(|v| v.next.name() == "act"), "{seen:?}");
     for _ in &seen {
-        ledger.record(&due("sleep", 0).next, None, &limits, at(6));
+        ledger.record(&due("sleep", 0).next, Membership::default(), &limits, at(6));
     }
     assert_eq!(
         enforce(&mut [due("sleep", 7)], &PopulationGroups::default(), population(4), &limits, &ledger, at(7)),
@@ -318,12 +322,11 @@ fn the_share_of_a_smaller_crowd_opens_it_as_well() {
         "two of four, but not three"
     );
 
-    ledger.record(&due("release", 0).next, Some("small"), &limits, at(0));
+    ledger.record(&due("release", 0).next, of_group(Some("small")), &limits, at(0));
     let opened = enforce(&mut some(), &groups, population(100), &limits, &ledger, at(1)).unwrap();
     assert_eq!(opened.because, "3 of 4 subjects of small are due for release within 10m, the limit is 3");
 
-    let others =
-        PopulationGroups { of: vec![Some("large"); 3], sizes: groups.sizes.clone(), ..PopulationGroups::default() };
+    let others = PopulationGroups { of: vec![Some("large"); 3], ..groups.clone() };
     assert_eq!(
         enforce(&mut some(), &others, population(100), &limits, &ledger, at(1)),
         None,
@@ -338,6 +341,7 @@ fn a_crowd_apart_is_held_against_its_own_size_alone() {
         of: vec![Some("beside"), Some("beside"), Some("beside")],
         sizes: [("beside", 4)].into(),
         apart: ["beside"].into(),
+        ..PopulationGroups::default()
     };
     let mut ledger = Ledger::default();
     let three = || vec![due("release", 0), due("release", 0), due("release", 0)];
@@ -347,7 +351,7 @@ fn a_crowd_apart_is_held_against_its_own_size_alone() {
 
     // What was made there is no part of what is due in the whole.
     for _ in 0..3 {
-        ledger.record(&due("release", 0).next, Some("beside"), &limits, at(0));
+        ledger.record(&due("release", 0).next, of_group(Some("beside")), &limits, at(0));
     }
     let whole = PopulationGroups { of: vec![None; 2], ..groups };
     let two = || vec![due("release", 0), due("release", 0)];
@@ -359,7 +363,7 @@ fn what_was_made_together_is_one_line_of_the_ledger() {
     let limits = broken(3, 0.5);
     let mut ledger = Ledger::default();
     for group in [Some("a"), Some("b"), Some("a"), None] {
-        ledger.record(&due("release", 0).next, group, &limits, at(0));
+        ledger.record(&due("release", 0).next, of_group(group), &limits, at(0));
     }
 
     let text = serde_json::to_string(&ledger.recent_destructive).unwrap();
@@ -382,8 +386,35 @@ fn what_is_not_inferred_is_neither_paced_nor_counted_nor_refused(#[case] cause: 
     let mut verdicts = vec![Verdict { next: next.clone(), ..due("delete", 0) }; 3];
 
     enforce(&mut verdicts, &PopulationGroups::default(), population(4), &limits, &ledger, at(1));
-    ledger.record(&next, None, &limits, at(1));
+    ledger.record(&next, Membership::default(), &limits, at(1));
 
     assert!(verdicts.iter().all(|v| v.next == next), "{verdicts:?}");
     assert_eq!((ledger.admitted.len(), ledger.recent_destructive.len()), (0, 0));
+}
+
+#[test]
+fn an_incident_that_makes_many_due_counts_once() {
+    let limits = broken(3, 0.5);
+    let mut ledger = Ledger::default();
+    let all = || vec![due("release", 0); 4];
+    let of =
+        |incidents: [Option<&'static str>; 4]| PopulationGroups { incidents: incidents.into(), ..Default::default() };
+
+    let one = of([Some("agent-1"); 4]);
+    assert_eq!(enforce(&mut all(), &one, population(4), &limits, &ledger, at(0)), None);
+
+    let several = of([Some("agent-1"), Some("agent-1"), Some("agent-2"), None]);
+    let opened = enforce(&mut all(), &several, population(4), &limits, &ledger, at(0)).unwrap();
+    assert_eq!(opened.because, "3 of 4 subjects are due for release within 10m, the limit is 3");
+
+    // What was done because of it counts once as well, and what is left of it does not count again.
+    let member = Membership { incident: Some("agent-1"), ..Membership::default() };
+    for _ in 0..3 {
+        ledger.record(&due("release", 0).next, member, &limits, at(0));
+    }
+    assert_eq!(ledger.recent_destructive.iter().map(|batch| batch.count).sum::<usize>(), 1);
+    let left = of([Some("agent-1"), Some("agent-1"), Some("agent-2"), Some("agent-2")]);
+    assert_eq!(enforce(&mut all(), &left, population(4), &limits, &ledger, at(1)), None);
+    let more = of([Some("agent-1"), Some("agent-3"), Some("agent-2"), Some("agent-2")]);
+    assert!(enforce(&mut all(), &more, population(4), &limits, &ledger, at(1)).is_some());
 }

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_key_that_is_counted_again_replaces_what_it_counted_before() {
         let mut populations = Populations::default();
-        let member = |group| Membership { breaker: true, pace: false, group: Some(group), apart: false };
+        let member = |group| Membership { pace: false, group: Some(group), ..Membership::default() };
         let none = Counted::default();
         let two_of_x = populations.counted([member("x"), member("x")].into_iter());
         let one_of_y = populations.counted([member("y")].into_iter());

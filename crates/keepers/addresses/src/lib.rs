@@ -134,7 +134,7 @@ impl Keeper for Addresses {
         match subject {
             Subject::Address(address) => Membership { group: Some(&address.pool), ..Membership::default() },
             Subject::Endpoint(endpoint) if endpoint.reserves_ips() => {
-                Membership { breaker: true, pace: false, group: Some(RESERVING_ENDPOINTS), apart: true }
+                Membership { pace: false, group: Some(RESERVING_ENDPOINTS), apart: true, ..Membership::default() }
             }
             Subject::Endpoint(_) | Subject::Pool(_) => {
                 Membership { breaker: false, pace: false, ..Membership::default() }

@@ -472,7 +472,7 @@ async fn endpoints_of_one_namespace_are_deleted_at_the_same_time() {
     let client = meanwhile::client(shared().admin_config().await.unwrap(), move |method, path| {
         let two = two.clone();
         let is_deletion = method == "DELETE" && path.contains("spiderendpoints");
-        is_deletion.then(|| meanwhile::event(async move { drop(two.wait().await) })).flatten()
+        is_deletion.then(|| meanwhile::event(async move { _ = two.wait().await })).flatten()
     });
 
     let round = tokio::time::timeout(LIMIT, corner.collect_with(&client, later())).await;

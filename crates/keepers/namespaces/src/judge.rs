@@ -7,6 +7,7 @@ mod deletion;
 mod manual;
 mod protection;
 mod schedule;
+mod scheduled;
 
 use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
@@ -46,6 +47,12 @@ rules! {
         ManualSleep => manual::sleep,
         /// The time of a manual sleep is over, or the order was removed: it wakes, and idle time counts from now. If it is awake already, the order is removed.
         ManualSleepExpired => manual::sleep_expired,
+        /// It was used inside of the window of its `sleep-during`, and not longer ago than `awakeAfterUse`: it wakes if it is asleep, and sleeps again after that time. A use does not count with `sleep-during-strict: "true"`.
+        AwakeAfterUse => scheduled::awake_after_use,
+        /// The window of its `sleep-during` is open: asleep until its end, and never deleted for that.
+        ScheduledSleep => scheduled::sleep,
+        /// It was put to sleep by its `sleep-during`, and the window has ended or the annotation was removed: it wakes.
+        ScheduledSleepOver => scheduled::sleep_over,
         /// `asleep-since` is set, but the label `state` is missing or `normal`: somebody reset it. It wakes, and idle time counts from now.
         StateLabelMissing => state_label_missing,
         /// It is asleep, and `sleep-after` was removed or set to zero: it wakes, and idle time counts from now.
@@ -98,7 +105,7 @@ rules! {
         CountingDown => counting_down,
         /// It is asleep, and its deletion is not near yet.
         Asleep => asleep,
-        /// Nothing leads to sleep or deletion.
+        /// Nothing leads to sleep or deletion, but for the next window of its `sleep-during`.
         NothingScheduled => nothing_scheduled,
     }
 }
@@ -110,7 +117,8 @@ fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = "it has the label exclude".to_owned();
     ns.excluded.then(|| {
-        let left_asleep = ns.asleep_since.is_set() || ns.manual_sleep || left_scaled_down(ns).next().is_some();
+        let ordered = ns.manual_sleep || ns.scheduled_sleep;
+        let left_asleep = ns.asleep_since.is_set() || ordered || left_scaled_down(ns).next().is_some();
         if ns.is_asleep_in_part() || left_asleep {
             RuleMatch::act(Action::Wake(Some(Rule::Excluded)), now, because)
         } else {
@@ -120,8 +128,8 @@ fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
 }
 
 fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
-    let managed = ns.sleep_after.is_set() || ns.delete_after.is_set();
-    let ordered = ns.sleep_until.is_set() || ns.manual_sleep;
+    let managed = ns.sleep_after.is_set() || ns.delete_after.is_set() || ns.sleep_during.is_set();
+    let ordered = ns.sleep_until.is_set() || ns.manual_sleep || ns.scheduled_sleep;
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let defaults = protection::defaults_for(ns, &world.policy).is_some();
@@ -247,7 +255,10 @@ fn activity_pending(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
     let sleep_is_due = schedule.sleep().is_some_and(|due| now > due);
     let is_due = sleep_is_due || schedule.deletion_is_due() || schedule.deletion_is_near();
-    is_due.then(|| RuleMatch::nothing("it was used, and that is not written to it yet"))
+    is_due.then(|| {
+        let pending = RuleMatch::nothing("it was used, and that is not written to it yet");
+        scheduled::not_after_next_sleep(ns, pending, now)
+    })
 }
 
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -285,7 +296,7 @@ fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
 
 fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
-    if ns.is_asleep() {
+    if ns.is_asleep() || !schedule::leads_to_sleep_or_deletion(ns, &world.policy) {
         return None;
     }
     let (until, then) = schedule.next()?;
@@ -302,7 +313,10 @@ fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     })
 }
 
-fn nothing_scheduled(ns: &Subject, _: &World, _: Timestamp) -> Found {
+fn nothing_scheduled(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let asleep = ns.namespace_asleep;
-    Some(RuleMatch::nothing(if asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+    let ahead = scheduled::ahead(ns, now);
+    ahead.or_else(|| {
+        Some(RuleMatch::nothing(if asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+    })
 }

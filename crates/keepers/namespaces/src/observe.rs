@@ -109,6 +109,7 @@ fn namespace_of(meta: &Meta) -> String {
 pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     let duration = |key| api::read_duration(Field::Label(key), meta.label(key));
     let read_time = |key| api::read_time(Field::Annotation(key), meta.annotation(key));
+    let of_namespace = |key| Some(kind).filter(|kind| *kind == Kind::Namespace).and(meta.annotation(key));
     let phase = Some(phase).filter(|phase| !phase.is_empty() && *phase != "Active");
     let inactive = if meta.deletion_timestamp.is_some() { Some("Terminating") } else { phase };
     // The values are compared and not the texts: somebody may have written 7d for 168h.
@@ -140,6 +141,12 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         awake_until: read_time(api::AWAKE_UNTIL),
         default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
         manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
+        sleep_during: api::read_window(api::SLEEP_DURING, of_namespace(api::SLEEP_DURING)),
+        sleep_during_strict: api::read_bool(
+            Field::Annotation(api::SLEEP_DURING_STRICT),
+            of_namespace(api::SLEEP_DURING_STRICT),
+        ),
+        scheduled_sleep: of_namespace(api::SCHEDULED_SLEEP).is_some(),
         ..Subject::default()
     }
 }

@@ -95,7 +95,7 @@ pub enum ClaimPolicy {
     RetainWhileAsleep,
     /// They are deleted, and nothing can be set to keep them: a sleep leaves the workload running.
     AlwaysDelete,
-    /// They are deleted, and whoever owns that field, such as a GitOps tool, sets it back when it is changed: a sleep
+    /// They are deleted, and the owner of that field, such as a GitOps tool, sets it back when it is changed: a sleep
     /// leaves the workload running.
     DeleteSetByOthers,
 }
@@ -183,7 +183,7 @@ impl Workload {
     pub fn with_record_of(mut self, present: &[PresentSleep]) -> Self {
         let Some(UnlabelledRecord { replicas: before, sleep }) = self.unlabelled else { return self };
         if let WorkloadState::Scaled { recorded, by_caretaker, .. } = &mut self.state {
-            let is_unknown = sleep.is_none() || present.iter().any(|present| *present == PresentSleep::Unnamed);
+            let is_unknown = sleep.is_none() || present.contains(&PresentSleep::Unnamed);
             if sleep.is_some_and(|sleep| present.contains(&PresentSleep::Named(sleep))) {
                 (*recorded, *by_caretaker) = (Parsed::Valid(before), true);
             } else if is_unknown {

@@ -165,10 +165,10 @@ async fn pods_that_the_controller_of_a_scaled_down_workload_does_not_delete_are_
 
 #[tokio::test]
 async fn a_named_kind_whose_replicas_are_elsewhere_is_left_running_and_holds_back_no_sleep() {
-    let home = create("elsewhere").await.with_keeper(keeper_of(FLEET.group, FLEET.kind));
+    let home = create("other-path").await.with_keeper(keeper_of(FLEET.group, FLEET.kind));
     FLEET.install_with_replicas_at(&home.client, ".spec.size").await;
-    let fleets = FLEET.add(&home.client, "elsewhere", "arena", json!({ "size": 3 })).await;
-    home.add(mk_deployment("elsewhere", "web").replicas(2)).await;
+    let fleets = FLEET.add(&home.client, "other-path", "arena", json!({ "size": 3 })).await;
+    home.add(mk_deployment("other-path", "web").replicas(2)).await;
 
     home.sleep().await;
 

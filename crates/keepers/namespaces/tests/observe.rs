@@ -157,7 +157,7 @@ fn the_copy_of_a_single_deployment_counts_in_its_own_sleep() {
     assert_eq!(subjects[1].workloads[0].to_string(), "Deployment/web: 0 replicas, recorded 5");
 }
 
-fn managed(manager: &str, operation: &str, fields: Value) -> Value {
+fn managed(manager: &str, operation: &str, fields: &Value) -> Value {
     json!({"metadata": {"managedFields": [{"manager": manager, "operation": operation, "fieldsV1": fields}]}, "spec": {
         "replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
     }})
@@ -168,12 +168,12 @@ fn when_scaled() -> Value {
 }
 
 #[rstest]
-#[case::flux(managed("kustomize-controller", "Apply", when_scaled()), true)]
-#[case::argo_cd(managed("argocd-controller", "Update", when_scaled()), true)]
-#[case::another_that_applies(managed("platform", "Apply", when_scaled()), true)]
-#[case::a_person(managed("kubectl-client-side-apply", "Update", when_scaled()), false)]
-#[case::a_person_on_the_servers_side(managed("kubectl", "Apply", when_scaled()), false)]
-#[case::flux_without_that_field(managed("kustomize-controller", "Apply", json!({"f:spec": {"f:replicas": {}}})), false)]
+#[case::flux(managed("kustomize-controller", "Apply", &when_scaled()), true)]
+#[case::argo_cd(managed("argocd-controller", "Update", &when_scaled()), true)]
+#[case::another_that_applies(managed("platform", "Apply", &when_scaled()), true)]
+#[case::a_person(managed("kubectl-client-side-apply", "Update", &when_scaled()), false)]
+#[case::a_person_on_the_servers_side(managed("kubectl", "Apply", &when_scaled()), false)]
+#[case::flux_without_that_field(managed("kustomize-controller", "Apply", &json!({"f:spec": {"f:replicas": {}}})), false)]
 fn a_stateful_set_whose_policy_somebody_sets_back_is_left_running(#[case] object: Value, #[case] left: bool) {
     let subjects = observe(&[namespace("shop"), in_shop("StatefulSet", "db", object)]);
 
@@ -184,7 +184,7 @@ fn a_stateful_set_whose_policy_somebody_sets_back_is_left_running(#[case] object
 
 #[test]
 fn a_stateful_set_of_a_controller_that_deletes_claims_is_left_running() {
-    let mut object = managed("operator", "Update", json!({}));
+    let mut object = managed("operator", "Update", &json!({}));
     object["metadata"]["ownerReferences"] = json!([{"kind": "Database", "name": "db", "controller": true}]);
 
     let subjects = observe(&[namespace("shop"), in_shop("StatefulSet", "db", object)]);

@@ -389,7 +389,7 @@ fn notes_on_resume(live: &Live) -> Vec<String> {
     declared_by.map(note).into_iter().collect()
 }
 
-/// The patch that removes every suspension, whoever has set it. A window that Git keeps stays, and so does a yield.
+/// The patch that removes every suspension, also of other users. A window that Git keeps stays, and so does a yield.
 fn cleared(live: &Live, yields: bool) -> Value {
     let mut keys = vec![api::REASON, api::BY, api::SUSPENDED_UNTIL, api::HELD_UNTIL];
     keys.extend([api::SUSPENDED_DURING, api::SUSPEND_DURING].into_iter().filter(|key| live.declared_by(key).is_none()));

@@ -216,6 +216,12 @@ impl Cluster {
         self.supervisor.close()
     }
 
+    /// Starts a program in the namespaces of the node, as a privileged pod of a DaemonSet runs. Its output is in `NAME.log`;
+    /// [`Cluster::stop`] kills it.
+    pub fn spawn_on_node(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
+        self.spawn(name, program, args)
+    }
+
     /// Starts a process and stores its command line for [`Cluster::start_again`].
     pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
         self.supervisor.spawn(name, &self.log(name), program, args)?;

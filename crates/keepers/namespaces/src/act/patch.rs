@@ -41,6 +41,10 @@ pub fn metadata(patch: &MetadataPatch) -> Value {
         let value = if manual_sleep { json!("true") } else { Value::Null };
         annotations.insert(api::MANUAL_SLEEP.to_owned(), value);
     }
+    if let Some(scheduled_sleep) = patch.scheduled_sleep {
+        let value = if scheduled_sleep { json!("true") } else { Value::Null };
+        annotations.insert(api::SCHEDULED_SLEEP.to_owned(), value);
+    }
     for annotation in &patch.clear {
         annotations.insert(annotation.key().to_owned(), Value::Null);
     }

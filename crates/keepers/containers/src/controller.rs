@@ -1,0 +1,163 @@
+//! The keeper on a live node, in the engine's terms.
+
+mod confirm;
+mod follow;
+mod identity;
+
+use std::collections::BTreeSet;
+
+use caretaker_core::{Keeper as _, Timestamp};
+use caretaker_engine::confirm::{LiveView, ReadError};
+use caretaker_engine::events::{EventRecord, default_events, event_target};
+use caretaker_engine::source::resource;
+use caretaker_engine::writer::Writer;
+use caretaker_engine::{
+    ActionResult, ApplyError, Batch, BatchResult, Change, Confirmed, Controller, Leadership, ObjectId, Partial,
+    ReplicaRole, Resync, Source, SourceRef, WriteTarget,
+};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::Containers;
+use crate::act::clean::Cleaned;
+use crate::observe::{
+    CONTAINERS, ContainerCache, DEFINITION, IDENTITY, PODS, PodSpec, PodStatus, Row, SANDBOXES, SandboxStatus,
+};
+use crate::subject::{Agent, Container, Subject, World};
+
+pub(crate) use follow::Follower;
+pub use follow::scan;
+pub(crate) use identity::Checker;
+pub use identity::{PINS, Pins, check_identity};
+
+/// How many containers of a dead agent are confirmed together.
+const MAX_BATCH: usize = 1_000;
+
+/// The condition of a definition.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct DefinitionStatus {
+    conditions: Vec<Condition>,
+}
+
+/// A definition that is being deleted deletes its objects first.
+fn definition(object: Partial<IgnoredAny, DefinitionStatus>) -> Option<Row> {
+    let served = object.status.conditions.iter().any(|c| c.kind == "Established" && c.status == "True");
+    (served && object.metadata.deletion_timestamp.is_none()).then_some(Row::Definition)
+}
+
+impl Containers {
+    /// All batches share the places: more at once gains nothing, and costs containerd memory.
+    async fn clean_in_turn(&self, container: &Container, now: Timestamp) -> Result<Cleaned, ApplyError> {
+        let _place = self.places.acquire().await;
+        self.cleaner.clean(container, now).await
+    }
+}
+
+impl Controller for Containers {
+    type Cache = ContainerCache;
+
+    fn sources(&self) -> Vec<Source<ContainerCache>> {
+        let (follower, checker) = (self.follower(), self.checker());
+        let sandboxes = &self.settings.sandboxes;
+        let pods = |object: Partial<PodSpec, PodStatus>| Some(Row::Pod(crate::observe::pod(object)));
+        let sandbox = |object: Partial<IgnoredAny, SandboxStatus>| Some(Row::Sandbox(crate::observe::sandbox(object)));
+        let definitions =
+            resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+        vec![
+            Source::stream(IDENTITY, move |context| identity::follow(checker.clone(), context)),
+            Source::watch(DEFINITION, definitions, definition)
+                .fields(format!("metadata.name={}.{}", sandboxes.plural, sandboxes.group)),
+            Source::watch(PODS, resource("", "v1", "Pod", "pods"), pods)
+                .fields(format!("spec.nodeName={}", self.settings.node)),
+            Source::watch(SANDBOXES, sandboxes.clone(), sandbox).resync(Resync::CountDrift),
+            Source::stream(CONTAINERS, move |context| follow::follow(follower.clone(), context)),
+        ]
+    }
+
+    fn world(&self, cache: &ContainerCache, _: ReplicaRole, _: Timestamp) -> World {
+        World {
+            node: self.settings.node.clone(),
+            window: self.settings.window,
+            sandboxes_served: cache.has_definition(),
+            doubt: cache.doubt().map(str::to_owned),
+        }
+    }
+
+    async fn read_live(&self, batch: &Batch<Self>, live: &mut LiveView<'_, Self>) -> Result<(), ReadError> {
+        confirm::read_live(self, batch, live).await
+    }
+
+    fn leadership(&self) -> Leadership {
+        Leadership::PerNode { state_file: self.settings.state_file.clone() }
+    }
+
+    /// The containers of an agent that is gone are confirmed by one read. Every other container is a target of its own.
+    fn write_target(&self, subject: &Subject) -> WriteTarget {
+        match (&subject.agent, &subject.owner.agent_uid) {
+            (Agent::Gone | Agent::Replaced(_), Some(uid)) => {
+                WriteTarget::new(format!("agent {uid}")).max_batch(MAX_BATCH)
+            }
+            _ => WriteTarget::new(format!("container {}", subject.container.id)),
+        }
+    }
+
+    async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
+        let now = batch.now();
+        let mut all: Vec<BoxFuture<'_, Result<Cleaned, ApplyError>>> = Vec::new();
+        for one in batch.actions() {
+            all.push(self.clean_in_turn(&one.subject.container, now).boxed());
+        }
+        let results: Vec<_> = futures::stream::iter(all).buffered(self.settings.parallel.max(1) * 2).collect().await;
+        let mut outcomes = Vec::new();
+        for (one, result) in batch.actions().iter().zip(results) {
+            if let Ok(cleaned) = &result {
+                self.metrics.bytes_freed.inc_by(cleaned.bytes);
+                let source = SourceRef { id: CONTAINERS, resource: None };
+                writer.observed(source, Change::Delete(ObjectId::named(one.subject.container.id.clone())));
+            }
+            outcomes.push(result.map(drop));
+        }
+        BatchResult(outcomes)
+    }
+
+    /// One for each Sandbox, and one for each rule and outcome on the Node.
+    fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
+        let mut events = default_events(self, results);
+        let mut told: BTreeSet<(&str, bool)> = BTreeSet::new();
+        for result in results.iter().filter(|one| self.subject_ref(&one.planned.subject).object.kind != "Node") {
+            let (rule, failed) = (result.planned.verdict.rule.name(), result.result.is_err());
+            let same =
+                |one: &&ActionResult<Self>| one.planned.verdict.rule.name() == rule && one.result.is_err() == failed;
+            if !told.insert((rule, failed)) {
+                continue;
+            }
+            let ids: Vec<&str> =
+                results.iter().filter(same).map(|one| one.planned.subject.container.id.as_str()).collect();
+            let word = if failed { "could not be cleaned" } else { "cleaned" };
+            events.push(EventRecord {
+                regarding: event_target(self.node_ref(&result.planned.subject)),
+                warning: failed,
+                reason: rule,
+                action: "clean",
+                note: format!("{} containers {word}: {}", ids.len(), ids.join(", ")),
+            });
+        }
+        events
+    }
+
+    fn register_metrics(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+}

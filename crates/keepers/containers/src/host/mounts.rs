@@ -1,0 +1,129 @@
+//! Mounts and bundles.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::Host;
+
+impl Host {
+    /// The mounts at or below a folder, the deepest first: as this process sees them, and as the first process of the
+    /// node sees them.
+    pub fn mounts_below(&self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let mut found = mounts_in(&std::fs::read(self.proc.join("self/mountinfo"))?, folder);
+        // Without the right to look at another process there is only our own view.
+        if let Ok(first) = std::fs::read(self.proc.join("1/mountinfo")) {
+            found.extend(mounts_in(&first, folder));
+        }
+        found.sort_by_key(|path| std::cmp::Reverse((path.components().count(), path.clone())));
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Unmounts what is mounted in the bundle of a container, the deepest first, and removes the bundle. The caller has
+    /// made sure that the container has no task and no shim.
+    pub fn remove_bundle(&self, id: &str) -> Result<(), String> {
+        let bundle = self.bundle(id);
+        let said = |error: std::io::Error| format!("{}: {error}", bundle.display());
+        for mount in self.mounts_below(&bundle).map_err(said)? {
+            // A mount that is busy is detached: it goes when its last user does.
+            let result = unmount(&mount, UnmountFlags::NOFOLLOW)
+                .or_else(|_| unmount(&mount, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH));
+            if let Err(error) = result
+                && mount.exists()
+            {
+                return Err(format!("unmounting {}: {error}", mount.display()));
+            }
+        }
+        if let [left, ..] = self.mounts_below(&bundle).map_err(said)?.as_slice() {
+            return Err(format!("{} is still mounted", left.display()));
+        }
+        match bundle.symlink_metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(said(error)),
+            Ok(found) if !found.is_dir() => Err(format!("{} is no folder", bundle.display())),
+            Ok(found) => remove_on_device(&bundle, found.dev()).map_err(said),
+        }
+    }
+}
+
+/// Removes a folder with everything in it, and stops at the edge of its file system.
+fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = entry.path().symlink_metadata()?;
+        if found.is_dir() {
+            if found.dev() != device {
+                return Err(std::io::Error::other(format!("{} is another file system", entry.path().display())));
+            }
+            remove_on_device(&entry.path(), device)?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    std::fs::remove_dir(folder)
+}
+
+fn mounts_in(table: &[u8], folder: &Path) -> Vec<PathBuf> {
+    let table = String::from_utf8_lossy(table);
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    points.filter(|point| point.starts_with(folder)).collect()
+}
+
+/// The kernel writes blanks and backslashes as octal numbers.
+fn unescape(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(place) = rest.find('\\') {
+        plain.push_str(&rest[..place]);
+        let code = rest.get(place + 1..place + 4).and_then(|code| u8::from_str_radix(code, 8).ok());
+        match code {
+            Some(code) => {
+                plain.push(char::from(code));
+                rest = &rest[place + 4..];
+            }
+            None => {
+                plain.push('\\');
+                rest = &rest[place + 1..];
+            }
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_below_the_folder_is_found_and_the_deepest_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path().to_owned();
+        std::fs::create_dir_all(proc.join("self")).unwrap();
+        let line = |point: &str| format!("36 35 98:0 / {point} rw - ext3 /dev/root rw\n");
+        let table = ["/s/sb-1", "/s/sb-1/rootfs", "/s/sb-10/rootfs", "/s/sb-1/a\\040b/c"].map(line).concat();
+        std::fs::write(proc.join("self/mountinfo"), table).unwrap();
+        let host = Host { proc, ..Host::default() };
+
+        let found = host.mounts_below(Path::new("/s/sb-1")).unwrap();
+
+        assert_eq!(found, ["/s/sb-1/a b/c", "/s/sb-1/rootfs", "/s/sb-1"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_bundle_goes_with_its_files_and_a_symlink_in_it_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host { state: folder.path().join("state"), ..Host::default() };
+        let bundle = host.bundle("sb-1");
+        std::fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
+        std::fs::create_dir_all(folder.path().join("work")).unwrap();
+        std::fs::write(bundle.join("config.json"), "{}").unwrap();
+        std::os::unix::fs::symlink(folder.path().join("work"), bundle.join("work")).unwrap();
+
+        host.remove_bundle("sb-1").unwrap();
+        host.remove_bundle("sb-1").unwrap();
+
+        assert!(!bundle.exists() && folder.path().join("work").exists());
+    }
+}

@@ -1,0 +1,202 @@
+//! The containers keeper: orphans of a node's containerd go, and nothing of them stays.
+//!
+//! An agent pod manages containers of its own beside the kubelet. When the agent dies, or the Sandbox that a container
+//! belongs to is gone, nobody else removes it. This keeper runs on every node, watches the Pods of its node and the
+//! Sandboxes, and reads containerd's own events. What the [rules](judge) say must go is read live once more, killed,
+//! and removed with its snapshot, FIFOs, mounts, bundle and control group; it is reported as cleaned only when nothing
+//! of it is left.
+//!
+//! It never touches a container that is not labelled as managed, kills no process by its number, deletes nothing outside
+//! the folders that it is told, and takes any doubt as a reason to keep: an answer that is not about this very object,
+//! an agent on another node, another cluster, another boot, a clock that disagrees.
+
+pub mod act;
+pub mod api;
+pub mod containerd;
+pub mod controller;
+pub mod host;
+pub mod judge;
+pub mod metrics;
+pub mod observe;
+pub mod subject;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caretaker_core::limits::{Breaker, Limits};
+use caretaker_core::{Keeper, Membership, ObjectRef, RuleId, SignedDuration, SubjectRef, Timestamp, VerdictOf};
+use kube::core::ApiResource;
+use tokio::sync::Semaphore;
+
+use act::Action;
+use act::clean::Cleaner;
+use api::LabelKeys;
+use containerd::Containerd;
+use controller::{Checker, Follower};
+use host::Host;
+use judge::Rule;
+use metrics::ContainerMetrics;
+use subject::{Agent, NodeRef, SandboxState, Subject, World};
+
+/// How many containers are cleaned at once. More gains nothing: containerd is busy then.
+pub const PARALLEL: usize = 8;
+
+/// What the keeper is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name of the node.
+    pub node: String,
+    /// Where the ledger and the pins are kept.
+    pub state_file: PathBuf,
+    /// How young a container is protected.
+    pub window: SignedDuration,
+    /// How often everything is scanned.
+    pub interval: Duration,
+    /// How many containers are cleaned at once.
+    pub parallel: usize,
+    /// The keys of labels.
+    pub labels: Arc<LabelKeys>,
+    /// The resource of Sandboxes.
+    pub sandboxes: ApiResource,
+}
+
+impl Settings {
+    /// The defaults, on this node with this state file.
+    #[must_use]
+    pub fn new(node: impl Into<String>, state_file: impl Into<PathBuf>) -> Self {
+        Self {
+            node: node.into(),
+            state_file: state_file.into(),
+            window: SignedDuration::from_mins(1),
+            interval: Duration::from_mins(1),
+            parallel: PARALLEL,
+            labels: Arc::default(),
+            sandboxes: api::sandbox_resource(),
+        }
+    }
+}
+
+/// The keeper.
+pub struct Containers {
+    settings: Settings,
+    node: Arc<NodeRef>,
+    cleaner: Cleaner,
+    places: Semaphore,
+    metrics: ContainerMetrics,
+}
+
+impl Containers {
+    /// On this node, with this containerd.
+    #[must_use]
+    pub fn new(settings: Settings, containerd: Arc<dyn Containerd>, host: Host) -> Self {
+        let node = Arc::new(NodeRef {
+            name: settings.node.clone(),
+            sandbox_api_version: settings.sandboxes.api_version.clone(),
+            sandbox_kind: settings.sandboxes.kind.clone(),
+        });
+        let (cleaner, places) = (Cleaner::new(containerd, Arc::new(host)), Semaphore::new(settings.parallel.max(1)));
+        Self { settings, node, cleaner, places, metrics: ContainerMetrics::default() }
+    }
+
+    /// What it is told.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What cleans.
+    #[must_use]
+    pub fn cleaner(&self) -> &Cleaner {
+        &self.cleaner
+    }
+
+    /// The node, as subjects name it.
+    #[must_use]
+    pub fn node_name(&self) -> &Arc<NodeRef> {
+        &self.node
+    }
+
+    /// Counts what is left of containers without a record.
+    pub fn report_residue(&self, count: usize) {
+        self.metrics.residue.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn follower(&self) -> Follower {
+        Follower {
+            containerd: self.cleaner.containerd.clone(),
+            labels: self.settings.labels.clone(),
+            node: self.node.clone(),
+            interval: self.settings.interval,
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    pub(crate) fn checker(&self) -> Checker {
+        let Settings { node, interval, .. } = &self.settings;
+        Checker { node: node.clone(), host: self.cleaner.host.clone(), interval: *interval }
+    }
+
+    /// The Node, for Events. The uid of a Node in its Events is its name, as the kubelet writes it.
+    pub(crate) fn node_ref<'a>(&self, subject: &'a Subject) -> ObjectRef<'a> {
+        let name = &subject.node.name;
+        ObjectRef { api_version: "v1", kind: "Node", namespace: None, name, uid: name }
+    }
+}
+
+impl Keeper for Containers {
+    type Subject = Subject;
+    type World = World;
+    type Action = Action;
+    type Rule = Rule;
+
+    fn name(&self) -> &'static str {
+        "containers"
+    }
+
+    /// Events are on the Sandbox if there is one, else on the Node.
+    fn subject_ref<'a>(&self, subject: &'a Subject) -> SubjectRef<'a> {
+        let object = match &subject.sandbox {
+            SandboxState::Found(sandbox) => ObjectRef {
+                api_version: &subject.node.sandbox_api_version,
+                kind: &subject.node.sandbox_kind,
+                namespace: Some(&sandbox.namespace),
+                name: &sandbox.name,
+                uid: &sandbox.uid,
+            },
+            _ => self.node_ref(subject),
+        };
+        let Subject { container, uid, .. } = subject;
+        SubjectRef { kind: "Container", namespace: None, name: &container.id, uid, object }
+    }
+
+    fn facts(&self, subject: &Subject, now: Timestamp) -> Vec<(&'static str, String)> {
+        subject.facts(now)
+    }
+
+    fn simulate_action(&self, _: Subject, _: &Action, _: &World, _: Timestamp) -> Option<Subject> {
+        None
+    }
+
+    fn describe_steps(&self, subject: &Subject, _: &Action, _: &World, _: Timestamp) -> Vec<String> {
+        act::describe(subject)
+    }
+
+    /// All containers of an agent that is gone are one incident.
+    fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
+        let gone = !matches!(subject.agent, Agent::Found(_));
+        let incident = subject.owner.agent_uid.as_deref().filter(|_| gone);
+        Membership { breaker: subject.owner.managed, incident, ..Membership::default() }
+    }
+
+    fn default_limits(&self) -> Limits {
+        Limits { breaker: Some(Breaker::DEFAULT), ..Limits::default() }
+    }
+
+    /// What must go at once is due since it was first seen.
+    fn record_verdict(&self, subject: &mut Subject, verdict: &VerdictOf<Self>, now: Timestamp) -> bool {
+        let at_once = matches!(verdict.rule, RuleId::Keeper(Rule::AgentGone | Rule::SandboxReplaced));
+        let since = if at_once { subject.gone_since.or(Some(now)) } else { None };
+        std::mem::replace(&mut subject.gone_since, since) != since
+    }
+}

@@ -1,0 +1,432 @@
+//! The keeper on a real containerd and a real API server: every row of the decision table with every state of a task.
+
+mod lab;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use caretaker_containers::api::sandbox_resource;
+use caretaker_containers::{Containers, Settings};
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_engine::state::StateStore;
+use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
+use caretaker_testkit::containerd::main as run;
+use caretaker_testkit::harness::{Need, test};
+use caretaker_testkit::make::mk_namespace;
+use caretaker_testkit::{Cluster, shared_without_controllers, until};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use lab::{Lab, Outcome, STATES, State, labels};
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+const WINDOW: SignedDuration = SignedDuration::from_mins(30);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("every_row_of_the_table_with_every_state_of_a_task", Need::Containerd, the_table),
+        test("without_the_api_server_nothing_goes_and_afterwards_everything_does", Need::Containerd, api_down),
+        test("in_another_cluster_nothing_goes", Need::Containerd, another_cluster),
+        test("an_uninstalled_definition_deletes_nothing", Need::Containerd, uninstalled),
+    ])
+}
+
+/// The objects of a cluster that the rows are about.
+struct Objects {
+    client: Client,
+    namespace: &'static str,
+}
+
+type Failable<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+impl Objects {
+    async fn new(cluster: &Cluster, namespace: &'static str) -> Failable<Self> {
+        let client = cluster.client().await?;
+        Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(namespace)).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
+        let objects = Self { client, namespace };
+        objects.install().await?;
+        objects.node().await?;
+        Ok(objects)
+    }
+
+    async fn install(&self) -> Outcome {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let crd = json!({
+            "metadata": { "name": "sandboxes.sandbox.fast.io" },
+            "spec": {
+                "group": "sandbox.fast.io", "scope": "Namespaced",
+                "names": { "kind": "Sandbox", "plural": "sandboxes", "singular": "sandbox" },
+                "versions": [{ "name": "v1alpha1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+            },
+        });
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        if crds.get_opt("sandboxes.sandbox.fast.io").await?.is_none() {
+            crds.create(&PostParams::default(), &from(crd)).await?;
+        }
+        until("Sandboxes to be served", LIMIT, async || {
+            let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
+            Ok(all.list(&Default::default()).await.map(drop).map_err(|error| error.to_string()))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The Node of this machine.
+    async fn node(&self) -> Outcome {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        if nodes.get_opt(NODE).await?.is_none() {
+            nodes.create(&PostParams::default(), &from(json!({ "metadata": { "name": NODE } }))).await?;
+        }
+        let text = "x";
+        let info = json!({
+            "bootID": std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim(),
+            "architecture": text, "containerRuntimeVersion": text, "kernelVersion": text, "kubeProxyVersion": text,
+            "kubeletVersion": text, "machineID": text, "operatingSystem": text, "osImage": text, "systemUUID": text,
+        });
+        let patch = Patch::Merge(json!({ "status": { "nodeInfo": info } }));
+        nodes.patch_status(NODE, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), self.namespace)
+    }
+
+    fn sandboxes(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), self.namespace, &sandbox_resource())
+    }
+
+    /// An agent pod; its uid.
+    async fn agent(&self, name: &str, node: &str) -> Failable<String> {
+        let spec = json!({ "nodeName": node, "containers": [{ "name": "main", "image": "none" }] });
+        let pod = self
+            .pods()
+            .create(&PostParams::default(), &from(json!({ "metadata": { "name": name }, "spec": spec })))
+            .await?;
+        let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+        self.pods().patch_status(name, &PatchParams::default(), &running).await?;
+        Ok(pod.metadata.uid.unwrap())
+    }
+
+    async fn remove_agent(&self, name: &str) -> Outcome {
+        self.pods().delete(name, &DeleteParams::default().grace_period(0)).await?;
+        Ok(())
+    }
+
+    /// A Sandbox; its uid.
+    async fn sandbox(&self, name: &str, status: Value) -> Failable<String> {
+        let sandbox = json!({ "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "Sandbox",
+            "metadata": { "name": name }, "status": status });
+        Ok(self.sandboxes().create(&PostParams::default(), &from(sandbox)).await?.metadata.uid.unwrap())
+    }
+}
+
+/// What becomes of the containers of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    AtOnce,
+    PastWindow,
+}
+use Fate::{AtOnce, Kept, PastWindow};
+
+struct Row {
+    name: &'static str,
+    labels: Vec<(&'static str, String)>,
+    fate: Fate,
+}
+
+fn bound(agent: &str) -> Value {
+    json!({ "phase": "Running", "assignedPod": agent, "nodeName": NODE })
+}
+
+/// Makes what each row is about.
+async fn rows(objects: &Objects) -> Failable<Vec<Row>> {
+    let namespace = || ("namespace", objects.namespace.to_owned());
+    let owned = |agent: &str, uid: &str, sandbox: &str| {
+        vec![
+            ("managed", "true".to_owned()),
+            ("agent-uid", uid.to_owned()),
+            ("agent-name", agent.to_owned()),
+            namespace(),
+            ("sandbox-name", sandbox.to_owned()),
+        ]
+    };
+    let row = |name, labels, fate| Row { name, labels, fate };
+    let with = |mut labels: Vec<(&'static str, String)>, key: &'static str, value: &str| {
+        labels.push((key, value.to_owned()));
+        labels
+    };
+    let without = |labels: Vec<(&'static str, String)>, key: &str| -> Vec<(&'static str, String)> {
+        labels.into_iter().filter(|(known, _)| *known != key).collect()
+    };
+
+    let alive = objects.agent("alive", NODE).await?;
+    let used = objects.sandbox("used", bound("alive")).await?;
+    let dead = objects.agent("dead", NODE).await?;
+    objects.remove_agent("dead").await?;
+    let before = objects.agent("replaced", NODE).await?;
+    objects.remove_agent("replaced").await?;
+    objects.agent("replaced", NODE).await?;
+    let elsewhere = objects.agent("elsewhere", "node-2").await?;
+    let failed = objects.agent("failed", NODE).await?;
+    let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+    objects.pods().patch_status("failed", &PatchParams::default(), &phase).await?;
+    let leaving = objects.agent("leaving", NODE).await?;
+    let hold = Patch::Merge(json!({ "metadata": { "finalizers": ["test.dev/hold"] } }));
+    objects.pods().patch("leaving", &PatchParams::default(), &hold).await?;
+    objects.remove_agent("leaving").await?;
+    objects.sandbox("moved", bound("another-agent")).await?;
+    objects.sandbox("expired", json!({ "phase": "Expired", "assignedPod": "alive", "nodeName": NODE })).await?;
+    objects.sandbox("reused", json!({ "phase": "Running", "assignedPod": "alive", "sandboxID": "other" })).await?;
+    objects.sandbox("held", bound("dead")).await?;
+    let window =
+        Patch::Merge(json!({ "metadata": { "annotations": { "reconcile.fluxcd.io/suspendedDuring": "@always" } } }));
+    objects.sandboxes().patch("held", &PatchParams::default(), &window).await?;
+
+    Ok(vec![
+        row("used", with(owned("alive", &alive, "used"), "claim-uid", &used), Kept),
+        row("weak", owned("alive", &alive, "used"), Kept),
+        row("gone", owned("dead", &dead, "used"), AtOnce),
+        row("replaced", owned("replaced", &before, "used"), AtOnce),
+        row("missing", owned("alive", &alive, "nowhere"), PastWindow),
+        row("nowhere", without(owned("alive", &alive, "nowhere"), "namespace"), PastWindow),
+        row("somewhere", without(owned("alive", &alive, "used"), "namespace"), Kept),
+        row("other-uid", with(owned("alive", &alive, "used"), "claim-uid", "before"), AtOnce),
+        row("moved", owned("alive", &alive, "moved"), PastWindow),
+        row("expired", owned("alive", &alive, "expired"), PastWindow),
+        row("reused", with(owned("alive", &alive, "reused"), "id", "mine"), PastWindow),
+        row("unnamed", without(owned("alive", &alive, "used"), "sandbox-name"), Kept),
+        row("leaving", owned("leaving", &leaving, "nowhere"), Kept),
+        row("failed", owned("failed", &failed, "used"), PastWindow),
+        row("elsewhere", owned("elsewhere", &elsewhere, "nowhere"), Kept),
+        row("nameless", without(owned("elsewhere", &elsewhere, "nowhere"), "agent-name"), Kept),
+        row("nameless-gone", without(owned("dead", &dead, "nowhere"), "agent-name"), AtOnce),
+        row("not-managed", without(owned("dead", &dead, "nowhere"), "managed"), Kept),
+        row("no-uid", without(owned("dead", &dead, "nowhere"), "agent-uid"), Kept),
+        row("held", owned("dead", &dead, "held"), Kept),
+    ])
+}
+
+fn start(lab: &Lab, client: &Client, state: &Path, clock: Clock) -> RunningKeeper {
+    let mut settings = Settings::new(NODE, state);
+    (settings.window, settings.interval) = (WINDOW, Duration::from_secs(2));
+    let keeper = Containers::new(settings, lab.client.clone(), lab.host.clone());
+    let state = state.to_owned();
+    RunningKeeper::start(keeper, client, clock, move |context| {
+        context.state = StateStore::file(state);
+        context.concurrency = 8;
+    })
+}
+
+/// A clock at which every container is younger than the window, and its handle.
+async fn clock_after(lab: &Lab, ids: &[String]) -> (Clock, ClockHandle, Timestamp) {
+    let mut latest = Timestamp::UNIX_EPOCH;
+    for id in ids {
+        latest = latest.max(lab.get(id).await.unwrap().created.unwrap());
+    }
+    let at = latest + SignedDuration::from_secs(1);
+    let (clock, hands) = Clock::manual(at);
+    (clock, hands, at)
+}
+
+/// Waits until exactly these containers are left, and nothing of the others.
+async fn until_left(
+    lab: &Lab,
+    keeper: &RunningKeeper,
+    all: &BTreeMap<String, caretaker_containers::subject::Container>,
+    left: &[&String],
+) -> Outcome {
+    until("the containers that must go to be gone", LIMIT * 3, async || {
+        let mut wrong = Vec::new();
+        for (id, container) in all.iter().filter(|(id, _)| !left.contains(id)) {
+            let traces = lab.traces(container).await;
+            if !traces.is_empty() {
+                wrong.push(format!("{id}: {}", traces.join(", ")));
+            }
+        }
+        if wrong.is_empty() {
+            Ok(Ok(()))
+        } else {
+            Ok(Err(format!("{wrong:?} {:?} {:?}", keeper.health.blockers(), keeper.journal.outcomes())))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn the_table() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared_without_controllers(), "shop").await?;
+    let rows = rows(&objects).await?;
+    let (mut all, mut fates) = (BTreeMap::new(), BTreeMap::new());
+    for row in &rows {
+        for state in STATES {
+            let id = format!("t-{}-{state:?}", row.name).to_lowercase();
+            let pairs: Vec<(&str, &str)> = row.labels.iter().map(|(key, value)| (*key, value.as_str())).collect();
+            lab.create(&id, &labels(&pairs), state).await?;
+            all.insert(id.clone(), lab.get(&id).await.unwrap());
+            fates.insert(id, (row.fate, state));
+        }
+    }
+    let ids: Vec<String> = all.keys().cloned().collect();
+    let (clock, hands, young) = clock_after(&lab, &ids).await;
+    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), clock);
+    let left = |wanted: &[Fate]| -> Vec<&String> { ids.iter().filter(|id| wanted.contains(&fates[*id].0)).collect() };
+
+    until_left(&lab, &keeper, &all, &left(&[Kept, PastWindow])).await?;
+    for id in left(&[Kept, PastWindow]) {
+        assert!(lab.is_untouched(id, fates[id].1).await, "{id} is younger than the window");
+    }
+
+    hands.set(young + WINDOW);
+    until_left(&lab, &keeper, &all, &left(&[Kept])).await?;
+    for id in left(&[Kept]) {
+        assert!(lab.is_untouched(id, fates[id].1).await, "{id} must be kept");
+    }
+    let outcomes = keeper.journal.outcomes();
+    assert!(outcomes.iter().any(|line| line.contains("AgentElsewhere refused")), "{outcomes:?}");
+    let mut done: Vec<&String> = outcomes.iter().filter(|line| line.ends_with(" done")).collect();
+    done.dedup();
+    assert_eq!(done.len(), left(&[AtOnce, PastWindow]).len(), "each is reported once: {outcomes:?}");
+
+    // The agent that was Terminating is really gone now; all of its containers follow at once.
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    objects.pods().patch("leaving", &PatchParams::default(), &free).await?;
+    let kept: Vec<&String> = left(&[Kept]).into_iter().filter(|id| !id.starts_with("t-leaving")).collect();
+    until_left(&lab, &keeper, &all, &kept).await?;
+
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn api_down() -> Outcome {
+    let lab = Lab::start().await?;
+    let cluster = shared_without_controllers();
+    let objects = Objects::new(cluster, "outage").await?;
+    let agent = objects.agent("agent", NODE).await?;
+    objects.sandbox("box", bound("agent")).await?;
+    let owned = labels(&[
+        ("managed", "true"),
+        ("agent-uid", &agent),
+        ("agent-name", "agent"),
+        ("namespace", "outage"),
+        ("sandbox-name", "box"),
+    ]);
+    lab.create("o-first", &owned, State::Running).await?;
+    let keeper = start(
+        &lab,
+        &objects.client,
+        &lab.containerd().folder().join("state.json"),
+        Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0,
+    );
+    keeper.ready().await;
+
+    // The agent dies while nobody can be asked.
+    cluster.stop("kube-apiserver")?;
+    let strange = labels(&[
+        ("managed", "true"),
+        ("agent-uid", "never"),
+        ("agent-name", "never"),
+        ("namespace", "outage"),
+        ("sandbox-name", "box"),
+    ]);
+    lab.create("o-second", &strange, State::Running).await?;
+    until("the outage to be noticed", LIMIT, async || {
+        let blockers = keeper.health.blockers().join("; ");
+        let tried =
+            keeper.journal.outcomes().iter().any(|line| line.starts_with("o-second") && line.ends_with("failed"));
+        Ok(if tried || blockers.contains("identity") { Ok(()) } else { Err(blockers) })
+    })
+    .await?;
+    for id in ["o-first", "o-second"] {
+        assert!(lab.is_untouched(id, State::Running).await, "{id}");
+    }
+
+    cluster.start_again("kube-apiserver").await?;
+    objects.remove_agent("agent").await?;
+    for id in ["o-first", "o-second"] {
+        until("everything to be caught up", LIMIT * 3, async || {
+            Ok(if lab.get(id).await.is_none() { Ok(()) } else { Err(format!("{:?}", keeper.health.blockers())) })
+        })
+        .await?;
+    }
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn another_cluster() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared_without_controllers(), "pins").await?;
+    let owned = labels(&[
+        ("managed", "true"),
+        ("agent-uid", "never"),
+        ("agent-name", "never"),
+        ("namespace", "pins"),
+        ("sandbox-name", "box"),
+    ]);
+    lab.create("p-orphan", &owned, State::NoTask).await?;
+    let file = lab.containerd().folder().join("state.json");
+    std::fs::write(&file, json!({ "pins": r#"{"cluster":"another","node":null}"# }).to_string())?;
+
+    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
+    keeper.done(&["p-orphan NotOurNode refused"]).await;
+    assert!(lab.is_untouched("p-orphan", State::NoTask).await);
+
+    // A person removes the pin, as the message says.
+    keeper.stop().await;
+    std::fs::remove_file(&file)?;
+    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
+    keeper.done(&["p-orphan AgentGone done"]).await;
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn uninstalled() -> Outcome {
+    let lab = Lab::start().await?;
+    let cluster = shared_without_controllers();
+    let objects = Objects::new(cluster, "uninstall").await?;
+    let agent = objects.agent("agent", NODE).await?;
+    objects.sandbox("box", bound("agent")).await?;
+    let owned = labels(&[
+        ("managed", "true"),
+        ("agent-uid", &agent),
+        ("agent-name", "agent"),
+        ("namespace", "uninstall"),
+        ("sandbox-name", "box"),
+    ]);
+    lab.create("u-used", &owned, State::Running).await?;
+    let late = Timestamp::now() + WINDOW + WINDOW;
+    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), Clock::manual(late).0);
+    keeper.ready().await;
+
+    let crds: Api<CustomResourceDefinition> = Api::all(objects.client.clone());
+    crds.delete("sandboxes.sandbox.fast.io", &DeleteParams::default()).await?;
+    until("the definition to be missed", LIMIT, async || {
+        let blockers = keeper.health.blockers().join("; ");
+        Ok(if blockers.contains("sandboxes") {
+            Ok(())
+        } else {
+            Err(format!("{blockers} {:?}", keeper.journal.outcomes()))
+        })
+    })
+    .await?;
+
+    assert!(lab.is_untouched("u-used", State::Running).await, "{:?}", keeper.journal.outcomes());
+    keeper.stop().await;
+    let used = lab.get("u-used").await.unwrap();
+    lab.cleaner().clean(&used, Timestamp::now()).await?;
+    objects.install().await?;
+    Ok(())
+}

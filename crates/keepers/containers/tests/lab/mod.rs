@@ -1,0 +1,247 @@
+//! Containers as an agent makes them, on a real containerd: snapshot, record with all labels in one call, task, FIFOs.
+
+#![allow(dead_code, reason = "each test program uses its own part of this")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use caretaker_containers::act::clean::Cleaner;
+use caretaker_containers::containerd::{Containerd as _, GrpcClient};
+use caretaker_containers::host::Host;
+use caretaker_containers::subject::Container;
+use caretaker_testkit::containerd::Containerd;
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, PrepareSnapshotRequest};
+use containerd_client::tonic::Request;
+use containerd_client::tonic::transport::Channel;
+use containerd_client::types::Mount;
+use prost_types::Any;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use serde_json::json;
+
+pub type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// How far the task of a container is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    NoTask,
+    Created,
+    Running,
+    Paused,
+    Stopped,
+}
+
+pub const STATES: [State; 5] = [State::NoTask, State::Created, State::Running, State::Paused, State::Stopped];
+
+/// A containerd with a client.
+pub struct Lab {
+    /// `None` for the containerd of a node.
+    process: Option<Containerd>,
+    cgroup: String,
+    pub client: Arc<GrpcClient>,
+    pub host: Host,
+    raw: Channel,
+    parent: String,
+    /// FIFOs stay open as an agent keeps them: a task without reader and writer does not start.
+    open: Mutex<Vec<File>>,
+}
+
+macro_rules! ask {
+    ($client:expr, $method:ident, $message:expr) => {{
+        let mut request = Request::new($message);
+        request.metadata_mut().insert("containerd-namespace", "k8s.io".parse()?);
+        $client.$method(request).await?.into_inner()
+    }};
+}
+
+type Failable<T> = Result<T, Box<dyn std::error::Error>>;
+
+impl Lab {
+    pub async fn start() -> Failable<Self> {
+        let containerd = Containerd::start().await?;
+        let host = Host { fifo_root: containerd.fifo_root(), state: containerd.state(), ..Host::default() };
+        let lab = Self::attach(&containerd.socket(), host, Containerd::cgroup()).await?;
+        Ok(Self { process: Some(containerd), ..lab })
+    }
+
+    /// The containerd of this test program.
+    pub fn containerd(&self) -> &Containerd {
+        self.process.as_ref().expect("a containerd of the test's own")
+    }
+
+    /// On a containerd that runs already.
+    pub async fn attach(socket: &Path, host: Host, cgroup: String) -> Failable<Self> {
+        let client = Arc::new(GrpcClient::new(socket, "k8s.io")?);
+        let raw = containerd_client::connect(socket).await?;
+        std::fs::create_dir_all(&host.fifo_root)?;
+        let mut snapshots = containerd_client::Client::from(raw.clone()).snapshots();
+        let message = ListSnapshotsRequest { snapshotter: "overlayfs".into(), filters: Vec::new() };
+        let mut pages = ask!(snapshots, list, message);
+        let mut parent = String::new();
+        while let Some(page) = pages.message().await? {
+            let layer = page.info.iter().find(|info| info.name.starts_with("sha256:"));
+            parent = layer.map_or(parent, |info| info.name.clone());
+        }
+        assert!(parent.starts_with("sha256:"), "the image has a layer: {parent:?}");
+        Ok(Self { process: None, cgroup, client, host, raw, parent, open: Mutex::default() })
+    }
+
+    fn api(&self) -> containerd_client::Client {
+        containerd_client::Client::from(self.raw.clone())
+    }
+
+    pub fn cleaner(&self) -> Cleaner {
+        Cleaner::new(self.client.clone(), Arc::new(self.host.clone()))
+    }
+
+    /// A child of a container's snapshot.
+    pub async fn snapshot(&self, key: &str, parent: &str) -> Failable<Vec<Mount>> {
+        let mut snapshots = self.api().snapshots();
+        let labels = HashMap::from([("containerd.io/gc.root".to_owned(), "2036-01-01T00:00:00Z".to_owned())]);
+        let (snapshotter, key, parent) = ("overlayfs".to_owned(), key.to_owned(), parent.to_owned());
+        Ok(ask!(snapshots, prepare, PrepareSnapshotRequest { snapshotter, key, parent, labels }).mounts)
+    }
+
+    /// The record alone, with its labels.
+    pub async fn record(&self, id: &str, labels: &BTreeMap<String, String>, args: &[&str]) -> Outcome {
+        let spec = json!({
+            "ociVersion": "1.0.2",
+            "process": { "args": args, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 } },
+            "root": { "path": "rootfs" },
+            "mounts": [{ "destination": "/proc", "type": "proc", "source": "proc" }],
+            "linux": {
+                "cgroupsPath": format!("{}/{id}", self.cgroup),
+                "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "ipc" }, { "type": "uts" }],
+            },
+        });
+        let runtime = api::container::Runtime { name: "io.containerd.runc.v2".into(), options: None };
+        let spec = Any {
+            type_url: "types.containerd.io/opencontainers/runtime-spec/1/Spec".into(),
+            value: serde_json::to_vec(&spec)?,
+        };
+        let container = api::Container {
+            id: id.to_owned(),
+            labels: labels.clone().into_iter().collect(),
+            runtime: Some(runtime),
+            spec: Some(spec),
+            snapshotter: "overlayfs".into(),
+            snapshot_key: format!("{id}-snapshot"),
+            ..api::Container::default()
+        };
+        let mut containers = self.api().containers();
+        ask!(containers, create, api::CreateContainerRequest { container: Some(container) });
+        Ok(())
+    }
+
+    /// FIFOs in a folder of their own, held open.
+    pub fn fifos(&self, id: &str) -> Failable<[String; 3]> {
+        let folder = self.host.fifo_root.join(format!("r{:08x}", fastrand_u32()));
+        std::fs::create_dir_all(&folder)?;
+        let mut paths: [String; 3] = Default::default();
+        for (path, suffix) in paths.iter_mut().zip(["-stdin", "-stdout", "-stderr"]) {
+            let fifo = folder.join(format!("{id}{suffix}"));
+            mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            let handle = open(&fifo, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+            self.open.lock().unwrap().push(File::from(handle));
+            *path = fifo.display().to_string();
+        }
+        Ok(paths)
+    }
+
+    /// A container as an agent makes it, with its task in this state.
+    pub async fn create(&self, id: &str, labels: &BTreeMap<String, String>, state: State) -> Outcome {
+        self.create_running(id, labels, state, &["sleep", "3600"]).await
+    }
+
+    pub async fn create_running(
+        &self,
+        id: &str,
+        labels: &BTreeMap<String, String>,
+        state: State,
+        args: &[&str],
+    ) -> Outcome {
+        let rootfs = self.snapshot(&format!("{id}-snapshot"), &self.parent).await?;
+        self.record(id, labels, args).await?;
+        let [stdin, stdout, stderr] = self.fifos(id)?;
+        if state == State::NoTask {
+            return Ok(());
+        }
+        let mut tasks = self.api().tasks();
+        let container_id = || id.to_owned();
+        let message = api::CreateTaskRequest {
+            container_id: container_id(),
+            rootfs,
+            stdin,
+            stdout,
+            stderr,
+            ..Default::default()
+        };
+        ask!(tasks, create, message);
+        if state == State::Created {
+            return Ok(());
+        }
+        ask!(tasks, start, api::StartRequest { container_id: container_id(), exec_id: String::new() });
+        match state {
+            State::Paused => _ = ask!(tasks, pause, api::PauseTaskRequest { container_id: container_id() }),
+            State::Stopped => {
+                let exec_id = String::new;
+                ask!(
+                    tasks,
+                    kill,
+                    api::KillRequest { container_id: container_id(), exec_id: exec_id(), signal: 9, all: true }
+                );
+                ask!(tasks, wait, api::WaitRequest { container_id: container_id(), exec_id: exec_id() });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The container as the keeper reads it.
+    pub async fn get(&self, id: &str) -> Option<Container> {
+        self.client.get(id).await.unwrap()
+    }
+
+    /// Everything that is left of a container: nothing after it was cleaned.
+    pub async fn traces(&self, container: &Container) -> Vec<String> {
+        let mut left = self.cleaner().traces(container).await.unwrap();
+        if self.get(&container.id).await.is_some() {
+            left.push("its record".to_owned());
+        }
+        left
+    }
+
+    /// Whether its task still runs, and all it has is there.
+    pub async fn is_untouched(&self, id: &str, state: State) -> bool {
+        let Some(container) = self.get(id).await else { return false };
+        let own = container.labels.keys().any(|key| key.starts_with("caretaker.dev/"));
+        let task = self.client.task(id).await.unwrap();
+        let fifos = self.host.fifos(id).unwrap().len() == 3;
+        let snapshot = self.client.snapshot_bytes("overlayfs", &container.snapshot_key).await.unwrap().is_some();
+        !own && fifos && snapshot && (task.is_some() == (state != State::NoTask))
+    }
+
+    pub fn bundle(&self, id: &str) -> PathBuf {
+        self.host.bundle(id)
+    }
+
+    /// Lets go of all FIFOs, as the death of an agent does.
+    pub fn close_fifos(&self) {
+        self.open.lock().unwrap().clear();
+    }
+}
+
+fn fastrand_u32() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    u32::try_from(RandomState::new().hash_one(0) & 0xffff_ffff).unwrap_or_default()
+}
+
+pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| (format!("fast-sandbox.io/{key}"), (*value).to_owned())).collect()
+}
+
+pub fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
