@@ -403,7 +403,7 @@ fn record_of(n: u32, pod: &str) -> (String, String, String) {
 }
 
 /// Sticky endpoints whose pods and StatefulSets are gone, each with the record of its pod, beside records of pods that run.
-fn sticky_beside(endpoints: u32, running: u32) -> AddressCache {
+fn sticky_beside(endpoints: u32, running: u32) -> CacheFeed<AddressCache> {
     let mut records: Vec<_> = (0..endpoints).map(|n| record_of(n, &format!("db{n}-0"))).collect();
     let mut all: Vec<Value> = records.iter().map(|(ip, key, uid)| set_endpoint(key, uid, &[ip.as_str()])).collect();
     for n in endpoints..endpoints + running {
@@ -414,7 +414,13 @@ fn sticky_beside(endpoints: u32, running: u32) -> AddressCache {
     let records: Vec<(&str, &str, &str)> =
         records.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
     all.push(objects::pool("pool", &records).with("/spec/ips", json!(["10.0.0.1-10.0.19.250"])));
-    cache_of(&all)
+    feed_of(&all)
+}
+
+fn feed_of(objects: &[Value]) -> CacheFeed<AddressCache> {
+    let mut feed = CacheFeed::default();
+    feed.cache = cache_of(objects);
+    feed
 }
 
 #[rstest]
@@ -422,13 +428,13 @@ fn sticky_beside(endpoints: u32, running: u32) -> AddressCache {
 #[case::too_few_to_be_suspicious(99, false)]
 fn the_breaker_counts_endpoints_that_are_deleted_before_their_records(#[case] gone: u32, #[case] opens: bool) {
     // Most addresses are in use: as a part of all addresses, the endpoints would never be half.
-    let (mut cache, mut planner) = (sticky_beside(gone, 1000), Planner::default());
-    planner.mark_all_dirty(&cache);
+    let (mut feed, mut planner) = (sticky_beside(gone, 1000), Planner::default());
+    planner.mark_all_dirty(&feed.cache);
     let (keeper, mut ledger) = (Addresses::default(), Ledger::default());
     let limits = keeper.default_limits();
 
     let world = World::default();
-    let (batches, opened) = plan(&mut planner, &mut cache, &keeper, &world, &limits, &mut ledger, later());
+    let (batches, opened) = plan(&mut planner, &mut feed, &keeper, &world, &limits, &mut ledger, later());
 
     let because = opened.map(|open| open.because);
     assert_eq!(because.is_some(), opens, "{because:?}");
@@ -446,12 +452,12 @@ fn endpoints_that_reserve_addresses_do_not_dilute_the_population_of_addresses() 
     let records: Vec<(&str, &str, &str)> =
         records.iter().map(|(ip, uid)| (ip.as_str(), "shop/nobody", uid.as_str())).collect();
     all.push(objects::pool("pool", &records).with("/spec/ips", json!(["10.0.9.1-10.0.9.250"])));
-    let (mut cache, mut planner) = (cache_of(&all), Planner::default());
-    planner.mark_all_dirty(&cache);
+    let (mut feed, mut planner) = (feed_of(&all), Planner::default());
+    planner.mark_all_dirty(&feed.cache);
     let (keeper, mut ledger) = (Addresses::default(), Ledger::default());
 
     let (world, limits) = (World::default(), keeper.default_limits());
-    let (_, opened) = plan(&mut planner, &mut cache, &keeper, &world, &limits, &mut ledger, later());
+    let (_, opened) = plan(&mut planner, &mut feed, &keeper, &world, &limits, &mut ledger, later());
 
     assert!(opened.is_some_and(|open| open.because.starts_with("120 of 120 subjects are due for release")));
 }

@@ -190,6 +190,7 @@ mod tests {
             set: vec![(TimeAnnotation::AsleepSince, at)],
             clear: vec![TimeAnnotation::AnnouncedAt],
             manual_sleep: Some(true),
+            scheduled_sleep: Some(true),
         };
 
         let written = conditional(OBJECT, "7", metadata(&patch));
@@ -208,6 +209,7 @@ mod tests {
         assert_eq!(annotations["caretaker.dev/asleep-since"], "2026-01-10T00:00:00Z");
         assert_eq!(annotations["caretaker.dev/default-policy"], "168h");
         assert_eq!(annotations["caretaker.dev/manual-sleep"], "true");
+        assert_eq!(annotations[api::SCHEDULED_SLEEP], "true");
         assert_eq!(annotations["caretaker.dev/announced-at"], Value::Null);
         assert!(annotations[api::ACTIVITY].as_str().is_some_and(|a| a.contains("\"ActionBy\":\"FirstSeen\"")));
     }
