@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_group_apart_has_a_size_and_is_no_part_of_the_whole() {
         let mut populations = Populations::default();
-        let member = Membership { breaker: true, pace: false, group: Some("x"), apart: true };
+        let member = Membership { pace: false, group: Some("x"), apart: true, ..Membership::default() };
         let one = populations.counted([member].into_iter());
 
         populations.replace(Counted::default(), one);
