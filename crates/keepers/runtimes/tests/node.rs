@@ -1,0 +1,130 @@
+//! On a real node: the pods of every kind of runtime run, Services select them, and after finish and grace all is gone.
+
+mod kdoctor;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use caretaker_core::SignedDuration;
+use caretaker_runtimes::api::{CarrierKind, TaskKind};
+use caretaker_runtimes::subject::Policy;
+use caretaker_testkit::harness::{Need, main as run, test};
+use caretaker_testkit::{Error, shared_with_node, until};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kdoctor::Place;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::json;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Six runtimes start and stop on one node.
+const LIMIT: Duration = Duration::from_mins(4);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("pods_run_services_select_them_and_after_the_grace_all_is_gone", Need::Node, pods_run_and_go),
+        test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
+    ])
+}
+
+fn names(kind: TaskKind, carrier: CarrierKind) -> (String, String) {
+    let task = format!("on-{}", carrier.name().to_lowercase());
+    let runtime = format!("kdoctor-{}-{task}", kind.name().to_lowercase());
+    (task, runtime)
+}
+
+/// The addresses that a Service leads to.
+async fn addresses(place: &Place, service: &str) -> caretaker_testkit::Result<Vec<String>> {
+    let slices: Api<EndpointSlice> = Api::namespaced(place.client.clone(), &place.namespace);
+    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+    let slices = slices.list(&of_service).await.map_err(Error::api("listing EndpointSlices"))?;
+    let ready = slices.items.into_iter().flat_map(|slice| slice.endpoints);
+    let ready = ready.filter(|endpoint| endpoint.conditions.as_ref().and_then(|c| c.ready) == Some(true));
+    Ok(ready.flat_map(|endpoint| endpoint.addresses).collect())
+}
+
+async fn pods_run_and_go() -> Outcome {
+    let place = Place::on(shared_with_node(), "on-a-node").await;
+    let cases = TaskKind::ALL.iter().flat_map(|kind| CarrierKind::ALL.map(|carrier| (*kind, carrier)));
+    let cases: Vec<(TaskKind, CarrierKind)> = cases.collect();
+    for (kind, carrier) in &cases {
+        let agent = json!({ "kind": carrier.name(), "terminationGracePeriodMinutes": 5 });
+        place.create_task(*kind, &names(*kind, *carrier).0, json!({ "agentSpec": agent })).await;
+    }
+    let (keeper, clock) = place.start(place.policy());
+
+    for (kind, carrier) in &cases {
+        let (task, runtime) = names(*kind, *carrier);
+        until(&format!("{kind} {task} to be created"), LIMIT, async || {
+            let shown = place.task(*kind, &task).await["status"]["resource"]["runtimeStatus"].clone();
+            Ok(if shown == "created" { Ok(()) } else { Err(format!("{shown}, {:?}", keeper.journal.entries())) })
+        })
+        .await?;
+        until(&format!("the Service of {runtime} to select its pod"), LIMIT, async || {
+            let labels = format!("app.kubernetes.io/name={runtime}");
+            let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+            let pods = pods.list(&ListParams::default().labels(&labels)).await.map_err(Error::api("listing pods"))?;
+            let running: Vec<String> = pods.items.into_iter().filter_map(|pod| pod.status?.pod_ip).collect();
+            let selected = addresses(&place, &format!("{runtime}-ipv4")).await?;
+            let fine = running.len() == 1 && running == selected;
+            Ok(if fine { Ok(()) } else { Err(format!("{running:?}, {selected:?}")) })
+        })
+        .await?;
+        place.finish(*kind, &task, place.at(0)).await;
+    }
+
+    clock.set(place.at(301));
+    for (kind, carrier) in &cases {
+        place.until_status(*kind, &names(*kind, *carrier).0, "deleted", &keeper).await;
+    }
+    until("everything of them to be gone", LIMIT, async || {
+        let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+        let pods = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?.items.len();
+        let left = place.all().await;
+        Ok(if left.is_empty() && pods == 0 { Ok(()) } else { Err(format!("{left:?}, {pods} pods")) })
+    })
+    .await?;
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn an_image_that_nobody_has() -> Outcome {
+    let cluster = shared_with_node();
+    let place = Place::on(cluster, "no-image").await;
+    let text =
+        "kind: Pod\nspec: {containers: [{name: a, image: 'caretaker.test/nobody-has-it:1', imagePullPolicy: Never}]}";
+    let policy = Policy {
+        templates: kdoctor::templates(text),
+        creation_timeout: SignedDuration::from_secs(1),
+        ..place.policy()
+    };
+    place.create_task(TaskKind::NetReach, "stuck", json!({ "agentSpec": {} })).await;
+    let (keeper, clock) = place.start(policy);
+    place.until_status(TaskKind::NetReach, "stuck", "creating", &keeper).await;
+    until("the node to say that it has no such image", LIMIT, async || {
+        let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+        let pods = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
+        let text = format!("{:?}", pods.items);
+        Ok(if text.contains("ErrImageNeverPull") { Ok(()) } else { Err(text) })
+    })
+    .await?;
+
+    // It is looked into a first time, and what was found is in the reason of the second.
+    clock.set(place.at(60));
+    place.until_told("stuck CreationOverdue done", &keeper).await;
+    clock.set(place.at(120));
+    let node = cluster.node().expect("the cluster has a node").name();
+    until("the second look", LIMIT, async || {
+        let entries = keeper.journal.entries();
+        let said = |entry: &serde_json::Value| {
+            let because = entry["because"].as_str().unwrap_or_default();
+            because.contains(&format!("node {node}")) && because.contains("ErrImageNeverPull")
+        };
+        Ok(if entries.iter().any(said) { Ok(()) } else { Err(format!("{entries:?}")) })
+    })
+    .await?;
+    keeper.stop().await;
+    Ok(())
+}
