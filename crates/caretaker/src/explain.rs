@@ -33,7 +33,7 @@ pub struct Explanation {
     /// The verdict as a sentence.
     #[serde(skip)]
     sentence: String,
-    /// True if pace or breaker decided: the evidence is then not among the rules.
+    /// True if a window, pace or breaker decided: the evidence is then not among the rules.
     #[serde(skip)]
     limited: bool,
 }
@@ -116,7 +116,7 @@ fn listed(kinds: &[String]) -> String {
 }
 
 impl Explanation {
-    /// Everything about a subject; the verdict is the one after pace and breaker.
+    /// Everything about a subject; the verdict is the one after windows, pace and breaker.
     pub(crate) fn new<K: Keeper>(
         keeper: &K,
         subject: &K::Subject,
@@ -159,6 +159,13 @@ impl Explanation {
                 because: verdict.because,
             },
         }
+    }
+
+    /// With the window on its object among the facts.
+    #[must_use]
+    pub(crate) fn with_window(mut self, window: Option<String>) -> Self {
+        self.facts.extend(window.map(|value| Fact { name: "suspended during", value }));
+        self
     }
 
     fn show(&self) -> String {

@@ -53,6 +53,8 @@ pub struct ActionKind {
     pub destructive: bool,
     /// The subject no longer exists afterwards; the breaker's fractions use the count before it.
     pub removes_subject: bool,
+    /// A [window](crate::suspension) on the subject's object holds it back.
+    pub suspendable: bool,
     /// The subject is read live and judged again before the write. Without it, the write's own
     /// preconditions (uid, resourceVersion) decide.
     pub confirmed: bool,
@@ -73,10 +75,10 @@ impl PartialEq for ActionKind {
 impl Eq for ActionKind {}
 
 impl ActionKind {
-    /// An action that takes something away: confirmed live, guarded by the breaker.
+    /// An action that takes something away: confirmed live, guarded by the breaker, held back by a window.
     #[must_use]
     pub const fn destructive(name: &'static str) -> Self {
-        Self { destructive: true, confirmed: true, ..Self::plain(name) }
+        Self { destructive: true, suspendable: true, confirmed: true, ..Self::plain(name) }
     }
 
     /// An action that changes or creates something and takes nothing away.
@@ -87,6 +89,7 @@ impl ActionKind {
             doc: "",
             destructive: false,
             removes_subject: false,
+            suspendable: false,
             confirmed: false,
             priority: false,
             default_pace: None,
@@ -104,6 +107,18 @@ impl ActionKind {
     #[must_use]
     pub const fn removes_subject(self) -> Self {
         Self { removes_subject: true, ..self }
+    }
+
+    /// A window on the subject's object holds it back, although it takes nothing away.
+    #[must_use]
+    pub const fn suspendable(self) -> Self {
+        Self { suspendable: true, ..self }
+    }
+
+    /// A window on the subject's object does not hold it back, although it takes something away.
+    #[must_use]
+    pub const fn not_suspendable(self) -> Self {
+        Self { suspendable: false, ..self }
     }
 
     /// The subject is read live and judged again before the write.

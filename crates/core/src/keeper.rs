@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::limits::{Breaker, Limits, Population, PopulationGroups};
@@ -37,7 +38,8 @@ pub struct SubjectRef<'a> {
     pub name: &'a str,
     /// What tells it from another one of the same name.
     pub uid: &'a str,
-    /// The API object that Events are attached to: the subject itself, or for an IP its pool.
+    /// The API object that Events are attached to, and whose window holds back work on the subject: the subject itself,
+    /// or for an IP its pool.
     pub object: ObjectRef<'a>,
 }
 
@@ -79,7 +81,7 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// The name in settings, metrics, the Lease and the journal.
     fn name(&self) -> &'static str;
 
-    /// How a subject is shown, and the API object that its Events are attached to.
+    /// How a subject is shown, and the API object that its Events are attached to and that its window is on.
     fn subject_ref<'a>(&self, subject: &'a Self::Subject) -> SubjectRef<'a>;
 
     /// Everything that is known of a subject, for people.
@@ -108,6 +110,11 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// and the rules must not ask for it.
     fn is_enabled(&self, _: &ActionKind) -> bool {
         true
+    }
+
+    /// The zone of windows on objects that name none.
+    fn zone(&self) -> TimeZone {
+        TimeZone::UTC
     }
 
     /// How a subject counts against pace and breaker.

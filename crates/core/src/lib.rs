@@ -1,9 +1,9 @@
 //! The pure half of Caretaker: no kube, no tokio, no clock of its own.
 //!
 //! A keeper's decisions are a table of rules ([`rules!`]), what it does is a table of actions
-//! ([`actions!`]). [`RuleSet::judge`] applies the first table, [`limits::enforce`] holds what is due
-//! against pace and breaker, [`simulate::Simulation`] runs both forward in time. The same code is
-//! behind `run`, `plan`, `explain` and `simulate`, so that what was rehearsed is what happens.
+//! ([`actions!`]). [`RuleSet::judge`] applies the first table, [`suspension`] and [`limits::enforce`]
+//! hold what is due against windows on objects, pace and breaker, [`simulate::Simulation`] runs all of
+//! them forward in time. The same code is behind `run`, `plan`, `explain` and `simulate`, so that what was rehearsed is what happens.
 
 pub mod action;
 pub mod deadlines;
@@ -13,6 +13,7 @@ pub mod limits;
 pub mod parsed;
 pub mod rules;
 pub mod simulate;
+pub mod suspension;
 pub mod time;
 mod verdict;
 pub mod window;

@@ -70,6 +70,10 @@ pub enum EngineRule {
     NoRuleMatched,
     /// An object next to the subject cannot be read.
     InvalidObject,
+    /// A window on its object holds it back: waits until the window closes.
+    Suspended,
+    /// The window on its object cannot be read, so that nothing is taken away.
+    InvalidWindow,
     /// Over its pace: waits its turn.
     Paced,
     /// The breaker is open.
@@ -83,6 +87,8 @@ impl EngineRule {
         match self {
             Self::NoRuleMatched => "NoRuleMatched",
             Self::InvalidObject => "InvalidObject",
+            Self::Suspended => "Suspended",
+            Self::InvalidWindow => "InvalidWindow",
             Self::Paced => "Paced",
             Self::BreakerOpen => "BreakerOpen",
         }

@@ -3,10 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::limits::{Ledger, Limits, Population, PopulationGroups, enforce};
+use crate::suspension::Suspension;
 use crate::{Action, EngineRule, Keeper, Next, RuleId, RuleSet, Verdict, VerdictOf, time};
 
 /// Something that happens to a subject from outside: the change itself. The namespaces keeper makes
@@ -69,6 +71,8 @@ pub struct Simulation<'k, K: Keeper> {
     relation_of: Vec<Option<usize>>,
     population: Population,
     group_sizes: BTreeMap<String, usize>,
+    /// The windows on the objects of subjects, by place.
+    windows: BTreeMap<usize, Arc<Suspension>>,
 }
 
 impl<'k, K: Keeper> Simulation<'k, K> {
@@ -114,8 +118,16 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             relation_of,
             population,
             group_sizes,
+            windows: BTreeMap::new(),
             subjects: subjects.into_iter().map(Some).collect(),
         }
+    }
+
+    /// With windows on the objects of subjects, by place.
+    #[must_use]
+    pub fn with_windows(mut self, windows: BTreeMap<usize, Arc<Suspension>>) -> Self {
+        self.windows = windows;
+        self
     }
 
     /// Runs to `end`, which is no longer part of it, and returns what happens on the way. May be called
@@ -172,6 +184,9 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                     && self.keeper.record_verdict(subject, verdict, self.now)
                 {
                     *verdict = K::Rule::judge(subject, &self.world, now);
+                }
+                if let Some(window) = self.windows.get(i) {
+                    window.hold_back(verdict, now);
                 }
             }
             let deadlines: Vec<_> = verdicts.iter().map(|v| v.next.deadline()).collect();

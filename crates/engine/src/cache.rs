@@ -117,7 +117,7 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
         let list = self.lists.entry(source.clone()).or_default();
         match change {
             Change::Init => *list += 1,
-            Change::Apply(Observed { id, row: subject }) => {
+            Change::Apply(Observed { id, row: subject, .. }) => {
                 let key = (source, id.namespace.clone(), id.name.clone());
                 // What was known before the list started says nothing against it.
                 if self.all.get(&key).is_some_and(|known| known.list == *list && is_newer(&known.id, &id)) {

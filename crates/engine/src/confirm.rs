@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::apply::{ApplyError, ConfirmedAction};
 use crate::cache::Cache;
 use crate::controller::{Controller, KeyOf, PlannedAction, RowOf};
+use crate::feed::Extract;
 use crate::format_error;
 use crate::projection::{PageOf, is_forbidden, is_not_served};
 use crate::source::{Change, Delivered, ObjectId, Observed, SourceRef};
@@ -65,7 +66,7 @@ const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);
 
 /// The part of the cache that a batch is about, with what was just read live on top of it.
 pub struct LiveView<'a, K: Controller> {
-    extract: K::Cache,
+    extract: Extract<K::Cache>,
     world: &'a K::World,
     sources: &'a Sources<K::Cache>,
     client: Client,
@@ -80,7 +81,12 @@ pub struct LiveView<'a, K: Controller> {
 }
 
 impl<'a, K: Controller> LiveView<'a, K> {
-    pub(crate) fn new(extract: K::Cache, world: &'a K::World, sources: &'a Sources<K::Cache>, client: Client) -> Self {
+    pub(crate) fn new(
+        extract: Extract<K::Cache>,
+        world: &'a K::World,
+        sources: &'a Sources<K::Cache>,
+        client: Client,
+    ) -> Self {
         let (unreadable, remembered) = (BTreeMap::new(), Vec::new());
         Self {
             extract,
@@ -98,7 +104,7 @@ impl<'a, K: Controller> LiveView<'a, K> {
     /// What is known so far: the cache's rows, and what was read.
     #[must_use]
     pub fn cache(&self) -> &K::Cache {
-        &self.extract
+        &self.extract.cache
     }
 
     /// The world that the batch is judged in.
@@ -311,7 +317,8 @@ impl<'a, K: Controller> LiveView<'a, K> {
         self.server_time.map_or(ours, |date| ours.min(time::saturating_add(date, DATE_PRECISION)))
     }
 
-    /// Only the same rule with the same action goes on; an action that needs no live read goes on as it is.
+    /// Only the same rule with the same action goes on, and only if no window on its object is open; an action that needs
+    /// no live read goes on as it is.
     pub(crate) fn confirm(
         &self,
         keeper: &K,
@@ -319,14 +326,19 @@ impl<'a, K: Controller> LiveView<'a, K> {
         now: Timestamp,
     ) -> Result<ConfirmedAction<K>, ApplyError> {
         let PlannedAction { key, subject, verdict, action } = planned;
-        if !action.kind().confirmed {
-            let (subject, verdict, action) = (subject.clone(), verdict.clone(), action.clone());
-            return Ok(ConfirmedAction { subject, verdict, action });
+        let confirmed = if action.kind().confirmed {
+            if let Some(error) = self.unreadable.get(key) {
+                return Err(error.clone().into());
+            }
+            self.judge_again(keeper, planned, now)?
+        } else {
+            ConfirmedAction { subject: subject.clone(), verdict: verdict.clone(), action: action.clone() }
+        };
+        let mut held = confirmed.verdict.clone();
+        if self.extract.windows.hold_back(keeper, &confirmed.subject, &mut held, now) {
+            return Err(ApplyError::Stale(format!("now it is {}: {}", held.rule, held.because)));
         }
-        if let Some(error) = self.unreadable.get(key) {
-            return Err(error.clone().into());
-        }
-        self.judge_again(keeper, planned, now)
+        Ok(confirmed)
     }
 
     fn judge_again(
@@ -341,7 +353,7 @@ impl<'a, K: Controller> LiveView<'a, K> {
             let found = keeper.subject_ref(live);
             (found.kind, found.namespace, found.name) == (meant.kind, meant.namespace, meant.name)
         };
-        let Some(live) = self.extract.subjects_for(key).into_iter().find(has_name) else {
+        let Some(live) = self.extract.cache.subjects_for(key).into_iter().find(has_name) else {
             return Err(ApplyError::Stale("it is gone".to_owned()));
         };
         if keeper.subject_ref(&live).uid != meant.uid {

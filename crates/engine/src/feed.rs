@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use caretaker_core::{SourceId, Timestamp};
 
 use crate::cache::Cache;
+use crate::controller::{Batch, Controller};
 use crate::source::{Change, ObjectId, SourceRef};
+use crate::windows::ObjectWindows;
 
 /// What is known about a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,12 +33,14 @@ impl SourceStatus {
 /// The source, and group and kind of what it reads.
 type StatusKey = (SourceId, Option<(String, String)>);
 
-/// A cache, and what the engine itself keeps of the same changes: the status of each source, and the
-/// objects that we deleted before the watch says so.
+/// A cache, and what the engine itself keeps of the same changes: the status of each source, the windows on
+/// objects, and the objects that we deleted before the watch says so.
 #[derive(Debug)]
 pub struct CacheFeed<C> {
     /// The keeper's part.
     pub cache: C,
+    /// The windows on objects.
+    pub windows: ObjectWindows,
     statuses: BTreeMap<StatusKey, SourceStatus>,
     deleted: DeletedByUs,
 }
@@ -65,7 +69,15 @@ impl DeletedByUs {
 
 impl<C: Default> Default for CacheFeed<C> {
     fn default() -> Self {
-        Self { cache: C::default(), statuses: BTreeMap::new(), deleted: DeletedByUs::default() }
+        Self::new(ObjectWindows::default())
+    }
+}
+
+impl<C: Default> CacheFeed<C> {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(windows: ObjectWindows) -> Self {
+        Self { cache: C::default(), windows, statuses: BTreeMap::new(), deleted: DeletedByUs::default() }
     }
 }
 
@@ -84,6 +96,7 @@ impl<C: Cache> CacheFeed<C> {
             Change::Init => self.deleted.all.retain(|_, of| *of != source.id),
             _ => {}
         }
+        self.windows.update(source, &change);
         self.cache.update(source, change);
     }
 
@@ -106,7 +119,9 @@ impl<C: Cache> CacheFeed<C> {
     /// We deleted it: what the watch still says about its life is ignored.
     pub fn deleted_by_us(&mut self, source: &SourceRef, id: ObjectId) {
         self.deleted.insert(id.uid.clone(), source.id, Instant::now());
-        self.cache.update(source, Change::Delete(id));
+        let deletion = Change::Delete(id);
+        self.windows.update(source, &deletion);
+        self.cache.update(source, deletion);
     }
 
     /// The status of a source as a whole: of a source that discovers kinds, of all of them.
@@ -118,6 +133,41 @@ impl<C: Cache> CacheFeed<C> {
             error: parts().find_map(|status| status.error.clone()),
             current_until: parts().map(|status| status.current_until).min().flatten(),
         }
+    }
+}
+
+/// What is known about a batch: the part of the cache that its subjects are made of, and the windows on their objects.
+#[derive(Debug, Default)]
+pub struct Extract<C> {
+    /// The part of the cache.
+    pub cache: C,
+    /// The windows.
+    pub windows: ObjectWindows,
+}
+
+impl<C: Cache> Extract<C> {
+    /// Puts in what was read live or written. The window that it shows counts, and not the one that the watch delivered.
+    pub(crate) fn update(&mut self, source: &SourceRef, change: Change<C::Row>) {
+        // A list of one namespace says nothing about windows in others; the objects that it delivers do.
+        if matches!(change, Change::Apply(_) | Change::Delete(_)) {
+            self.windows.update(source, &change);
+        }
+        self.cache.update(source, change);
+    }
+}
+
+impl<C: Cache> From<C> for Extract<C> {
+    /// Without windows.
+    fn from(cache: C) -> Self {
+        Self { cache, windows: ObjectWindows::default() }
+    }
+}
+
+impl<C: Cache> CacheFeed<C> {
+    /// What is known about a batch.
+    pub fn extract<K: Controller<Cache = C>>(&self, keeper: &K, batch: &Batch<K>) -> Extract<C> {
+        let objects = batch.actions.iter().map(|planned| keeper.subject_ref(&planned.subject).object);
+        Extract { cache: self.cache.extract(&batch.keys()), windows: self.windows.extract(objects) }
     }
 }
 

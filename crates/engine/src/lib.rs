@@ -11,7 +11,7 @@
 //! | stage | modules | may touch |
 //! |---|---|---|
 //! | sources | [`source`], [`sources`], `projection`, `watch`, `drift`, `discovery` | the API server, read only |
-//! | cache | [`cache`], [`feed`] | memory |
+//! | cache | [`cache`], [`feed`], [`windows`] | memory |
 //! | judge, limit, batch | [`planner`] | memory |
 //! | confirm | [`confirm`] | the API server, read only |
 //! | apply | [`writer`], and the keeper | the API server |
@@ -47,6 +47,7 @@ pub mod source;
 pub mod sources;
 pub mod state;
 mod watch;
+pub mod windows;
 pub mod writer;
 
 use std::error::Error;

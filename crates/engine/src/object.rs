@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{Timestamp, time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
@@ -54,6 +55,12 @@ impl Meta {
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(|text| text.0.as_str())
+    }
+
+    /// The annotation with the window that holds back work on the object.
+    #[must_use]
+    pub fn window(&self) -> Option<WindowAnnotation> {
+        WindowAnnotation::find(|key| self.annotation(key))
     }
 
     /// The keys of all labels.

@@ -8,7 +8,6 @@ use futures::StreamExt;
 
 use crate::Context;
 use crate::apply::ActionResult;
-use crate::cache::Cache;
 use crate::controller::{Controller, PlannedAction, ReplicaRole};
 use crate::feed::CacheFeed;
 use crate::planner::Planner;
@@ -51,7 +50,7 @@ pub async fn run_once_on<K: Controller>(
     let world = keeper.world(&feed.cache, role, now);
     let mut planner = Planner::<K>::default();
     planner.mark_all_dirty(&feed.cache);
-    let judged = planner.judge(keeper, &mut feed.cache, &world, limits, ledger, true, now);
+    let judged = planner.judge(keeper, &mut feed, &world, limits, ledger, true, now);
     let admitted = planner.limit(keeper, judged, |_| false, limits, ledger, now);
     let opens = admitted.opens.clone();
     let mut batches = planner.batch(keeper, admitted, limits, ledger, now);
@@ -60,7 +59,7 @@ pub async fn run_once_on<K: Controller>(
     }
     batches.retain(|batch| !batch.actions.is_empty());
     let runs = batches.into_iter().map(|batch| {
-        let extract = feed.cache.extract(&batch.keys());
+        let extract = feed.extract(&**keeper, &batch);
         let writer = Writer::new(context.writer.clone(), context.field_manager.clone(), sources.clone());
         let (keeper, sources, clock) = (keeper.clone(), sources.clone(), context.clock.clone());
         confirm_and_apply(keeper, sources, writer, batch, extract, world.clone(), clock)

@@ -21,6 +21,7 @@ use crate::apply::ActionResult;
 use crate::cache::{Cache, InvalidObject};
 use crate::controller::{Batch, Controller, KeyOf, PlannedAction, WriteTarget};
 use crate::events::event_target;
+use crate::feed::CacheFeed;
 use locks::WriteLocks;
 use population::{Counted, Populations};
 use retry::{Check, RetryState};
@@ -84,6 +85,8 @@ pub struct Planner<K: Controller> {
     populations: Populations,
     /// Keys with an action that a limit, a missing source or a missing right holds back.
     held: BTreeSet<KeyOf<K>>,
+    /// Keys with an action that a window on its object holds back.
+    suspended: BTreeSet<KeyOf<K>>,
     locks: WriteLocks<KeyOf<K>>,
     retries: BTreeMap<KeyOf<K>, RetryState<K>>,
 }
@@ -97,6 +100,7 @@ impl<K: Controller> Default for Planner<K> {
             totals: [0; 4],
             populations: Populations::default(),
             held: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             locks: WriteLocks::default(),
             retries: BTreeMap::new(),
         }
@@ -126,13 +130,14 @@ impl<K: Controller> Planner<K> {
     }
 
     /// Judges what changed or fell due, and everything that is held back if `rejudge_held` or if an
-    /// action is due that competes with it: what is due longest goes first. Pure but for what the cache
-    /// remembers of a verdict.
+    /// action is due that competes with it: what is due longest goes first. What a window on its object holds
+    /// back competes with nothing, and is judged again when the window closes or any window changes. Pure but
+    /// for what the cache remembers of a verdict.
     #[expect(clippy::too_many_arguments, reason = "what a round is judged on and by, each of its own type")]
     pub fn judge(
         &mut self,
         keeper: &K,
-        cache: &mut K::Cache,
+        feed: &mut CacheFeed<K::Cache>,
         world: &K::World,
         limits: &Limits,
         ledger: &Ledger,
@@ -140,12 +145,15 @@ impl<K: Controller> Planner<K> {
         now: Timestamp,
     ) -> Judged<K> {
         let mut keys = std::mem::take(&mut self.dirty);
-        keys.extend(cache.take_dirty());
+        keys.extend(feed.cache.take_dirty());
+        if feed.windows.take_changed() {
+            keys.append(&mut self.suspended);
+        }
         keys.extend(self.deadlines.pop_expired(now));
         keys.extend(self.locks.released(now));
         let mut round = JudgeRound { keeper, world, limits, now, judged: Judged::default() };
         for key in &keys {
-            self.judge_key(key, cache, &mut round);
+            self.judge_key(key, feed, &mut round);
         }
         // While the breaker is open nothing that it guards waits its turn.
         let competes = |planned: &PlannedAction<K>| {
@@ -157,27 +165,29 @@ impl<K: Controller> Planner<K> {
         };
         if rejudge_held || round.judged.due.iter().any(competes) {
             for key in std::mem::take(&mut self.held).difference(&keys) {
-                self.judge_key(key, cache, &mut round);
+                self.judge_key(key, feed, &mut round);
             }
         }
         round.judged
     }
 
-    fn judge_key(&mut self, key: &KeyOf<K>, cache: &mut K::Cache, round: &mut JudgeRound<'_, K>) {
+    fn judge_key(&mut self, key: &KeyOf<K>, feed: &mut CacheFeed<K::Cache>, round: &mut JudgeRound<'_, K>) {
         let (keeper, now) = (round.keeper, round.now);
+        let CacheFeed { cache, windows, .. } = feed;
         let subjects = cache.subjects_for(key);
         if self.locks.wait_if_busy(key, subjects.iter().map(|subject| keeper.write_target(subject).key)) {
             return;
         }
         let counted = self.populations.counted(subjects.iter().map(|subject| keeper.membership(subject)));
         let (mut before, mut retry) = (self.retries.remove(key).unwrap_or_default(), RetryState::default());
-        let (mut counts, mut deadline) = (VerdictCounts::default(), None);
+        let (mut counts, mut deadline, mut is_suspended) = (VerdictCounts::default(), None, false);
         let mut refusals: Vec<Refusal> = cache.invalid_objects(key).into_iter().map(refuse_object).collect();
         for mut subject in subjects {
-            let verdict = K::Rule::judge(&subject, round.world, now);
+            let mut verdict = K::Rule::judge(&subject, round.world, now);
             if keeper.record_verdict(&mut subject, &verdict, now) {
                 cache.remember(key, &subject);
             }
+            is_suspended |= windows.hold_back(keeper, &subject, &mut verdict, now);
             counts[verdict.next.kind() as usize] += 1;
             match &verdict.next {
                 Next::Nothing => {}
@@ -197,6 +207,11 @@ impl<K: Controller> Planner<K> {
         }
         refusals.retain(|refusal| retry.is_new(refusal, &before));
         round.judged.refusals.extend(refusals);
+        if is_suspended {
+            self.suspended.insert(key.clone());
+        } else {
+            self.suspended.remove(key);
+        }
         self.deadlines.set(key, deadline);
         self.set_state(key, KeyState { verdicts: counts, counted });
         if !retry.is_empty() {

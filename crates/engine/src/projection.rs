@@ -109,9 +109,9 @@ fn id_of<T: PartialObject>(object: &T) -> ObjectId {
 
 /// An object that does not matter (any more) is the same as one that is gone.
 fn change<T: PartialObject, R>(project: &Project<T, R>, resource: &ApiResource, object: T) -> Change<R> {
-    let id = id_of(&object);
+    let (id, window) = (id_of(&object), object.metadata().window());
     match project(resource, object) {
-        Some(row) => Change::Apply(Observed { id, row }),
+        Some(row) => Change::Apply(Observed { id, row, window }),
         None => Change::Delete(id),
     }
 }

@@ -151,8 +151,8 @@ impl<K: Controller> ControlLoop<K> {
         }
         Self {
             enabled: K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect(),
+            feed: Arc::new(RwLock::new(sources.empty_feed())),
             sources,
-            feed: Arc::new(RwLock::default()),
             planner: Planner::default(),
             queue: VecDeque::new(),
             ledger: None,

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{ActionKind, SourceId, Timestamp};
 use futures::stream::BoxStream;
 use kube::core::ApiResource;
@@ -45,6 +46,15 @@ pub struct Observed<R> {
     pub id: ObjectId,
     /// What the keeper reads of it.
     pub row: R,
+    /// The window on it, which holds back work on it.
+    pub window: Option<WindowAnnotation>,
+}
+
+impl<R> Observed<R> {
+    /// An object without a window.
+    pub fn new(id: ObjectId, row: R) -> Self {
+        Self { id, row, window: None }
+    }
 }
 
 /// What a source delivers, in kube's words.
@@ -68,7 +78,7 @@ pub enum Change<R> {
 impl<R> Change<R> {
     /// A row of another system.
     pub fn apply(id: ObjectId, row: R) -> Self {
-        Self::Apply(Observed { id, row })
+        Self::Apply(Observed::new(id, row))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use caretaker_core::{Action as _, ObjectRef, SourceId};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, TryStreamExt};
+use jiff::tz::TimeZone;
 use kube::api::{ListParams, Request};
 use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
 use kube::{Client, Resource as _};
@@ -22,6 +23,7 @@ use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, Wants,
     group_of,
 };
+use crate::windows::ObjectWindows;
 
 /// The sources of a keeper.
 pub struct Sources<C: Cache> {
@@ -30,6 +32,8 @@ pub struct Sources<C: Cache> {
     pub(crate) discovered: RwLock<BTreeMap<(String, String), SourceRef>>,
     /// Lists that live reads share.
     pub(crate) shared: SharedLists<C::Row>,
+    /// The zone of windows on objects that name none; `None` if nothing that the keeper does is held back by them.
+    zone: Option<TimeZone>,
 }
 
 /// A source that reads one kind: the source, its selector and its projection.
@@ -58,7 +62,14 @@ impl<C: Cache> Sources<C> {
         let enabled: Vec<_> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
         let needed = |source: &Source<C>| enabled.iter().any(|kind| (source.needed_for)(kind));
         let all = keeper.sources().into_iter().filter(needed).collect();
-        Arc::new(Self { all, discovered: RwLock::default(), shared: SharedLists::default() })
+        let zone = enabled.iter().any(|kind| kind.suspendable).then(|| keeper.zone());
+        Arc::new(Self { all, discovered: RwLock::default(), shared: SharedLists::default(), zone })
+    }
+
+    /// What these sources feed, with nothing in it yet.
+    #[must_use]
+    pub fn empty_feed(&self) -> CacheFeed<C> {
+        CacheFeed::new(ObjectWindows::new(self.zone.clone()))
     }
 
     /// All of them, in the keeper's order.
@@ -207,7 +218,7 @@ impl<C: Cache> Sources<C> {
                 Origin::Stream { .. } => {}
             }
         }
-        let mut feed = CacheFeed::default();
+        let mut feed = self.empty_feed();
         let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| kind.list(client, None).await);
         let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
         while let Some((source, changes)) = lists.try_next().await? {

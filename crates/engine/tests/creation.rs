@@ -86,7 +86,7 @@ impl Cache for Index {
 
     fn update(&mut self, source: &SourceRef, change: Change<Row>) {
         let (id, row) = match change {
-            Change::Apply(Observed { id, row }) => (id, Some(row)),
+            Change::Apply(Observed { id, row, .. }) => (id, Some(row)),
             Change::Delete(id) => (id, None),
             _ => return,
         };

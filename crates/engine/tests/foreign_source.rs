@@ -91,7 +91,7 @@ impl Cache for Street {
     type Subject = Door;
 
     fn update(&mut self, _: &SourceRef, change: Change<Row>) {
-        let Change::Apply(Observed { id, row }) = change else { return };
+        let Change::Apply(Observed { id, row, .. }) = change else { return };
         match row {
             Row::Door { uid, resource_version, open } => {
                 self.doors.insert(id.name.clone(), (uid, resource_version, open));

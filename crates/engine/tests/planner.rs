@@ -53,7 +53,7 @@ impl Script {
     fn round(&mut self, now: Timestamp) -> Round {
         let Self { keeper, feed, planner, limits, ledger, role, rejudge_held } = self;
         let world = World { role: *role };
-        let mut judged = planner.judge(keeper, &mut feed.cache, &world, limits, ledger, *rejudge_held, now);
+        let mut judged = planner.judge(keeper, feed, &world, limits, ledger, *rejudge_held, now);
         let refusals = std::mem::take(&mut judged.refusals);
         let admitted = planner.limit(keeper, judged, |_| false, limits, ledger, now);
         let opens = admitted.opens.clone();

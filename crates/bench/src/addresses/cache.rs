@@ -113,7 +113,7 @@ pub(crate) fn alone(scenario: &str) -> Result<()> {
     let (keeper, limits, mut ledger) = (Addresses::default(), Limits::default(), Ledger::default());
     let mut planner = Planner::<Addresses>::default();
     planner.mark_all_dirty(&feed.cache);
-    let judged = planner.judge(&keeper, &mut feed.cache, &world, &limits, &ledger, true, now());
+    let judged = planner.judge(&keeper, &mut feed, &world, &limits, &ledger, true, now());
     let admitted = planner.limit(&keeper, judged, |_| false, &limits, &mut ledger, now());
     let batches = planner.batch(&keeper, admitted, &limits, &mut ledger, now());
     let round_micros = micros(began.elapsed());

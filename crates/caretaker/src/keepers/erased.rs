@@ -102,7 +102,8 @@ impl<K: KeeperCli> Erased<K> {
             }
             None => Ledger::default(),
         };
-        Ok(KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger))
+        let snapshot = KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger);
+        Ok(KeeperSnapshot { windows: feed.windows, ..snapshot })
     }
 
     /// What files deliver, in the order of a complete list of each source.
@@ -118,7 +119,7 @@ impl<K: KeeperCli> Erased<K> {
                 None => by_source.push((source, vec![change])),
             }
         }
-        let mut feed = CacheFeed::default();
+        let mut feed = self.sources.empty_feed();
         for (source, changes) in by_source {
             feed.update(&source, Change::Init);
             for change in changes {

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use caretaker_core::keeper::{groups, population};
 use caretaker_core::limits::{Ledger, Limits, enforce};
 use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
-use caretaker_core::{RuleSet as _, Timestamp, VerdictOf};
+use caretaker_core::suspension::Suspension;
+use caretaker_core::{Next, RuleSet as _, SignedDuration, Timestamp, VerdictOf, time};
 use caretaker_engine::ReplicaRole;
 use caretaker_engine::cache::Cache as _;
+use caretaker_engine::windows::ObjectWindows;
 
 use crate::breaker;
 use crate::explain::Explanation;
@@ -31,6 +33,8 @@ pub struct KeeperSnapshot<K: KeeperCli> {
     pub limits: Limits,
     /// What was admitted recently.
     pub ledger: Ledger,
+    /// The windows on objects.
+    pub windows: ObjectWindows,
     /// What happens from outside in a simulation.
     pub external: Vec<ExternalChange<K::Subject>>,
     /// What has happened in a simulation, in order.
@@ -90,6 +94,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
             cache,
             limits,
             ledger,
+            windows: ObjectWindows::default(),
             external: Vec::new(),
             events: Vec::new(),
             blocked_users: BTreeMap::new(),
@@ -103,17 +108,45 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
         self.keeper.world(&self.cache, ReplicaRole::Leader, now)
     }
 
-    /// The verdict on each subject, before pace and breaker.
+    /// The window on the object of a subject.
+    fn window_on(&self, subject: &K::Subject) -> Option<&Arc<Suspension>> {
+        if self.windows.is_empty() { None } else { self.windows.on(self.keeper.subject_ref(subject).object) }
+    }
+
+    /// The verdict on a subject with a window on its object. What falls due inside of the window waits for its end, and
+    /// people want to know that before.
+    fn hold_back(&self, subject: &K::Subject, verdict: VerdictOf<K>, window: &Suspension, now: Timestamp) -> VerdictOf<K> {
+        let mut held = verdict;
+        if window.hold_back(&mut held, now) {
+            return held;
+        }
+        if let Next::Wait { until, .. } = held.next {
+            let then = time::saturating_add(until.max(now), SignedDuration::from_nanos(1));
+            let mut later = K::Rule::judge(subject, &self.world(then), then);
+            if window.hold_back(&mut later, then) {
+                return later;
+            }
+        }
+        held
+    }
+
+    /// The verdict on each subject, before windows on objects, pace and breaker.
     #[must_use]
     pub fn raw_verdicts(&self, now: Timestamp) -> Vec<VerdictOf<K>> {
         let world = self.world(now);
         self.subjects.iter().map(|subject| K::Rule::judge(subject, &world, now)).collect()
     }
 
-    /// The verdict on each subject, after pace and breaker.
+    /// The verdict on each subject, after windows on objects, pace and breaker.
     #[must_use]
     pub fn limited_verdicts(&self, now: Timestamp) -> Vec<VerdictOf<K>> {
-        let mut verdicts = self.raw_verdicts(now);
+        let verdicts = self.subjects.iter().zip(self.raw_verdicts(now));
+        let mut verdicts: Vec<VerdictOf<K>> = verdicts
+            .map(|(subject, verdict)| match self.window_on(subject) {
+                Some(window) => self.hold_back(subject, verdict, window, now),
+                None => verdict,
+            })
+            .collect();
         let groups = groups(&*self.keeper, &self.subjects);
         let population = population(&*self.keeper, &self.subjects);
         enforce(&mut verdicts, &groups, population, &self.limits, &self.ledger, now);
@@ -189,13 +222,17 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
     ) -> Result<Explanation, String> {
         let found = self.find(kind, name, namespace)?;
         let verdict = self.limited_verdicts(now).swap_remove(found);
-        Ok(Explanation::new(&*self.keeper, &self.subjects[found], verdict, &self.world(now), now))
+        let subject = &self.subjects[found];
+        let window = self.window_on(subject).map(|window| window.describe(now));
+        Ok(Explanation::new(&*self.keeper, subject, verdict, &self.world(now), now).with_window(window))
     }
 
     fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp) {
         let (world, subjects) = (self.world(start), self.subjects.clone());
         let (limits, ledger) = (self.limits.clone(), self.ledger.clone());
-        let mut simulation = Simulation::new(&*self.keeper, world, subjects, limits, ledger, start);
+        let window = |(place, subject)| Some((place, self.window_on(subject)?.clone()));
+        let windows = self.subjects.iter().enumerate().filter_map(window).collect();
+        let mut simulation = Simulation::new(&*self.keeper, world, subjects, limits, ledger, start).with_windows(windows);
         self.events = simulation.run(end, &self.external);
         if let Some(namespace) = namespace {
             let shown = |i| self.keeper.in_namespace(&self.subjects[i], namespace);

@@ -10,11 +10,10 @@ use kube::Client;
 
 use super::ControlLoop;
 use crate::apply::{ActionResult, ApplyError, BatchResult, Confirmed};
-use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::confirm::LiveView;
 use crate::controller::{Batch, Controller, PlannedAction, WriteTarget};
-use crate::feed::CacheFeed;
+use crate::feed::{CacheFeed, Extract};
 use crate::source::{Change, Delivered, ObjectId, SourceRef};
 use crate::sources::Sources;
 use crate::writer::Writer;
@@ -112,7 +111,7 @@ impl<K: Controller> ControlLoop<K> {
         };
         let world = self.world(now);
         let feed = self.feed.read().unwrap_or_else(PoisonError::into_inner);
-        let extract = feed.cache.extract(&batch.keys());
+        let extract = feed.extract(&*self.keeper, &batch);
         let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
         let writer = Writer::new(client, self.context.field_manager.clone(), sources.clone());
         confirm_and_apply(keeper, sources, writer, batch, extract, world, self.context.clock.clone()).boxed()
@@ -159,11 +158,11 @@ pub async fn confirm_and_apply<K: Controller>(
     sources: Arc<Sources<K::Cache>>,
     mut writer: Writer<K>,
     batch: Batch<K>,
-    extract: K::Cache,
+    extract: impl Into<Extract<K::Cache>>,
     world: K::World,
     clock: Clock,
 ) -> Finished<K> {
-    let mut live: LiveView<'_, K> = LiveView::new(extract, &world, &sources, Client::clone(writer.client()));
+    let mut live: LiveView<'_, K> = LiveView::new(extract.into(), &world, &sources, Client::clone(writer.client()));
     let mut results: Vec<Option<Result<(), ApplyError>>> = batch.actions.iter().map(|_| None).collect();
     let mut reasons: Vec<Option<String>> = batch.actions.iter().map(|_| None).collect();
     let needs_read = batch.actions.iter().any(|planned| planned.action.kind().confirmed);

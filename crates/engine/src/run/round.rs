@@ -95,7 +95,7 @@ impl<K: Controller> ControlLoop<K> {
         let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
         let Round { now, world, ledger, rejudge_held, .. } = round;
         let limits = &self.context.limits;
-        self.planner.judge(&self.keeper, &mut feed.cache, world, limits, &ledger.value, *rejudge_held, *now)
+        self.planner.judge(&self.keeper, &mut feed, world, limits, &ledger.value, *rejudge_held, *now)
     }
 
     pub(super) fn limit(&mut self, judged: Judged<K>, round: &mut Round<K>) -> Admitted<K> {

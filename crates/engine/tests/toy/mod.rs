@@ -180,7 +180,7 @@ pub fn change(name: &str, toys: &[(&str, &str)]) -> (SourceRef, Change<Inside>) 
     let toys = toys.iter().map(|(toy, says)| ((*toy).to_owned(), (*says).to_owned())).collect();
     let inside = Inside { uid: format!("uid-{name}"), resource_version: String::new(), toys };
     let id = ObjectId { namespace: Some(NAMESPACE.to_owned()), uid: inside.uid.clone(), ..ObjectId::named(name) };
-    (SourceRef { id: BOXES, resource: None }, Change::Apply(Observed { id, row: inside }))
+    (SourceRef { id: BOXES, resource: None }, Change::apply(id, inside))
 }
 
 /// The boxes that are known.
@@ -198,7 +198,7 @@ impl Cache for Shelf {
 
     fn update(&mut self, _: &SourceRef, change: Change<Inside>) {
         let (id, after) = match change {
-            Change::Apply(Observed { id, row }) => (id, Some(row)),
+            Change::Apply(Observed { id, row, .. }) => (id, Some(row)),
             Change::Delete(id) => (id, None),
             _ => return,
         };

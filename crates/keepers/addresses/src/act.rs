@@ -50,7 +50,7 @@ actions! {
         // A pod may wait for an address. Endpoints are many, and each takes two calls of its own: pools come first.
         Release => ActionKind::destructive("release").removes_subject().priority().needs(RELEASE),
         /// Deletes the endpoint and removes its finalizer.
-        DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().needs(DELETE_ENDPOINT),
+        DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().suspendable().needs(DELETE_ENDPOINT),
         /// Sets the pool's count to the number of its records.
         Recount => ActionKind::plain("recount").confirmed().needs(RECOUNT),
         /// Reports the subject; nothing is written to it.

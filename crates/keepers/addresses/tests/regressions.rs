@@ -14,6 +14,7 @@ use caretaker_addresses::api::Kind;
 use caretaker_addresses::subject::{Subject, World};
 use caretaker_core::Keeper as _;
 use caretaker_core::limits::Ledger;
+use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::planner::Planner;
 use caretaker_engine::{Controller as _, PlannedAction};
 use caretaker_testkit::faults::Faults;
@@ -335,12 +336,13 @@ fn bulk_release_calico_5044() {
     let ips: Vec<String> = (0..5000).map(|n| format!("10.0.{}.{}", n / 250, n % 250 + 1)).collect();
     let records: Vec<(&str, &str, &str)> = ips.iter().map(|ip| (ip.as_str(), "shop/nobody", "1")).collect();
     let pool = objects::pool("pool", &records).with("/spec/ips", json!(["10.0.0.1-10.0.19.250"]));
-    let (mut cache, mut planner) = (cache_of(&[pool]), Planner::default());
-    planner.mark_all_dirty(&cache);
+    let (mut feed, mut planner) = (CacheFeed::default(), Planner::default());
+    feed.cache = cache_of(&[pool]);
+    planner.mark_all_dirty(&feed.cache);
     let (keeper, mut ledger) = (Addresses::default(), Ledger::default());
     let limits = keeper.default_limits();
     let mut round =
-        |ledger: &mut Ledger, now| plan(&mut planner, &mut cache, &keeper, &World::default(), &limits, ledger, now);
+        |ledger: &mut Ledger, now| plan(&mut planner, &mut feed, &keeper, &World::default(), &limits, ledger, now);
 
     let (batches, opens) = round(&mut ledger, later());
 

@@ -90,7 +90,9 @@ const DELETE_SUBJECT: [Permission; 10] = joined(
 );
 
 pub(crate) const RECORD: ActionKind = ActionKind::plain("record").confirmed().needs(&WRITE_SUBJECT);
-pub(crate) const ANNOUNCE: ActionKind = ActionKind::plain("announce").confirmed().needs(&ANNOUNCE_DELETION);
+/// What a window protects is not announced either.
+pub(crate) const ANNOUNCE: ActionKind =
+    ActionKind::plain("announce").confirmed().suspendable().needs(&ANNOUNCE_DELETION);
 pub(crate) const SLEEP: ActionKind = ActionKind::destructive("sleep").needs(&SCALE_DOWN_WORKLOADS);
 pub(crate) const WAKE: ActionKind = ActionKind::plain("wake").confirmed().priority().needs(&RESTORE_WORKLOADS);
 /// A deleted namespace exists until it is empty, so the breaker's population does not shrink by it at once.

@@ -87,7 +87,7 @@ fn deliver(changes: &Changes, change: Change<Row>) {
 }
 
 fn gaps_row(gaps: Gaps) -> Observed<Row> {
-    Observed { id: ObjectId::named("gaps"), row: Row::Gaps(gaps) }
+    Observed::new(ObjectId::named("gaps"), Row::Gaps(gaps))
 }
 
 /// The gaps that the leader saved, for commands.

@@ -28,10 +28,10 @@ pub async fn read_namespace(
     client: &Client,
     name: &str,
 ) -> Result<CacheFeed<NamespaceCache>, ListError> {
-    let mut feed = CacheFeed::default();
+    let mut feed = sources.empty_feed();
     sources.get_into(client, NAMESPACES, None, name, &mut feed).await?;
     if feed.cache.namespace(name).is_none() {
-        return Ok(CacheFeed::default());
+        return Ok(sources.empty_feed());
     }
     for kind in KINDS.iter().filter(|kind| kind.id != NAMESPACES) {
         sources.list_into(client, kind.id, kind.namespaced.then_some(name), &mut feed).await?;

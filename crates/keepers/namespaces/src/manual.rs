@@ -13,6 +13,7 @@ use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::once::run_once_on;
 use caretaker_engine::projection::send_with_server_time;
 use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::windows::ObjectWindows;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, Context, Controller as _, ReplicaRole};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -109,8 +110,8 @@ pub async fn execute(
 ) -> Result<Vec<String>, OrderError> {
     let sources = Sources::of(&**keeper);
     let mut running = Running { keeper, context, sources, namespace, now: context.clock.now(), steps: Vec::new() };
-    let (subject, world) = running.read().await?;
-    running.check(order, &subject, &world)?;
+    let Known { subject, world, windows } = running.read().await?;
+    running.check(order, &subject, &world, &windows)?;
     if context.dry_run {
         running.rehearse(order, subject, &world);
         return Ok(running.steps);
@@ -190,6 +191,13 @@ impl Order {
     }
 }
 
+/// What was read of the namespace.
+struct Known {
+    subject: Subject,
+    world: World,
+    windows: ObjectWindows,
+}
+
 struct Running<'a> {
     keeper: &'a Arc<Namespaces>,
     context: &'a Context,
@@ -209,12 +217,12 @@ impl Running<'_> {
         read_namespace(&self.sources, &self.context.reader, self.namespace).await
     }
 
-    async fn read(&self) -> Result<(Subject, World), OrderError> {
+    async fn read(&self) -> Result<Known, OrderError> {
         let feed = self.read_feed().await?;
         let world = self.keeper.world(&feed.cache, ReplicaRole::Leader, self.now);
         let subjects = feed.cache.subjects_for(&self.namespace.to_owned());
         if let Some(subject) = subjects.into_iter().find(|subject| subject.kind == Kind::Namespace) {
-            return Ok((subject, world));
+            return Ok(Known { subject, world, windows: feed.windows });
         }
         let mut all = CacheFeed::default();
         // Only for a suggestion.
@@ -223,11 +231,18 @@ impl Running<'_> {
     }
 
     /// An order that a rule would not follow is not written.
-    fn check(&self, order: &Order, subject: &Subject, world: &World) -> Result<(), OrderError> {
+    fn check(
+        &self,
+        order: &Order,
+        subject: &Subject,
+        world: &World,
+        windows: &ObjectWindows,
+    ) -> Result<(), OrderError> {
         let namespace = self.namespace.to_owned();
         match order {
             Order::Sleep { .. } => {
-                let verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                let mut verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                windows.hold_back(&**self.keeper, subject, &mut verdict, self.now);
                 if verdict.rule == RuleId::Keeper(Rule::ManualSleep) {
                     return Ok(());
                 }
@@ -264,7 +279,7 @@ impl Running<'_> {
                 Err(error @ ApplyError::Conflict(_)) => last = Some(error),
                 Err(error) => return Err(not_written(error)),
             }
-            subject = self.read().await?.0;
+            subject = self.read().await?.subject;
         }
         Err(not_written(unsettled(last)))
     }
@@ -297,7 +312,7 @@ impl Running<'_> {
     async fn wake(&mut self) -> Result<(), OrderError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let (subject, world) = self.read().await?;
+            let Known { subject, world, .. } = self.read().await?;
             if !subject.has_traces_of_sleep() {
                 return Ok(());
             }

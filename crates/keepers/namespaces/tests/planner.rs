@@ -61,7 +61,7 @@ impl Script {
 
     fn round(&mut self, now: Timestamp) -> Round {
         let Self { keeper, objects, planner, limits, ledger } = self;
-        let judged = planner.judge(keeper, &mut objects.feed.cache, &World::default(), limits, ledger, false, now);
+        let judged = planner.judge(keeper, &mut objects.feed, &World::default(), limits, ledger, false, now);
         let refused = judged.refusals.clone();
         let admitted = planner.limit(keeper, judged, |_| false, limits, ledger, now);
         let opens = admitted.opens.clone();

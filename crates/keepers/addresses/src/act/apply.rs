@@ -93,7 +93,7 @@ async fn delete_endpoint(
     debug_assert_eq!(object.kind, ENDPOINT);
     let version = endpoint.holder.endpoint.as_ref().map_or(0, |state| state.version).to_string();
     let left = writer.delete(object, &version).await?;
-    if let Some(Observed { id, row: Row::Endpoint(left) }) = left {
+    if let Some(Observed { id, row: Row::Endpoint(left), .. }) = left {
         let others: Vec<&String> = left.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
         let patch = json!({ "metadata": { "finalizers": others } });
         match writer.merge_patch(object, &id.resource_version, patch).await {

@@ -106,7 +106,7 @@ impl AddressCache {
         self.extracted_vms || !self.vm_instances.is_empty() || !self.vms.is_empty() || self.vm_endpoints > 0
     }
 
-    fn apply(&mut self, Observed { id, row }: Observed<Row>) {
+    fn apply(&mut self, Observed { id, row, .. }: Observed<Row>) {
         match row {
             Row::Pool(pool) => self.apply_pool(id, *pool),
             Row::Endpoint(endpoint) => self.apply_endpoint(&pod_key(&id), endpoint.state),

@@ -42,7 +42,7 @@ impl Leader {
     pub async fn round(&mut self, corner: &Corner, now: Timestamp) -> Vec<Result<(), ApplyError>> {
         let Self { feed, planner, ledger, sources } = self;
         let world = corner.world();
-        let (batches, _) = plan(planner, &mut feed.cache, &corner.keeper, &world, &corner.limits, ledger, now);
+        let (batches, _) = plan(planner, feed, &corner.keeper, &world, &corner.limits, ledger, now);
         let mut results = Vec::new();
         for mut batch in batches {
             planner.start(&batch.target);

@@ -13,6 +13,7 @@ use caretaker_core::{Keeper as _, RuleSet as _, Timestamp};
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
+use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::health::Health;
 use caretaker_engine::journal::{Journal, Outcome};
 use caretaker_engine::lease::{Candidate, Timing};
@@ -116,14 +117,14 @@ impl Corner {
     /// What one round would do, before anything is confirmed.
     pub async fn decide(&self, now: Timestamp) -> Decision {
         let sources = Sources::of(&*self.keeper);
-        let mut cache = sources.list_all(&self.client, 1).await.unwrap().cache;
+        let mut feed = sources.list_all(&self.client, 1).await.unwrap();
         let (mut planner, mut ledger) = (Planner::default(), Ledger::default());
-        planner.mark_all_dirty(&cache);
+        planner.mark_all_dirty(&feed.cache);
         let world = self.world();
-        let (batches, _) = plan(&mut planner, &mut cache, &self.keeper, &world, &self.limits, &mut ledger, now);
+        let (batches, _) = plan(&mut planner, &mut feed, &self.keeper, &world, &self.limits, &mut ledger, now);
         let actions = batches.into_iter().flat_map(|batch| batch.actions);
         let ours = actions.filter(|planned| self.is_ours(&planned.subject)).collect();
-        Decision { cache: Arc::new(cache), sources, planned: ours }
+        Decision { cache: Arc::new(feed.cache), sources, planned: ours }
     }
 
     /// Confirms and applies actions on one write target, with a client during whose calls something may
@@ -184,14 +185,14 @@ pub fn writer(client: &Client, sources: &Arc<Sources<AddressCache>>) -> Writer<A
 /// Judge, limit and batch.
 pub fn plan(
     planner: &mut Planner<Addresses>,
-    cache: &mut AddressCache,
+    feed: &mut CacheFeed<AddressCache>,
     keeper: &Addresses,
     world: &World,
     limits: &Limits,
     ledger: &mut Ledger,
     now: Timestamp,
 ) -> (Vec<Batch<Addresses>>, Option<OpenBreaker>) {
-    let judged = planner.judge(keeper, cache, world, limits, ledger, true, now);
+    let judged = planner.judge(keeper, feed, world, limits, ledger, true, now);
     let admitted = planner.limit(keeper, judged, |_| false, limits, ledger, now);
     let opens = admitted.opens.clone();
     (planner.batch(keeper, admitted, limits, ledger, now), opens)

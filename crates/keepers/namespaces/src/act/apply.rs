@@ -94,7 +94,7 @@ async fn patch_metadata(
 ) -> Result<String, ApplyError> {
     let (object, version) = (subject.object(), &subject.resource_version);
     let answer = writer.merge_patch(object, version, patch::metadata(patch)).await?;
-    let Some(Observed { id, row }) = answer else { return Err(ApplyError::Mutated("its labels".to_owned())) };
+    let Some(Observed { id, row, .. }) = answer else { return Err(ApplyError::Mutated("its labels".to_owned())) };
     let missing = match row.as_subject(subject.kind) {
         Some(written) => missing_after(patch, written),
         None => Some("its labels".to_owned()),

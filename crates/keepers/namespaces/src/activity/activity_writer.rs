@@ -331,7 +331,7 @@ impl ActivityWriter {
         if let Row::Namespace(subject) = &row {
             self.answers.insert(id.name.clone(), subject.clone());
         }
-        deliver(&self.changes, Change::Apply(Observed { id, row }));
+        deliver(&self.changes, Change::apply(id, row));
     }
 
     fn finish(&mut self, written: Written) {

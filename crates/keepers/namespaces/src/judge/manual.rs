@@ -36,7 +36,9 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let counts_towards_deletion = !ns.manual_sleep || ns.asleep_since.is_set() || announced;
     Some(if !ns.is_asleep() {
         let because = format!("{because}{}", left_running(ns));
-        RuleMatch::act(Action::Sleep(SleepReason::Manual), now, because).with_cause(Cause::Ordered)
+        let is_half_done = ns.state() == State::Sleeping;
+        let cause = if is_half_done { Cause::Completion } else { Cause::Ordered };
+        RuleMatch::act(Action::Sleep(SleepReason::Manual), now, because).with_cause(cause)
     } else if counts_towards_deletion || ns.state() == State::Deleting {
         let because = format!("{because}: it is not deleted until then");
         RuleMatch::act(Action::Record(Bookkeeping::ManualSleep), now, because)

@@ -99,7 +99,7 @@ impl NamespaceCache {
             .is_some_and(|(uid, version)| uid == id.uid && is_newer_version(version, &id.resource_version))
     }
 
-    fn apply(&mut self, source: SourceId, Observed { id, row }: Observed<Row>) {
+    fn apply(&mut self, source: SourceId, Observed { id, row, .. }: Observed<Row>) {
         let listed_by = match &row {
             Row::Namespace(_) => (NAMESPACES, None),
             Row::Workload { workload, .. } => (source, Some(workload.kind)),
