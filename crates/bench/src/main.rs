@@ -8,6 +8,7 @@ mod audit;
 mod ground;
 mod operator;
 mod rehearsal;
+mod runtimes;
 mod wake;
 
 use anyhow::Result;
@@ -46,6 +47,9 @@ fn main() -> Result<()> {
     }
     if wanted("idle") {
         rows.extend(runtime.block_on(addresses::idle_rows())?);
+    }
+    if wanted("runtimes") {
+        rows.extend(runtime.block_on(runtimes::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

@@ -31,6 +31,8 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
         let mut report = CleanupReport::default();
         if args.all {
             merge(&mut report, clean_up(&keeper, &context, None).await?.unwrap_or_default());
+            let (done, failed) = caretaker_runtimes::cleanup::clean_up(&Arc::default(), &context).await?;
+            merge(&mut report, CleanupReport { done, failed });
             delete_own_objects(&client, args.dry_run, &mut report).await;
         }
         for name in &args.namespaces {

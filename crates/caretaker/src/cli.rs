@@ -1,5 +1,6 @@
 //! The command line.
 
+mod runtimes;
 mod window;
 
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub use runtimes::{RuntimesArgs, RuntimesCommand};
 pub use window::WindowArgs;
 
 /// What each exit code means; printed below the help.
@@ -54,6 +56,8 @@ pub enum Command {
     Activity(ActivityArgs),
     /// Show what each pool of addresses holds, and what leaked
     Addresses(AddressesArgs),
+    /// Show the runtime of each kdoctor task: its state, its pods, and when it is retired
+    Runtimes(RuntimesArgs),
     /// Show when a window of time is open, and a calendar of it
     Window(WindowArgs),
     /// Print what an API server needs to send its audit events to the operator

@@ -22,6 +22,7 @@ pub mod manual;
 pub mod output;
 pub mod plan;
 pub mod run;
+pub mod runtimes;
 pub mod simulate;
 pub mod snapshot;
 mod timeline;
@@ -85,6 +86,7 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Breaker(args) => breaker::run(args, now),
         Command::Activity(args) => activity::run(args, now),
         Command::Addresses(args) => addresses::run(args, now),
+        Command::Runtimes(args) => runtimes::run(args, now),
         Command::Window(args) => window::run(args, now),
         Command::AuditConfig(args) => audit_config::run(args),
         Command::Rules { keeper } => rules(keeper.as_deref()),

@@ -115,7 +115,13 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
 
     /// The verdict on a subject with a window on its object. What falls due inside of the window waits for its end, and
     /// people want to know that before.
-    fn hold_back(&self, subject: &K::Subject, verdict: VerdictOf<K>, window: &Suspension, now: Timestamp) -> VerdictOf<K> {
+    fn hold_back(
+        &self,
+        subject: &K::Subject,
+        verdict: VerdictOf<K>,
+        window: &Suspension,
+        now: Timestamp,
+    ) -> VerdictOf<K> {
         let mut held = verdict;
         if window.hold_back(&mut held, now) {
             return held;
@@ -232,7 +238,8 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
         let (limits, ledger) = (self.limits.clone(), self.ledger.clone());
         let window = |(place, subject)| Some((place, self.window_on(subject)?.clone()));
         let windows = self.subjects.iter().enumerate().filter_map(window).collect();
-        let mut simulation = Simulation::new(&*self.keeper, world, subjects, limits, ledger, start).with_windows(windows);
+        let mut simulation =
+            Simulation::new(&*self.keeper, world, subjects, limits, ledger, start).with_windows(windows);
         self.events = simulation.run(end, &self.external);
         if let Some(namespace) = namespace {
             let shown = |i| self.keeper.in_namespace(&self.subjects[i], namespace);

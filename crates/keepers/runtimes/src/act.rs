@@ -82,7 +82,7 @@ actions! {
     #[derive(Eq)]
     pub enum Action {
         /// Creates what is missing of the runtime, and writes `creating`.
-        Create => ActionKind::plain("create").confirmed().needs(CREATE),
+        Create => ActionKind::plain("create").confirmed().suspendable().needs(CREATE),
         /// Writes the state of the runtime into the task's status, or onto the carrier when the task was first seen finished.
         Record(Record) => ActionKind::plain("record").needs(RECORD),
         /// Deletes the carrier of a task that ended, and writes `deleted`; the Services follow.

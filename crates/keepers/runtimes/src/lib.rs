@@ -11,7 +11,8 @@
 //! # Modules
 //!
 //! [`api`] has the names on the wire and the templates. [`observe`] turns API objects into [`subject`]s. [`judge`] has
-//! the rules. [`act`] has the actions and their writes, [`report`] what `caretaker runtimes` shows. `controller` connects
+//! the rules. [`act`] has the actions and their writes, [`report`] what `caretaker runtimes` shows, [`cleanup`] what
+//! an uninstall removes. `controller` connects
 //! all of that to the engine.
 //!
 //! # What it never does
@@ -23,6 +24,7 @@
 
 pub mod act;
 pub mod api;
+pub mod cleanup;
 mod controller;
 pub mod judge;
 pub mod observe;
