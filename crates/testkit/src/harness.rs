@@ -18,6 +18,8 @@ pub enum Need {
     Nothing,
     /// A machine that can run a real node; see [`Node::possible`].
     Node,
+    /// A folder that this environment variable names: for what the tests cannot bring along.
+    Folder(&'static str),
 }
 
 impl Need {
@@ -25,6 +27,11 @@ impl Need {
         match self {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
+            Self::Folder(variable) => match std::env::var_os(variable) {
+                Some(folder) if std::path::Path::new(&folder).is_dir() => Ok(()),
+                Some(folder) => Err(format!("{variable} is {}, which is no folder", folder.display())),
+                None => Err(format!("needs a folder that {variable} names")),
+            },
         }
     }
 }

@@ -9,13 +9,16 @@ use caretaker_core::SignedDuration;
 use caretaker_runtimes::api::{CarrierKind, TaskKind};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::harness::{Need, main as run, test};
-use caretaker_testkit::{Error, shared_with_node, until};
+use caretaker_testkit::{Cluster, Error, shared_with_node, until};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kdoctor::Place;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
+
+/// A folder with kdoctor's own CustomResourceDefinitions, which are not published where the tests run.
+const CRDS: &str = "CARETAKER_KDOCTOR_CRDS";
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
     run(vec![
         test("pods_run_services_select_them_and_after_the_grace_all_is_gone", Need::Node, pods_run_and_go),
         test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
+        test("on_kdoctors_own_definitions", Need::Folder(CRDS), on_kdoctors_own_definitions),
+        test("on_a_dual_stack_cluster_there_is_a_service_for_each_family", Need::Nothing, dual_stack),
     ])
 }
 
@@ -40,7 +45,7 @@ async fn addresses(place: &Place, service: &str) -> caretaker_testkit::Result<Ve
     let slices: Api<EndpointSlice> = Api::namespaced(place.client.clone(), &place.namespace);
     let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
     let slices = slices.list(&of_service).await.map_err(Error::api("listing EndpointSlices"))?;
-    let ready = slices.items.into_iter().flat_map(|slice| slice.endpoints);
+    let ready = slices.items.into_iter().flat_map(|slice| slice.endpoints.unwrap_or_default());
     let ready = ready.filter(|endpoint| endpoint.conditions.as_ref().and_then(|c| c.ready) == Some(true));
     Ok(ready.flat_map(|endpoint| endpoint.addresses).collect())
 }
@@ -125,6 +130,65 @@ async fn an_image_that_nobody_has() -> Outcome {
         Ok(if entries.iter().any(said) { Ok(()) } else { Err(format!("{entries:?}")) })
     })
     .await?;
+    keeper.stop().await;
+    Ok(())
+}
+
+/// From creation to retirement, on the schemas of kdoctor itself.
+async fn on_kdoctors_own_definitions() -> Outcome {
+    let cluster = Cluster::builder().start().await?;
+    let folder = std::env::var(CRDS)?;
+    cluster.kubectl(&["apply", "-f", &folder])?;
+    kdoctor::until_served(&cluster.client().await?).await;
+    let place = Place::on_served(&cluster, "own-crds").await;
+    for kind in TaskKind::ALL {
+        let target = match kind {
+            TaskKind::NetReach => json!({ "ingress": true }),
+            TaskKind::AppHttpHealthy => json!({ "host": "http://shop.example", "method": "GET" }),
+            TaskKind::Netdns => {
+                json!({ "targetDns": { "testIPv4": true, "serviceName": "dns", "serviceNamespace": "kube-system" } })
+            }
+        };
+        let agent = json!({ "kind": "Deployment", "terminationGracePeriodMinutes": 5 });
+        place.create_task(kind, "own", json!({ "agentSpec": agent, "target": target })).await;
+    }
+    let (keeper, clock) = place.start(place.policy());
+
+    for kind in TaskKind::ALL {
+        let task = place.until_status(kind, "own", "creating", &keeper).await;
+        let runtime = task["status"]["resource"]["runtimeName"].as_str().unwrap_or_default();
+        place.make_ready(CarrierKind::Deployment, runtime).await;
+        place.until_status(kind, "own", "created", &keeper).await;
+        place.finish(kind, "own", place.at(0)).await;
+    }
+    clock.set(place.at(301));
+    for kind in TaskKind::ALL {
+        place.until_status(kind, "own", "deleted", &keeper).await;
+    }
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn dual_stack() -> Outcome {
+    let ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112";
+    let cluster = Cluster::builder().api_server_flag(ranges).start().await?;
+    kdoctor::serve_all(cluster.client().await?).await;
+    let place = Place::on_served(&cluster, "dual").await;
+    place.create_task(TaskKind::NetReach, "mesh", json!({ "agentSpec": {} })).await;
+    let (keeper, _clock) = place.start(place.policy());
+
+    let task = place.until_status(TaskKind::NetReach, "mesh", "creating", &keeper).await;
+
+    let shown = &task["status"]["resource"];
+    for (family, field) in [("IPv4", "serviceNameV4"), ("IPv6", "serviceNameV6")] {
+        let name = format!("kdoctor-netreach-mesh-{}", family.to_lowercase());
+        assert_eq!(shown[field], name.as_str());
+        let service = place.get("Service", &name).await.expect("a Service of each family");
+        assert_eq!(
+            (&service["spec"]["ipFamilies"], &service["spec"]["ipFamilyPolicy"]),
+            (&json!([family]), &json!("SingleStack"))
+        );
+    }
     keeper.stop().await;
     Ok(())
 }

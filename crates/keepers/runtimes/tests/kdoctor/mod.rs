@@ -71,11 +71,17 @@ impl Place {
     }
 
     pub async fn on(cluster: &Cluster, name: &str) -> Self {
-        static ALONE: Mutex<()> = Mutex::const_new(());
         static SERVED: OnceCell<()> = OnceCell::const_new();
+        let client = cluster.client().await.unwrap();
+        SERVED.get_or_init(|| serve_all(client)).await;
+        Self::on_served(cluster, name).await
+    }
+
+    /// On a cluster that serves kdoctor's kinds already.
+    pub async fn on_served(cluster: &Cluster, name: &str) -> Self {
+        static ALONE: Mutex<()> = Mutex::const_new(());
         let alone = ALONE.lock().await;
         let client = cluster.client().await.unwrap();
-        SERVED.get_or_init(|| serve_all(client.clone())).await;
         for namespace in ["caretaker-system", name] {
             // It may be there from another test.
             let _ = cluster.namespace(namespace).await;
@@ -215,9 +221,13 @@ pub async fn serve_all(client: Client) {
     for definition in api::crds() {
         definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
     }
+    until_served(&client).await;
+}
+
+pub async fn until_served(client: &Client) {
     for kind in TaskKind::ALL {
         until("the kind to be served", LIMIT, async || {
-            let listed = tasks(&client, kind).list(&ListParams::default()).await;
+            let listed = tasks(client, kind).list(&ListParams::default()).await;
             Ok(listed.map(drop).map_err(|error| error.to_string()))
         })
         .await
