@@ -28,7 +28,7 @@ setup: packages ## Install the Debian packages that are missing, and get the Kub
 
 .PHONY: test
 test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program
-	@$(TESTKIT) test $(ONLY)
+	@$(TESTKIT) test $(if $(CI),--again) $(ONLY)
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::Timestamp;
 use caretaker_engine::permissions::lease_name;
 use caretaker_engine::{format_error, state};
 use caretaker_namespaces::Namespaces;
@@ -57,11 +57,7 @@ async fn check_no_operator_runs(client: &Client, all: bool, now: Timestamp) -> R
     for keeper in keepers::names().into_iter().filter(|keeper| all || *keeper == caretaker_namespaces::NAME) {
         let name = lease_name(keeper);
         let lease = leases.get_opt(&name).await.context("looking for a running operator")?;
-        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
-        let holder = spec.holder_identity.unwrap_or_default();
-        let duration = SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
-        let renewed = spec.renew_time.map(|renewed| renewed.0);
-        if !holder.is_empty() && renewed.is_some_and(|renewed| time::saturating_add(renewed, duration) > now) {
+        if let Some(holder) = lease.and_then(|lease| live::lease_holder(lease, now)) {
             bail!(
                 "the operator runs as {holder} (Lease {name}) and would start again with what is cleaned up; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
                 state::NAMESPACE

@@ -1,8 +1,8 @@
 //! The commands of Caretaker: the command line becomes arguments ([`cli`]), the arguments become a
 //! [`snapshot::Snapshot`], and a command prints what it finds there.
 //!
-//! `run` is the operator; `sleep`, `wake`, `cleanup` and `breaker reset` write what a person orders;
-//! everything else only reads. Standard output has the result and nothing else; notes and errors are on
+//! `run` is the operator; `sleep`, `wake`, `suspend`, `resume`, `reconcile`, `cleanup` and `breaker reset` write what a
+//! person orders; everything else only reads. Standard output has the result and nothing else; notes and errors are on
 //! standard error.
 
 pub mod activity;
@@ -27,6 +27,7 @@ pub mod simulate;
 pub mod snapshot;
 mod timeline;
 pub mod window;
+pub mod windows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -88,6 +89,11 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Addresses(args) => addresses::run(args, now),
         Command::Runtimes(args) => runtimes::run(args, now),
         Command::Window(args) => window::run(args, now),
+        Command::Get(args) => windows::get(args, now),
+        Command::Suspend(args) => windows::suspend(args),
+        Command::Resume(args) => windows::resume(args),
+        Command::Reconcile(args) => windows::reconcile(args),
+        Command::Windows(args) => windows::windows(args),
         Command::AuditConfig(args) => audit_config::run(args),
         Command::Rules { keeper } => rules(keeper.as_deref()),
         Command::Completions { shell } => {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::Windows;
 use crate::api::{self, Switch};
 use crate::observe::FLUX;
-use crate::subject::{Condition, FluxObject, Manager};
+use crate::subject::{Condition, FluxObject, Manager, Order};
 
 /// The end of a window without an end: later than any time that people mean.
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
@@ -95,7 +95,7 @@ async fn write(
 }
 
 /// What the keeper declares while it suspends an object.
-fn held(switch: Switch, until: Timestamp) -> Value {
+pub(crate) fn held(switch: Switch, until: Timestamp) -> Value {
     let mut annotations = Map::from_iter([(api::HELD_UNTIL.to_owned(), json!(until.to_string()))]);
     match switch {
         Switch::Field => json!({ "metadata": { "annotations": annotations }, "spec": { "suspend": true } }),
@@ -107,7 +107,7 @@ fn held(switch: Switch, until: Timestamp) -> Value {
 }
 
 /// All conditions, with ours as it should be.
-fn with_condition(conditions: &str, ours: Option<&Condition>, now: Timestamp) -> Vec<Value> {
+pub(crate) fn with_condition(conditions: &str, ours: Option<&Condition>, now: Timestamp) -> Vec<Value> {
     let mut all: Vec<Value> = serde_json::from_str(conditions).unwrap_or_default();
     let before = all.iter().find(|condition| condition["type"] == api::CONDITION).cloned().unwrap_or_default();
     all.retain(|condition| condition["type"] != api::CONDITION);
@@ -143,6 +143,10 @@ pub(crate) fn simulate(mut object: FluxObject, action: &Action) -> FluxObject {
         }
         Action::EndOrder => {
             withdraw(&mut object, api::CLI_FIELD_MANAGER);
+            if object.order_has_window() {
+                object.during = None.into();
+            }
+            object.order = Order::None;
             object.suspended_until = None.into();
             (object.reason, object.by) = (None, None);
         }

@@ -3,12 +3,12 @@
 //! The first matching rule decides. What cannot be read comes first, then the end of orders, then the inside of a
 //! window, then its outside, and last what shows the state.
 
-use caretaker_core::{Cause, RuleMatch, SignedDuration, Timestamp, rules, time};
+use caretaker_core::{Cause, Next, RuleMatch, SignedDuration, Timestamp, rules, time};
 
 use crate::Windows;
 use crate::act::{Action, FOREVER};
 use crate::api;
-use crate::subject::{Condition, Effective, FluxObject, OnResume, World};
+use crate::subject::{Condition, Effective, FluxObject, OnResume, Order, World};
 
 type Found = Option<RuleMatch<Action>>;
 
@@ -21,7 +21,7 @@ rules! {
         InvalidWindow => invalid_window,
         /// Its kind honours the annotation itself, as the settings say: nothing is written, and what was written is withdrawn.
         NativeKind => native_kind,
-        /// The time of `caretaker suspend --until` is over: that suspension ends.
+        /// The time of `caretaker suspend --until` is over, or somebody undid that suspension: what is left of it goes.
         OrderOver => order_over,
         /// It has no window, and nothing of the keeper is on it: not managed.
         NoWindow => no_window,
@@ -101,35 +101,37 @@ fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
 }
 
 fn order_over(object: &FluxObject, _: &World, now: Timestamp) -> Found {
-    let until = object.suspended_until.value().filter(|until| *until <= now)?;
+    if object.order == Order::Undone {
+        return Some(ordered(Action::EndOrder, now, "somebody undid what `caretaker suspend` had ordered"));
+    }
+    let until = object.order_until().filter(|until| *until <= now)?;
     Some(ordered(Action::EndOrder, until, format!("it was suspended until {}", time::format(until))))
 }
 
+/// What a rule waits for, or the end of an order if that comes first.
+fn or_end_of_order(found: RuleMatch<Action>, object: &FluxObject) -> RuleMatch<Action> {
+    let Some(end) = object.order_until() else { return found };
+    match &found.next {
+        Next::Wait { until, .. } if *until <= end => found,
+        Next::Wait { .. } | Next::Nothing => {
+            let because = format!("{}; somebody suspended it until {}", found.because, time::format(end));
+            RuleMatch::wait(end, Action::EndOrder, because)
+        }
+        Next::Act { .. } | Next::Refuse { .. } => found,
+    }
+}
+
 fn no_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    let clean = !object.has_traces() && object.condition.is_none();
+    let clean = !object.has_traces() && is_shown(object, world, now);
     if world.policy.effective(object, now).is_some() || !clean {
         return None;
     }
-    Some(match object.suspended_until.value() {
-        Some(until) => {
-            RuleMatch::wait(until, Action::EndOrder, format!("somebody suspended it until {}", time::format(until)))
-        }
-        None => RuleMatch::nothing("it has no window"),
-    })
+    Some(or_end_of_order(RuleMatch::nothing("it has no window"), object))
 }
 
 fn window_removed(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    if world.policy.effective(object, now).is_some() {
-        return None;
-    }
-    let because = "it has no window any more";
-    Some(if object.has_traces() {
-        ordered(Action::Resume, now, because)
-    } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
-    } else {
-        RuleMatch::nothing(because)
-    })
+    let is_gone = world.policy.effective(object, now).is_none();
+    (is_gone && object.has_traces()).then(|| ordered(Action::Resume, now, "it has no window any more"))
 }
 
 fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -138,12 +140,12 @@ fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let because = format!("{}, and somebody resumed it until {}", words(&effective), time::format(until));
     Some(if object.held_until.is_some() || object.is_managed_by(api::FIELD_MANAGER) {
         ordered(Action::Yield(until), now, because)
-    } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+    } else if !is_shown(object, world, now) {
+        RuleMatch::act(Action::Show(wanted_condition(object, world, now)), now, because).with_cause(Cause::Completion)
     } else if until == FOREVER {
-        RuleMatch::nothing(because)
+        or_end_of_order(RuleMatch::nothing(because), object)
     } else {
-        RuleMatch::wait(until, Action::Suspend(end_of(&effective)), because)
+        or_end_of_order(RuleMatch::wait(until, Action::Suspend(end_of(&effective)), because), object)
     })
 }
 
@@ -202,27 +204,47 @@ fn jitter(object: &FluxObject, most: SignedDuration) -> SignedDuration {
     most.mul_f64(f64::from(u16::try_from(hash >> 48).unwrap_or_default()) / f64::from(u16::MAX))
 }
 
-/// The condition that an object should have.
-fn wanted_condition(object: &FluxObject, world: &World, now: Timestamp) -> Option<Condition> {
-    let effective = open_window(object, world, now).filter(|_| object.is_held())?;
+/// The condition that an object should have, whoever writes it: `None` as well if it can have none.
+#[must_use]
+pub(crate) fn wanted_condition(object: &FluxObject, world: &World, now: Timestamp) -> Option<Condition> {
+    if !can_show(object, world) {
+        return None;
+    }
+    let Some(effective) = open_window(object, world, now).filter(|_| object.is_held()) else {
+        return ordered_condition(object);
+    };
     let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let message = format!("{}{reason}", words(&effective));
     Some(Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message })
+}
+
+/// What shows a suspension by `caretaker suspend`.
+fn ordered_condition(object: &FluxObject) -> Option<Condition> {
+    let by_order = object.is_suspended() && object.is_managed_by(api::CLI_FIELD_MANAGER);
+    by_order.then(|| {
+        let by = object.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        let until = object.order_until().map(|until| format!(" until {}", time::format(until))).unwrap_or_default();
+        let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let message = format!("suspended{by}{until}{reason}");
+        Condition { status: "True".to_owned(), reason: "SuspendedByOrder".to_owned(), message }
+    })
 }
 
 fn can_show(object: &FluxObject, world: &World) -> bool {
     object.has_status && world.policy.show_condition
 }
 
+/// True if its condition shows what is.
+pub(crate) fn is_shown(object: &FluxObject, world: &World, now: Timestamp) -> bool {
+    !object.has_status || object.condition == wanted_condition(object, world, now)
+}
+
 fn state_not_shown(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    if !object.has_status {
-        return None;
-    }
-    let wanted = if world.policy.show_condition { wanted_condition(object, world, now) } else { None };
-    (object.condition != wanted).then(|| {
+    (!is_shown(object, world, now)).then(|| {
+        let wanted = wanted_condition(object, world, now);
         let because = match &wanted {
             Some(wanted) => format!("shows that {}", wanted.message),
-            None => "it is not suspended by a window any more".to_owned(),
+            None => "it is not suspended any more".to_owned(),
         };
         RuleMatch::act(Action::Show(wanted), now, because).with_cause(Cause::Completion)
     })
@@ -230,20 +252,22 @@ fn state_not_shown(object: &FluxObject, world: &World, now: Timestamp) -> Found 
 
 fn held(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = open_window(object, world, now).filter(|_| object.is_held())?;
-    Some(match effective.state.until {
+    let found = match effective.state.until {
         Some(until) => RuleMatch::wait(until, Action::Resume, words(&effective)),
         None => RuleMatch::nothing(words(&effective)),
-    })
+    };
+    Some(or_end_of_order(found, object))
 }
 
 fn waiting_for_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = world.policy.effective(object, now)?;
-    Some(match effective.state.until {
+    let found = match effective.state.until {
         Some(opens) => {
             let end = world.policy.effective(object, opens).map_or(FOREVER, |inside| end_of(&inside));
             let because = format!("{} opens at {}", effective.because, time::format(opens));
             RuleMatch::wait(opens, Action::Suspend(end), because)
         }
         None => RuleMatch::nothing(format!("{} does not open any more", effective.because)),
-    })
+    };
+    Some(or_end_of_order(found, object))
 }

@@ -11,7 +11,8 @@
 //! # Modules
 //!
 //! [`api`] has the names on the wire. [`observe`] turns API objects into [`subject`]s. [`judge`] has the rules. [`act`]
-//! has the actions and their writes, [`warnings`] what people should know beforehand. `controller` connects all of that to the engine.
+//! has the actions and their writes, [`warnings`] what people should know beforehand. [`manual`]
+//! has what a person orders, [`state`] what users see, [`report`] whether a freeze held. `controller` connects all of that to the engine.
 //!
 //! # What it never does
 //!
@@ -24,7 +25,10 @@ pub mod act;
 pub mod api;
 mod controller;
 pub mod judge;
+pub mod manual;
 pub mod observe;
+pub mod report;
+pub mod state;
 pub mod subject;
 pub mod warnings;
 

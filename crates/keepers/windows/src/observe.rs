@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::api::{self, Switch};
-use crate::subject::{Condition, FluxObject, Manager};
+use crate::subject::{Condition, FluxObject, Manager, Order};
 
 /// The kinds of Flux.
 pub const FLUX: SourceId = SourceId("flux");
@@ -93,6 +93,15 @@ struct Status {
     last_applied_revision: Option<String>,
     #[serde(deserialize_with = "null_as_default")]
     artifact: Artifact,
+    #[serde(deserialize_with = "null_as_default")]
+    history: Vec<Release>,
+}
+
+/// A release of a HelmRelease; the newest is the first.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Release {
+    chart_version: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -191,14 +200,36 @@ fn project(windows: &Windows, resource: &ApiResource, object: FluxPartial) -> Op
         held_until: meta.annotation(api::HELD_UNTIL).and_then(time::parse).filter(|_| is_own(api::HELD_UNTIL)),
         yielded_until: read_time(&meta, api::YIELDED_UNTIL),
         is_own_yield: is_own(api::YIELDED_UNTIL),
+        order: order(&managed_fields, kind.switch),
         suspended_until: read_time(&meta, api::SUSPENDED_UNTIL),
         reason: text(api::REASON),
         by: text(api::BY),
-        revision: status.last_applied_revision.or(status.artifact.revision),
+        revision: status
+            .last_applied_revision
+            .or(status.artifact.revision)
+            .or_else(|| status.history.into_iter().next()?.chart_version),
         condition: status.conditions.iter().find_map(condition),
         conditions: serde_json::to_string(&status.conditions).unwrap_or_default().into(),
         status_suspended: status.suspended,
     })
+}
+
+/// Reads one object, for commands; `None` if it cannot be read or its kind cannot be suspended.
+#[must_use]
+pub fn read(zone: &TimeZone, resource: &ApiResource, object: Value) -> Option<FluxObject> {
+    let windows = Windows { zone: zone.clone(), known: Mutex::default() };
+    project(&windows, resource, serde_json::from_value(object).ok()?)
+}
+
+fn order(managed_fields: &[ManagedFields], switch: Switch) -> Order {
+    let is_order = |fields: &&ManagedFields| {
+        fields.manager == api::CLI_FIELD_MANAGER
+            && fields.operation == "Apply"
+            && (fields.fields.has(switch) || !fields.fields.metadata.annotations.is_empty())
+    };
+    let Some(order) = managed_fields.iter().find(is_order) else { return Order::None };
+    let has_window = order.fields.has_annotation(api::SUSPENDED_DURING);
+    if has_window || order.fields.has(switch) { Order::Active { has_window } } else { Order::Undone }
 }
 
 fn read_time(meta: &Meta, key: &str) -> Parsed<Timestamp> {

@@ -47,6 +47,8 @@ pub struct FluxObject {
     pub yielded_until: Parsed<Timestamp>,
     /// The keeper itself wrote that.
     pub is_own_yield: bool,
+    /// What `caretaker suspend` has ordered.
+    pub order: Order,
     /// `caretaker suspend --until`: when the keeper ends that suspension.
     pub suspended_until: Parsed<Timestamp>,
     /// Why somebody suspended it.
@@ -70,6 +72,21 @@ pub struct Manager {
     pub name: String,
     /// It declares the field by server-side apply, and will do so again.
     pub applies: bool,
+}
+
+/// What `caretaker suspend` has ordered, as the field manager of the commands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing.
+    #[default]
+    None,
+    /// The field is set, or a window.
+    Active {
+        /// The window of the annotation is part of it, and goes with it.
+        has_window: bool,
+    },
+    /// Somebody removed the field and the window; reason, author and end are left.
+    Undone,
 }
 
 /// The condition that shows a suspension.
@@ -113,6 +130,18 @@ impl FluxObject {
     #[must_use]
     pub fn is_managed_by(&self, name: &str) -> bool {
         self.managers.iter().any(|manager| manager.name == name)
+    }
+
+    /// When the keeper ends what `caretaker suspend` has ordered.
+    #[must_use]
+    pub fn order_until(&self) -> Option<Timestamp> {
+        self.suspended_until.value().filter(|_| self.order != Order::None)
+    }
+
+    /// True if the window of its annotation is part of what `caretaker suspend` has ordered.
+    #[must_use]
+    pub fn order_has_window(&self) -> bool {
+        self.order == Order::Active { has_window: true }
     }
 
     /// Who declares the field by server-side apply, apart from the keeper and the commands.

@@ -1,5 +1,10 @@
 //! The decisions as a table: what an object looks like, what the time is, and what follows.
 
+#[path = "judge/report.rs"]
+mod report;
+#[path = "judge/state.rs"]
+mod state;
+
 use std::sync::Arc;
 
 use caretaker_core::window::Window;
@@ -8,7 +13,7 @@ use caretaker_windows::Windows;
 use caretaker_windows::act::{Action, FOREVER};
 use caretaker_windows::api::{CLI_FIELD_MANAGER, FIELD_MANAGER, Switch};
 use caretaker_windows::judge::Rule;
-use caretaker_windows::subject::{Condition, FluxObject, Manager, OnResume, Policy, WindowRule, World};
+use caretaker_windows::subject::{Condition, FluxObject, Manager, OnResume, Order, Policy, WindowRule, World};
 use jiff::tz::TimeZone;
 use rstest::rstest;
 
@@ -44,6 +49,7 @@ fn plain() -> FluxObject {
         held_until: None,
         yielded_until: Parsed::Missing,
         is_own_yield: false,
+        order: Order::None,
         suspended_until: Parsed::Missing,
         reason: None,
         by: None,
@@ -81,6 +87,28 @@ fn shown() -> Condition {
 /// Held before, and the field is gone.
 fn resumed() -> FluxObject {
     FluxObject { suspended: None, managers: Vec::new(), ..held() }
+}
+
+/// Suspended by `caretaker suspend --until`, and shown to be.
+fn ordered() -> FluxObject {
+    FluxObject {
+        suspended_until: Parsed::Valid(at(DAY)),
+        order: Order::Active { has_window: false },
+        condition: Some(shown_as_ordered(" until 2026-03-02T12:00:00Z")),
+        by: Some("ann".to_owned()),
+        reason: Some("migration".to_owned()),
+        ..set_by(plain(), CLI_FIELD_MANAGER, true, true)
+    }
+}
+
+fn shown_as_ordered(until: &str) -> Condition {
+    let message = format!("suspended by ann{until}: migration");
+    Condition { status: "True".to_owned(), reason: "SuspendedByOrder".to_owned(), message }
+}
+
+/// Held inside a window of `caretaker suspend --during`.
+fn held_by_order() -> FluxObject {
+    FluxObject { order: Order::Active { has_window: true }, ..held() }
 }
 
 fn yielded() -> FluxObject {
@@ -137,13 +165,31 @@ fn summary(verdict: &VerdictOf<Windows>) -> String {
 #[case::never(
     FluxObject { during: Parsed::Valid(window("0 0 30 2 *")), ..plain() }, NIGHT, "WaitingForWindow none"
 )]
-#[case::ordered_until(
-    FluxObject { suspended_until: Parsed::Valid(at(DAY)), ..set_by(plain(), CLI_FIELD_MANAGER, true, true) },
-    NIGHT, "NoWindow wait end-order 2026-03-02T12:00:00Z"
+#[case::ordered(FluxObject { suspended_until: Parsed::Missing, condition: Some(shown_as_ordered("")), ..ordered() }, NIGHT, "NoWindow none")]
+#[case::ordered_until(ordered(), NIGHT, "NoWindow wait end-order 2026-03-02T12:00:00Z")]
+#[case::ordered_and_not_shown(FluxObject { condition: None, ..ordered() }, NIGHT, "StateNotShown act show")]
+#[case::that_order_is_over(ordered(), DAY, "OrderOver act end-order")]
+#[case::that_order_was_undone(
+    FluxObject { suspended: None, managers: Vec::new(), order: Order::Undone, ..ordered() },
+    NIGHT, "OrderOver act end-order"
 )]
-#[case::that_order_is_over(
-    FluxObject { suspended_until: Parsed::Valid(at(DAY)), ..set_by(plain(), CLI_FIELD_MANAGER, true, true) },
-    DAY, "OrderOver act end-order"
+#[case::an_end_that_no_order_has(
+    FluxObject { suspended_until: Parsed::Valid(at(NIGHT)), ..plain() }, DAY, "NoWindow none"
+)]
+#[case::an_order_that_ends_before_the_window_opens(
+    FluxObject { during: windowed().during, ..ordered() }, "2026-03-02T06:00:00Z",
+    "WaitingForWindow wait end-order 2026-03-02T12:00:00Z"
+)]
+#[case::an_order_that_ends_after_the_window_opens(
+    FluxObject {
+        during: windowed().during, suspended_until: Parsed::Valid(at("2026-03-03T00:00:01Z")),
+        condition: Some(shown_as_ordered(" until 2026-03-03T00:00:01Z")), ..ordered()
+    },
+    DAY, "WaitingForWindow wait suspend 2026-03-03T00:00:00Z"
+)]
+#[case::an_ordered_window_that_ends_while_it_is_open(
+    FluxObject { suspended_until: Parsed::Valid(at("2026-03-02T03:00:00Z")), ..held_by_order() }, NIGHT,
+    "Held wait end-order 2026-03-02T03:00:00Z"
 )]
 fn what_follows(#[case] object: FluxObject, #[case] now: &str, #[case] expected: &str) {
     assert_eq!(summary(&judge(&object, Policy::default(), now)), expected);
@@ -243,6 +289,12 @@ fn the_resumes_at_one_end_are_spread_and_the_suspensions_are_not() {
 #[case::the_annotation_is_gone(FluxObject { during: Parsed::Missing, ..held() }, NIGHT, false)]
 #[case::a_person_suspended_it(set_by(held(), "flux", false, true), DAY, true)]
 #[case::always(FluxObject { during: Parsed::Valid(window("@always")), ..plain() }, NIGHT, true)]
+#[case::an_order_that_is_over(ordered(), DAY, false)]
+#[case::an_order_that_is_over_and_that_a_person_made_too(set_by(ordered(), "flux", false, true), DAY, true)]
+#[case::an_order_that_nobody_shows(FluxObject { condition: None, ..ordered() }, NIGHT, true)]
+#[case::an_ordered_window_that_is_over(
+    FluxObject { suspended_until: Parsed::Valid(at("2026-03-02T01:00:00Z")), ..held_by_order() }, NIGHT, false
+)]
 fn an_object_comes_to_rest(#[case] mut object: FluxObject, #[case] now: &str, #[case] suspended: bool) {
     let keeper = Windows::default();
     let world = World::default();
