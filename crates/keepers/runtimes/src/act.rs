@@ -42,8 +42,18 @@ const CREATE: &[Permission] = &[
     REACH_STATUS,
 ];
 
-const RECORD: &[Permission] =
-    &[Permission::on(DAEMON_SETS, "patch"), Permission::on(DEPLOYMENTS, "patch"), APP_STATUS, DNS_STATUS, REACH_STATUS];
+const RECORD: &[Permission] = &[
+    GET_APP,
+    GET_DNS,
+    GET_REACH,
+    Permission::on(DAEMON_SETS, "get"),
+    Permission::on(DEPLOYMENTS, "get"),
+    Permission::on(DAEMON_SETS, "patch"),
+    Permission::on(DEPLOYMENTS, "patch"),
+    APP_STATUS,
+    DNS_STATUS,
+    REACH_STATUS,
+];
 
 const RETIRE: &[Permission] = &[
     GET_APP,
@@ -84,7 +94,7 @@ actions! {
         /// Creates what is missing of the runtime, and writes `creating`.
         Create => ActionKind::plain("create").confirmed().suspendable().needs(CREATE),
         /// Writes the state of the runtime into the task's status, or onto the carrier when the task was first seen finished.
-        Record(Record) => ActionKind::plain("record").needs(RECORD),
+        Record(Record) => ActionKind::plain("record").confirmed().needs(RECORD),
         /// Deletes the carrier of a task that ended, and writes `deleted`; the Services follow.
         Retire => ActionKind::destructive("retire").needs(RETIRE),
         /// Deletes a carrier whose task is gone.

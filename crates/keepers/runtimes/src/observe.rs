@@ -85,9 +85,9 @@ pub fn sources(policy: &Policy) -> Vec<Source<RuntimeCache>> {
         in_place(Source::watch(DEPLOYMENTS, apps("Deployment", "deployments"), deployment)),
         in_place(Source::watch(SERVICES, resource("", "v1", "Service", "services"), service)),
         in_place(Source::watch(INGRESSES, resource("networking.k8s.io", "v1", "Ingress", "ingresses"), ingress)),
-        Source::watch(TEMPLATES, resource("", "v1", "ConfigMap", "configmaps"), objects::templates)
+        Source::watch(TEMPLATES, resource("", "v1", "ConfigMap", "configmaps"), objects::config_map)
             .fields(named(api::TEMPLATES)),
-        Source::watch(SETTINGS, resource("", "v1", "ConfigMap", "configmaps"), objects::settings)
+        Source::watch(SETTINGS, resource("", "v1", "ConfigMap", "configmaps"), objects::config_map)
             .fields(named(api::SETTINGS)),
         Source::watch(
             SERVICE_CIDRS,

@@ -267,3 +267,35 @@ fn a_family_that_the_cluster_does_not_have_is_said_and_hinders_nothing() {
     assert_eq!(line(&task(complete(Created, 1)), &world, at(0)), "Running none");
     let _ = Record::Created;
 }
+
+/// kdoctor's two ConfigMaps are read by two sources: a list of one must not remove the other.
+#[test]
+fn a_list_of_the_settings_says_nothing_about_the_templates() {
+    use caretaker_engine::source::resource;
+    use caretaker_engine::{Cache as _, Change, ObjectId, Observed, SourceRef};
+    use caretaker_runtimes::api::Templates;
+    use caretaker_runtimes::observe::{Row, RuntimeCache, SETTINGS, TEMPLATES};
+    let config_maps = || Some(Arc::new(resource("", "v1", "ConfigMap", "configmaps")));
+    let (templates, settings) =
+        (SourceRef { id: TEMPLATES, resource: config_maps() }, SourceRef { id: SETTINGS, resource: config_maps() });
+    let named = |name: &str| ObjectId { namespace: Some("kdoctor".to_owned()), ..ObjectId::named(name) };
+    let mut cache = RuntimeCache::default();
+    let read = Row::Templates(Ok(Arc::new(Templates::default())));
+    cache.update(&templates, Change::Init);
+    cache.update(&templates, Change::Apply(Observed::new(named("kdoctor-app-config-template"), read)));
+    cache.update(&templates, Change::InitDone);
+
+    cache.update(&settings, Change::Init);
+    let read = KdoctorSettings { enable_ipv6: Some(true), ..KdoctorSettings::default() };
+    cache.update(&settings, Change::Apply(Observed::new(named("kdoctor"), Row::Settings(Arc::new(read)))));
+    cache.update(&settings, Change::InitDone);
+
+    let found = cache.world(&Arc::default());
+    assert_eq!(found.place.map(|place| place.namespace.to_string()), Ok("kdoctor".to_owned()));
+    assert_eq!(found.kdoctor.enable_ipv6, Some(true));
+
+    cache.update(&settings, Change::Delete(named("kdoctor")));
+    assert_eq!(cache.world(&Arc::default()).kdoctor.enable_ipv6, None);
+    cache.update(&templates, Change::Delete(named("kdoctor-app-config-template")));
+    assert!(cache.world(&Arc::default()).place.is_err());
+}

@@ -14,14 +14,14 @@ use crate::api::{API_VERSION, AgentSpec, FINISHED_SEEN_AT, Family, RuntimeStatus
 use crate::observe::{FAMILIES, Row};
 use crate::subject::{Carrier, Orphan, Place, Subject, TaskResource, TaskRuntime, World};
 
-/// Reads what an action is about: the task, and the carriers that it would delete. What is created needs no look at
+/// Reads what an action is about: the task, and the carriers that it would write or delete. What is created needs no look at
 /// its name: the API server refuses a second object of it.
 pub(crate) async fn read_live(batch: &Batch<Runtimes>, live: &mut LiveView<'_, Runtimes>) -> Result<(), ReadError> {
     for planned in &batch.actions {
         match &planned.subject {
             Subject::Task(runtime) => {
                 live.get_object(runtime.task.object()).await?;
-                if planned.action == Action::Retire {
+                if matches!(planned.action, Action::Retire | Action::Record(Record::FinishedSeen)) {
                     for carrier in &runtime.carriers {
                         live.get_object(carrier.object()).await?;
                     }

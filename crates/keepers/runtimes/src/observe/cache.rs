@@ -1,17 +1,22 @@
 //! What was observed: rows by object, and which task each of them matters to.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use caretaker_core::Timestamp;
 use caretaker_engine::cache::RowKey;
-use caretaker_engine::{Cache, Change, Rows, SourceRef};
+use caretaker_engine::source::resource;
+use caretaker_engine::{Cache, Change, ObjectId, Rows, SourceRef};
 
-use super::Row;
+use super::{DIAGNOSES, Row, SETTINGS};
 use crate::api::{self, Family, GROUP, KDOCTOR_CONTROLLER, KdoctorSettings, RuntimeStatus, Templates};
 use crate::subject::{
     Carrier, Diagnosis, Ended, Named, Orphan, Place, Policy, Subject, Task, TaskKey, TaskRuntime, World,
 };
+
+/// What the ConfigMap with kdoctor's settings is called here.
+const SETTINGS_KIND: &str = "Settings";
 
 /// How many waiting tasks are judged again when a runtime is gone; each resync judges all.
 const WOKEN: usize = 64;
@@ -36,8 +41,8 @@ pub struct RuntimeCache {
     refused: BTreeSet<Family>,
     /// When a carrier was first seen without its task, by its uid.
     orphan_since: BTreeMap<String, Timestamp>,
-    /// What the carrier of a row is known to belong to: to find the task when the row is gone.
-    owners: BTreeMap<RowKey, TaskKey>,
+    /// The task and the uid of the carrier of a row: to find them when the row is gone.
+    owners: BTreeMap<RowKey, (TaskKey, String)>,
     /// The keys of tasks whose runtimes were looked into.
     diagnosed: BTreeMap<RowKey, TaskKey>,
     dirty: BTreeSet<TaskKey>,
@@ -112,7 +117,7 @@ impl RuntimeCache {
                     self.follow_task((kind, key.2.as_str().into()), row.is_some());
                 }
             }
-            (Some(Row::Templates(_)), ..) | (None, "", "ConfigMap") | (Some(Row::Settings(_)), ..) => {
+            (Some(Row::Templates(_)), ..) | (None, "", "ConfigMap" | SETTINGS_KIND) | (Some(Row::Settings(_)), ..) => {
                 self.follow_config(&key, row);
             }
             (Some(Row::Families(_) | Row::RefusedFamily(_)), ..) | (None, _, "ServiceCIDR") => {
@@ -165,6 +170,8 @@ impl RuntimeCache {
                 self.diagnosed.iter().filter(|(_, task)| **task == key).map(|(row, _)| row.clone()).collect();
             for row in diagnosed {
                 self.diagnosed.remove(&row);
+                let source = SourceRef { id: DIAGNOSES, resource: None };
+                self.rows.update(&source, Change::Delete(ObjectId::named(row.2)));
             }
         }
         self.touch(key);
@@ -178,17 +185,17 @@ impl RuntimeCache {
             .flatten()
             .cloned()
             .collect();
-        if let Some(before) = self.owners.remove(&key) {
+        if let Some((before, uid)) = self.owners.remove(&key) {
             remove(&mut self.carriers, &before, &key);
-            let is_gone = row.is_none();
             self.touch(before);
-            if is_gone {
+            if row.is_none() {
+                self.orphan_since.remove(&uid);
                 self.dirty.extend(self.waiting.iter().take(WOKEN).map(|(_, task)| task.clone()));
             }
         }
         if let Some(Row::Carrier(carrier)) = &row {
             insert(&mut self.carriers, &carrier.task, key.clone());
-            self.owners.insert(key.clone(), carrier.task.clone());
+            self.owners.insert(key.clone(), (carrier.task.clone(), carrier.uid.clone()));
             self.touch(carrier.task.clone());
         }
         if row.is_some() {
@@ -305,6 +312,15 @@ fn default_templates() -> Arc<Templates> {
     DEFAULT.clone()
 }
 
+/// Two sources read ConfigMaps, each by a name of its own: what one of them lists says nothing about the other.
+fn apart(source: &SourceRef) -> Cow<'_, SourceRef> {
+    if source.id != SETTINGS {
+        return Cow::Borrowed(source);
+    }
+    let kind = resource("", "v1", SETTINGS_KIND, "settings");
+    Cow::Owned(SourceRef { id: source.id, resource: Some(Arc::new(kind)) })
+}
+
 fn in_the_way(carrier: Carrier) -> Named {
     let Carrier { kind, namespace, name, uid, task, task_uid, is_deleting, ready, .. } = carrier;
     let controller =
@@ -318,7 +334,7 @@ impl Cache for RuntimeCache {
     type Subject = Subject;
 
     fn update(&mut self, source: &SourceRef, change: Change<Row>) {
-        self.rows.update(source, change);
+        self.rows.update(&apart(source), change);
         for key in self.rows.take_dirty() {
             self.follow(key);
         }

@@ -236,7 +236,12 @@ impl PartialObject for ConfigMapObject {
     }
 }
 
-pub(super) fn templates(object: ConfigMapObject) -> Option<Row> {
+/// Either of kdoctor's ConfigMaps, whichever source delivers it.
+pub(super) fn config_map(object: ConfigMapObject) -> Option<Row> {
+    if object.metadata.name == api::SETTINGS { settings(&object) } else { templates(&object) }
+}
+
+fn templates(object: &ConfigMapObject) -> Option<Row> {
     let meta = &object.metadata;
     (meta.name == api::TEMPLATES).then(|| {
         let read = Templates::from_config_map(&object.data, meta.label(INSTANCE_LABEL));
@@ -246,8 +251,8 @@ pub(super) fn templates(object: ConfigMapObject) -> Option<Row> {
     })
 }
 
-pub(super) fn settings(object: ConfigMapObject) -> Option<Row> {
-    let text = object.data.get("conf.yml").filter(|_| object.metadata.name == api::SETTINGS)?;
+fn settings(object: &ConfigMapObject) -> Option<Row> {
+    let text = object.data.get("conf.yml")?;
     Some(Row::Settings(Arc::new(KdoctorSettings::read(text))))
 }
 

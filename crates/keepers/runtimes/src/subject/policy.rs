@@ -146,7 +146,8 @@ impl World {
     #[must_use]
     pub fn queued(&self, task: &Task) -> Option<usize> {
         let most = self.policy.max_runtimes?;
-        let place = *self.queue.get(&task.key())?;
+        // One that the queue does not have yet comes last.
+        let place = self.queue.get(&task.key()).copied().unwrap_or(self.queue.len());
         let free = most.saturating_sub(self.alive);
         (place >= free).then(|| place - free + 1)
     }
