@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Family, RuntimeStatus};
 use crate::observe::{DAEMON_SETS, DEPLOYMENTS, INGRESSES, SERVICES};
-use crate::subject::{Carrier, Controller, Diagnosis, Named, Subject, TaskResource, TaskRuntime, World};
+use crate::subject::{Carrier, Controller, DefaultAgent, Diagnosis, Named, Subject, TaskResource, TaskRuntime, World};
 
 pub(crate) use apply::{apply, read_live};
 pub use build::{build_carrier, build_ingress, build_service};
@@ -152,7 +152,7 @@ pub(crate) fn simulate(subject: Subject, action: &Action, world: &World, now: Ti
     match action {
         Action::Create => simulate_creation(&mut runtime, world, now),
         Action::Record(Record::DefaultAgent) => {
-            runtime.task.resource = world.policy.default_agent.as_ref().map(|agent| agent.resource());
+            runtime.task.resource = world.policy.default_agent.as_ref().map(DefaultAgent::resource);
         }
         Action::Record(Record::Created) => set_status(&mut runtime, RuntimeStatus::Created),
         Action::Record(Record::Deleted) => set_status(&mut runtime, RuntimeStatus::Deleted),
@@ -235,12 +235,11 @@ pub(crate) fn describe(subject: &Subject, action: &Action, world: &World) -> Vec
             let namespace = world.place.as_ref().map_or("", |place| &place.namespace);
             let kind = runtime.task.agent.as_ref().map(|agent| agent.kind).unwrap_or_default();
             let mut steps = Vec::new();
-            let missing = match runtime.carrier() {
-                Some(carrier) => runtime.missing(carrier, world),
-                None => {
-                    steps.push(format!("create {kind} {namespace}/{}", runtime.carrier_name()));
-                    runtime.wanted_parts(world)
-                }
+            let missing = if let Some(carrier) = runtime.carrier() {
+                runtime.missing(carrier, world)
+            } else {
+                steps.push(format!("create {kind} {namespace}/{}", runtime.carrier_name()));
+                runtime.wanted_parts(world)
             };
             steps.extend(missing.iter().map(|(kind, name)| format!("create {kind} {namespace}/{name}")));
             steps.push(status("creating"));

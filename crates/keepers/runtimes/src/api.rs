@@ -223,9 +223,9 @@ fn shortened(name: &str, most: usize) -> String {
     if name.len() <= most {
         return name.to_owned();
     }
-    let end = (0..=most - HASH - 1).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
-    let hash: String =
-        Sha256::digest(name.as_bytes()).iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect();
+    let end = (0..most - HASH).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    let digest = Sha256::digest(name.as_bytes());
+    let hash = format!("{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3]);
     format!("{}-{hash}", name[..end].trim_end_matches(['-', '.']))
 }
 

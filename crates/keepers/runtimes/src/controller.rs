@@ -42,8 +42,7 @@ impl Controller for Runtimes {
     /// What was found of a runtime that does not get ready, and the last lines of a failed one, are Events of their own.
     fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
         let mut events = default_events(self, results);
-        for ActionResult { planned, result } in results.iter().filter(|result| result.result.is_ok()) {
-            debug_assert!(result.is_ok());
+        for ActionResult { planned, .. } in results.iter().filter(|result| result.result.is_ok()) {
             let subject = planned.subject.subject_ref();
             let Some(note) = self.take_note(subject.uid) else { continue };
             let regarding = event_target(subject.object);

@@ -299,3 +299,32 @@ fn a_list_of_the_settings_says_nothing_about_the_templates() {
     cache.update(&templates, Change::Delete(named("kdoctor-app-config-template")));
     assert!(cache.world(&Arc::default()).place.is_err());
 }
+
+/// kdoctor's cache keeps deleted tasks, and is full at 5,000.
+#[test]
+fn nothing_of_a_deleted_task_stays_in_the_cache() {
+    use caretaker_engine::source::resource;
+    use caretaker_engine::{Cache as _, Change, ObjectId, Observed, SourceRef};
+    use caretaker_runtimes::observe::{DIAGNOSES, NETREACHES, Row, RuntimeCache};
+    let kind = resource("kdoctor.io", "v1beta1", "NetReach", "netreaches");
+    let tasks = SourceRef { id: NETREACHES, resource: Some(Arc::new(kind)) };
+    let looks = SourceRef { id: DIAGNOSES, resource: None };
+    let mut cache = RuntimeCache::default();
+    for i in 0..6_000 {
+        let name = format!("t{i}");
+        let mut all = runtime();
+        (all.task.name, all.task.uid) = (name.as_str().into(), name.clone());
+        let found = Diagnosis { carrier_uid: String::new(), at: at(0), found: "nothing".to_owned() };
+        let row = Row::Diagnosis(all.task.key(), found);
+        cache
+            .update(&tasks, Change::Apply(Observed::new(ObjectId::named(name.clone()), Row::Task(Box::new(all.task)))));
+        cache.update(&looks, Change::Apply(Observed::new(ObjectId::named(name.clone()), row)));
+        assert_eq!(cache.keys().len(), 1, "{name} is accepted");
+        cache.update(&tasks, Change::Delete(ObjectId::named(name)));
+    }
+    cache.take_dirty();
+
+    assert!(cache.keys().is_empty());
+    let left = format!("{cache:?}");
+    assert!(left.len() < 2_000, "{left}");
+}

@@ -58,7 +58,8 @@ async fn pods_run_and_go() -> Outcome {
         let agent = json!({ "kind": carrier.name(), "terminationGracePeriodMinutes": 5 });
         place.create_task(*kind, &names(*kind, *carrier).0, json!({ "agentSpec": agent })).await;
     }
-    let (keeper, clock) = place.start(place.policy());
+    let after_failure = Some(SignedDuration::from_mins(10));
+    let (keeper, clock) = place.start_telling(Policy { grace_after_failure: after_failure, ..place.policy() });
 
     for (kind, carrier) in &cases {
         let (task, runtime) = names(*kind, *carrier);
@@ -80,10 +81,18 @@ async fn pods_run_and_go() -> Outcome {
         place.finish(*kind, &task, place.at(0)).await;
     }
 
+    // One has failed: it can be looked at for longer.
+    let (failed_kind, failed_carrier) = cases[0];
+    let failed = names(failed_kind, failed_carrier);
+    place.set_status(failed_kind, &failed.0, json!({ "lastRoundStatus": "fail" })).await;
     clock.set(place.at(301));
-    for (kind, carrier) in &cases {
+    for (kind, carrier) in &cases[1..] {
         place.until_status(*kind, &names(*kind, *carrier).0, "deleted", &keeper).await;
     }
+    assert!(place.get(failed_carrier.name(), &failed.1).await.is_some(), "before the end of its grace");
+    clock.set(place.at(601));
+    place.until_status(failed_kind, &failed.0, "deleted", &keeper).await;
+    place.until_event(&failed.0, "LastLines", &["started"]).await;
     until("everything of them to be gone", LIMIT, async || {
         let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
         let pods = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?.items.len();
@@ -106,7 +115,7 @@ async fn an_image_that_nobody_has() -> Outcome {
         ..place.policy()
     };
     place.create_task(TaskKind::NetReach, "stuck", json!({ "agentSpec": {} })).await;
-    let (keeper, clock) = place.start(policy);
+    let (keeper, clock) = place.start_telling(policy);
     place.until_status(TaskKind::NetReach, "stuck", "creating", &keeper).await;
     until("the node to say that it has no such image", LIMIT, async || {
         let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
@@ -116,11 +125,11 @@ async fn an_image_that_nobody_has() -> Outcome {
     })
     .await?;
 
-    // It is looked into a first time, and what was found is in the reason of the second.
-    clock.set(place.at(60));
-    place.until_told("stuck CreationOverdue done", &keeper).await;
-    clock.set(place.at(120));
     let node = cluster.node().expect("the cluster has a node").name();
+    clock.set(place.at(60));
+    place.until_event("stuck", "CreationOverdue", &[&format!("node {node}"), "ErrImageNeverPull"]).await;
+    // What was found is in the reason of the next look.
+    clock.set(place.at(120));
     until("the second look", LIMIT, async || {
         let entries = keeper.journal.entries();
         let said = |entry: &serde_json::Value| {

@@ -281,15 +281,12 @@ impl Model {
                 self.delete_carrier(&orphan.carrier);
             }
             (Subject::Task(runtime), Action::Create) => {
-                let carrier = match runtime.carrier() {
-                    Some(carrier) => carrier.clone(),
-                    None => {
-                        spend()?;
-                        match self.post_carrier(runtime) {
-                            Some(carrier) => carrier,
-                            None => return Some(()),
-                        }
-                    }
+                let carrier = if let Some(carrier) = runtime.carrier() {
+                    carrier.clone()
+                } else {
+                    spend()?;
+                    let Some(carrier) = self.post_carrier(runtime) else { return Some(()) };
+                    carrier
                 };
                 let name = format!("kdoctor-netreach-{}-ipv4", runtime.task.name);
                 if runtime.part_of(&carrier, "Service", &name).is_none() {
@@ -396,8 +393,8 @@ impl Model {
         }
     }
 
-    fn happen(&mut self, event: Event) {
-        match event {
+    fn happen(&mut self, event: &Event) {
+        match *event {
             Event::CreateTask(number, kind) => self.create_task(number, kind),
             Event::DeleteTask(number) => self.delete_task(number),
             Event::Finish(number) => self.finish(number),
@@ -450,7 +447,7 @@ proptest! {
     ) {
         let mut model = Model::new();
         for event in events {
-            model.happen(event);
+            model.happen(&event);
             model.check();
         }
 

@@ -75,8 +75,8 @@ fn blocked_pod(pod: &Pod) -> Option<String> {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let place = node.map_or_else(|| "no node".to_owned(), |node| format!("node {node}"));
     let unscheduled = condition("PodScheduled").filter(|scheduled| scheduled.status == "False");
-    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let waiting = containers.filter_map(waits_for).next();
+    let mut containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let waiting = containers.find_map(waits_for);
     let why = unscheduled
         .and_then(|condition| condition.message.clone())
         .or(waiting)

@@ -54,6 +54,7 @@ impl AgentSpec {
     }
 }
 
+#[expect(clippy::unnecessary_box_returns, reason = "an error that is passed on as it is")]
 fn invalid(field: &str, value: &Value, reason: &str, remedy: &str) -> Box<InvalidValue> {
     let dot = if field.is_empty() { "" } else { "." };
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

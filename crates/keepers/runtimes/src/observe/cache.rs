@@ -1,6 +1,6 @@
 //! What was observed: rows by object, and which task each of them matters to.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -70,10 +70,7 @@ fn insert<K: Ord + Clone, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K,
     index.entry(key.clone()).or_default().insert(value);
 }
 
-fn remove<K: Ord, Q: Ord + ?Sized, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &Q, value: &V)
-where
-    K: std::borrow::Borrow<Q>,
-{
+fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &Q, value: &V) {
     if let Some(values) = index.get_mut(key) {
         values.remove(value);
         if values.is_empty() {
@@ -117,7 +114,7 @@ impl RuntimeCache {
                     self.follow_task((kind, key.2.as_str().into()), row.is_some());
                 }
             }
-            (Some(Row::Templates(_)), ..) | (None, "", "ConfigMap" | SETTINGS_KIND) | (Some(Row::Settings(_)), ..) => {
+            (Some(Row::Templates(_) | Row::Settings(_)), ..) | (None, "", "ConfigMap" | SETTINGS_KIND) => {
                 self.follow_config(&key, row);
             }
             (Some(Row::Families(_) | Row::RefusedFamily(_)), ..) | (None, _, "ServiceCIDR") => {
@@ -133,7 +130,7 @@ impl RuntimeCache {
                 self.diagnosed.insert(key, task.clone());
             }
             (None, "", "") => _ = self.diagnosed.remove(&key),
-            _ => self.follow_object(key, row),
+            _ => self.follow_object(key, row.as_ref()),
         }
     }
 
@@ -177,7 +174,7 @@ impl RuntimeCache {
         self.touch(key);
     }
 
-    fn follow_object(&mut self, key: RowKey, row: Option<Row>) {
+    fn follow_object(&mut self, key: RowKey, row: Option<&Row>) {
         let name = key.2.clone();
         let needed: Vec<TaskKey> = [name.as_str(), family_less(&name)]
             .iter()
@@ -193,7 +190,7 @@ impl RuntimeCache {
                 self.dirty.extend(self.waiting.iter().take(WOKEN).map(|(_, task)| task.clone()));
             }
         }
-        if let Some(Row::Carrier(carrier)) = &row {
+        if let Some(Row::Carrier(carrier)) = row {
             insert(&mut self.carriers, &carrier.task, key.clone());
             self.owners.insert(key.clone(), (carrier.task.clone(), carrier.uid.clone()));
             self.touch(carrier.task.clone());

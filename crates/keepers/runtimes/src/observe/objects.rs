@@ -237,6 +237,7 @@ impl PartialObject for ConfigMapObject {
 }
 
 /// Either of kdoctor's ConfigMaps, whichever source delivers it.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a projection")]
 pub(super) fn config_map(object: ConfigMapObject) -> Option<Row> {
     if object.metadata.name == api::SETTINGS { settings(&object) } else { templates(&object) }
 }
@@ -263,6 +264,7 @@ pub(super) struct CidrSpec {
     cidrs: Vec<String>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a projection")]
 pub(super) fn families(object: Partial<CidrSpec>) -> Option<Row> {
     let family = |cidr: &String| if cidr.contains(':') { Family::V6 } else { Family::V4 };
     Some(Row::Families(object.spec.cidrs.iter().map(family).collect()))

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_engine::events::Events;
 use caretaker_engine::source::resource;
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::api::{self, CarrierKind, TaskKind, Templates};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::{Cluster, shared_without_controllers, until};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -107,6 +109,39 @@ impl Place {
     pub fn start_at(&self, policy: Policy, seconds: i64) -> (RunningKeeper, ClockHandle) {
         let (clock, handle) = Clock::manual(self.at(seconds));
         (RunningKeeper::start(Runtimes::new(policy), &self.client, clock, |_| ()), handle)
+    }
+
+    /// The keeper, with Events.
+    pub fn start_telling(&self, policy: Policy) -> (RunningKeeper, ClockHandle) {
+        let (clock, handle) = Clock::manual(self.at(0));
+        let client = self.client.clone();
+        let keeper = RunningKeeper::start(Runtimes::new(policy), &self.client, clock, |context| {
+            let (metrics, health) = (context.metrics.clone(), context.health.clone());
+            let (events, writing) = Events::new(client, "caretaker-runtimes", "test", metrics, health);
+            tokio::spawn(writing);
+            context.events = events;
+        });
+        (keeper, handle)
+    }
+
+    /// Waits for an Event about a task with this reason, and returns its note.
+    pub async fn until_event(&self, task: &str, reason: &str, words: &[&str]) -> String {
+        let events: Api<Event> = Api::all(self.client.clone());
+        until(&format!("an Event {reason} about {task}"), LIMIT, async || {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            let about = |event: &&Event| event.regarding.as_ref().and_then(|of| of.name.as_deref()) == Some(task);
+            let notes: Vec<String> = all
+                .iter()
+                .filter(about)
+                .map(|event| {
+                    format!("{}: {}", event.reason.clone().unwrap_or_default(), event.note.clone().unwrap_or_default())
+                })
+                .collect();
+            let meant = |note: &&String| note.starts_with(reason) && words.iter().all(|word| note.contains(word));
+            Ok(notes.iter().find(meant).cloned().ok_or_else(|| format!("{notes:?}")))
+        })
+        .await
+        .unwrap()
     }
 
     pub async fn create_task(&self, kind: TaskKind, name: &str, spec: Value) -> DynamicObject {
