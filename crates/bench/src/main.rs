@@ -8,6 +8,7 @@ mod audit;
 mod ground;
 mod operator;
 mod rehearsal;
+mod runtimes;
 mod wake;
 mod windows;
 
@@ -50,6 +51,9 @@ fn main() -> Result<()> {
     }
     if wanted("windows") {
         rows.extend(runtime.block_on(windows::rows())?);
+    }
+    if wanted("runtimes") {
+        rows.extend(runtime.block_on(runtimes::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

@@ -34,6 +34,8 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
         if args.all {
             merge(&mut report, clean_up(&keeper, &context, None).await?.unwrap_or_default());
             stays.extend(release_flux(&flux, &context, None, &mut report).await?);
+            let (done, failed) = caretaker_runtimes::cleanup::clean_up(&Arc::default(), &context).await?;
+            merge(&mut report, CleanupReport { done, failed });
             delete_own_objects(&client, args.dry_run, &mut report).await;
         }
         for name in &args.namespaces {

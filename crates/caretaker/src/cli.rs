@@ -2,6 +2,7 @@
 
 mod audit;
 mod flux;
+mod runtimes;
 mod window;
 
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ pub use flux::{
     FreezeReportArgs, GetArgs, GetOutput, ObjectsArgs, ReconcileArgs, ResumeArgs, SessionArgs, SuspendArgs,
     WindowsArgs, WindowsCommand,
 };
+pub use runtimes::{RuntimesArgs, RuntimesCommand};
 pub use window::WindowArgs;
 
 /// What each exit code means; printed below the help.
@@ -61,6 +63,8 @@ pub enum Command {
     Activity(ActivityArgs),
     /// Show what each pool of addresses holds, and what leaked
     Addresses(AddressesArgs),
+    /// Show the runtime of each kdoctor task: its state, its pods, and when it is retired
+    Runtimes(RuntimesArgs),
     /// Show when a window of time is open, and a calendar of it
     Window(WindowArgs),
     /// Show Flux objects: whether each is suspended, by what, and when that changes

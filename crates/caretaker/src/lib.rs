@@ -22,6 +22,7 @@ pub mod manual;
 pub mod output;
 pub mod plan;
 pub mod run;
+pub mod runtimes;
 pub mod simulate;
 pub mod snapshot;
 mod timeline;
@@ -86,6 +87,7 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Breaker(args) => breaker::run(args, now),
         Command::Activity(args) => activity::run(args, now),
         Command::Addresses(args) => addresses::run(args, now),
+        Command::Runtimes(args) => runtimes::run(args, now),
         Command::Window(args) => window::run(args, now),
         Command::Get(args) => windows::get(args, now),
         Command::Suspend(args) => windows::suspend(args),

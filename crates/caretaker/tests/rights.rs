@@ -12,6 +12,7 @@ use caretaker_engine::permissions::{AccessRight, RequiredRight, denied, required
 use caretaker_engine::sources::Sources;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
+use caretaker_runtimes::Runtimes;
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
@@ -65,6 +66,13 @@ const WINDOWS: Shipped = Shipped {
     role: "caretaker-windows",
     account: "caretaker-windows",
     required: |dry_run| required_by(&Windows::default(), dry_run),
+};
+
+const RUNTIMES: Shipped = Shipped {
+    file: "runtimes.yaml",
+    role: "caretaker-runtimes",
+    account: "caretaker-runtimes",
+    required: |dry_run| required_by(&Runtimes::default(), dry_run),
 };
 
 impl Shipped {
@@ -140,6 +148,7 @@ fn right(right: &AccessRight) -> Right {
 #[rstest]
 #[case::of_namespaces(NAMESPACES)]
 #[case::of_addresses(ADDRESSES)]
+#[case::of_runtimes(RUNTIMES)]
 #[tokio::test]
 async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Shipped) {
     let (_cluster, client) = shipped.installed(Cluster::builder()).await;
@@ -303,6 +312,60 @@ async fn with_exactly_these_rights_addresses_and_endpoints_are_released() {
     assert!(writes > 3, "{writes}");
     assert!(refused.is_empty(), "{refused}");
 }
+
+#[tokio::test]
+async fn with_exactly_these_rights_runtimes_are_created_and_retired() {
+    let (cluster, client) = RUNTIMES.installed(Cluster::builder()).await;
+    let (_, definitions, _) = caretaker(&cluster, &["runtimes", "crds"]);
+    let folder = tempfile::tempdir().unwrap();
+    let apply = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]).unwrap();
+    };
+    apply("crds.yaml", &definitions);
+    let plurals = ["netreaches", "netdnses", "apphttphealthies"].map(|plural| format!("crd/{plural}.kdoctor.io"));
+    let established: Vec<&str> = plurals.iter().map(String::as_str).collect();
+    cluster.kubectl(&[["wait", "--for=condition=Established"].as_slice(), &established].concat()).unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("kdoctor")).await.unwrap();
+    apply("task.yaml", TASK);
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, RUNTIMES.account).await.unwrap();
+
+    let operator = start_operator(&kubeconfig, &["--keepers", "runtimes"]).await;
+    operator.ready().await;
+    operator.tells("mesh", "NoRuntime create done").await;
+    let patch = |object: &str, namespace: &[&str], status: Value| {
+        let status = json!({ "status": status }).to_string();
+        let args = ["patch", object, "--subresource=status", "--type=merge", "-p", &status];
+        cluster.kubectl(&[args.as_slice(), namespace].concat()).unwrap();
+    };
+    let ready = json!({
+        "observedGeneration": 1, "desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberMisscheduled": 0,
+        "numberReady": 1,
+    });
+    patch("ds/kdoctor-netreach-mesh", &["-n", "kdoctor"], ready);
+    operator.tells("mesh", "RuntimeReady record done").await;
+    patch("netreach/mesh", &[], json!({ "finish": true }));
+    operator.tells("mesh", "FinishedSeen record done").await;
+    operator.tells("mesh", "Finished retire done").await;
+
+    let (refused, writes) = RUNTIMES.refused(&cluster);
+    assert!(writes > 6, "{writes}");
+    assert!(refused.is_empty(), "{refused}");
+}
+
+const TASK: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: { name: kdoctor-app-config-template, namespace: kdoctor }
+data:
+  pod.yml: 'spec: {containers: [{name: agent, image: registry.example/agent}]}'
+---
+apiVersion: kdoctor.io/v1beta1
+kind: NetReach
+metadata: { name: mesh }
+spec: { agentSpec: { terminationGracePeriodMinutes: 0 }, target: { ingress: true } }
+";
 
 const RECORD: &str = r#"{"10.6.0.10":{"pod":"shop/old","podUid":"0b7e2a52-6c43-4a87-9d58-30c5a7a10001"}}"#;
 

@@ -8,6 +8,7 @@ mod addresses;
 mod erased;
 mod namespaces;
 mod registry;
+mod runtimes;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
