@@ -172,8 +172,8 @@ pub fn explain(args: &ExplainArgs) -> Result<String> {
 
 /// What is on the node.
 pub fn scan(args: &NodeArgs) -> Result<String> {
-    let keeper = args.keeper()?;
     block_on(async {
+        let keeper = args.keeper()?;
         let cleaner = keeper.cleaner();
         let containers = cleaner.containerd.list(&keeper.settings().labels.managed).await?;
         let mut rows = vec![["CONTAINER", "CREATED", "AGENT", "SANDBOX"].map(str::to_owned).to_vec()];

@@ -179,7 +179,7 @@ async fn rows(objects: &Objects) -> Failable<Vec<Row>> {
     let before = objects.agent("replaced", NODE).await?;
     objects.remove_agent("replaced").await?;
     objects.agent("replaced", NODE).await?;
-    let elsewhere = objects.agent("elsewhere", "node-2").await?;
+    let elsewhere = objects.agent("away", "node-2").await?;
     let failed = objects.agent("failed", NODE).await?;
     let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
     objects.pods().patch_status("failed", &PatchParams::default(), &phase).await?;
@@ -210,8 +210,8 @@ async fn rows(objects: &Objects) -> Failable<Vec<Row>> {
         row("unnamed", without(owned("alive", &alive, "used"), "sandbox-name"), Kept),
         row("leaving", owned("leaving", &leaving, "nowhere"), Kept),
         row("failed", owned("failed", &failed, "used"), PastWindow),
-        row("elsewhere", owned("elsewhere", &elsewhere, "nowhere"), Kept),
-        row("nameless", without(owned("elsewhere", &elsewhere, "nowhere"), "agent-name"), Kept),
+        row("away", owned("away", &elsewhere, "nowhere"), Kept),
+        row("nameless", without(owned("away", &elsewhere, "nowhere"), "agent-name"), Kept),
         row("nameless-gone", without(owned("dead", &dead, "nowhere"), "agent-name"), AtOnce),
         row("not-managed", without(owned("dead", &dead, "nowhere"), "managed"), Kept),
         row("no-uid", without(owned("dead", &dead, "nowhere"), "agent-uid"), Kept),
