@@ -107,10 +107,10 @@ fn unknown(word: &str) -> String {
 /// An error unless it can be the name of an object, or of a namespace.
 pub(super) fn check_name(what: &str, name: &str) -> Result<(), String> {
     const LONGEST: usize = 253;
-    let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let ends = [name.bytes().next(), name.bytes().last()];
     let ends_well = ends.iter().all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()));
-    if name.len() <= LONGEST && name.bytes().all(is_fine) && ends_well {
+    if name.len() <= LONGEST && name.bytes().all(is_allowed) && ends_well {
         return Ok(());
     }
     Err(format!("{what} {name:?} cannot be one: write lower-case letters, digits, - and ."))

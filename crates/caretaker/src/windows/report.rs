@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use caretaker_core::{SignedDuration, time};
 use caretaker_windows::api::{FluxKind, KINDS};
 use caretaker_windows::observe;
-use caretaker_windows::report::{Finding, JournalEntry, Outcome, Witness, read_entry, report};
+use caretaker_windows::report::{FrozenPeriod, JournalEntry, Outcome, Witness, read_entry, report};
 
 use super::kinds::check_name;
 use super::{Session, short_revision};
@@ -79,7 +79,7 @@ async fn show(args: &FreezeReportArgs, journal: Option<(Vec<JournalEntry>, usize
     Ok(Output { text, notes: session.notes, code: if unread > 0 { 3 } else { 0 } })
 }
 
-fn text(findings: &[Finding], since: &str) -> String {
+fn text(findings: &[FrozenPeriod], since: &str) -> String {
     let mut text = String::new();
     for same in findings.chunk_by(|a, b| (&a.kind, &a.namespace, &a.name) == (&b.kind, &b.namespace, &b.name)) {
         text.push_str(&format!("{} {}/{}\n", same[0].kind, same[0].namespace, same[0].name));
@@ -109,7 +109,7 @@ fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-fn revisions(finding: &Finding) -> String {
+fn revisions(finding: &FrozenPeriod) -> String {
     match (&finding.before, &finding.after) {
         (Some(before), Some(after)) if before != after => {
             format!("{} → {}", short_revision(before), short_revision(after))

@@ -111,7 +111,7 @@ fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
 }
 
 fn order_over(object: &FluxObject, _: &World, now: Timestamp) -> Found {
-    if object.order == Order::Undone {
+    if object.order == Order::Removed {
         return Some(ordered(Action::EndOrder, now, "somebody undid what `caretaker suspend` had ordered"));
     }
     let until = object.order_until().filter(|until| *until <= now)?;

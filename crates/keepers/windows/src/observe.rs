@@ -277,7 +277,7 @@ fn order(managed_fields: &[ManagedFields], switch: Switch) -> Order {
     };
     let Some(order) = managed_fields.iter().find(is_order) else { return Order::None };
     let has_window = order.fields.has_annotation(api::SUSPENDED_DURING);
-    if has_window || order.fields.has(switch) { Order::Active { has_window } } else { Order::Undone }
+    if has_window || order.fields.has(switch) { Order::Active { has_window } } else { Order::Removed }
 }
 
 fn read_time(meta: &Meta, key: &str) -> Parsed<Timestamp> {

@@ -33,7 +33,7 @@ pub enum Outcome {
 
 /// An object, and a time that a window was open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct FrozenPeriod {
     /// The kind of the object.
     pub kind: String,
     /// Its namespace.
@@ -142,7 +142,7 @@ pub fn report(
     world: &World,
     since: Timestamp,
     now: Timestamp,
-) -> Vec<Finding> {
+) -> Vec<FrozenPeriod> {
     let mut by_uid: BTreeMap<&str, Vec<&JournalEntry>> = BTreeMap::new();
     for entry in journal {
         by_uid.entry(&entry.uid).or_default().push(entry);
@@ -182,10 +182,10 @@ pub fn report(
     findings
 }
 
-fn finding(kind: &str, namespace: &str, name: &str, period: Period, said: Statement) -> Finding {
+fn finding(kind: &str, namespace: &str, name: &str, period: Period, said: Statement) -> FrozenPeriod {
     let Statement { outcome, before, after, because } = said;
     let (kind, namespace, name) = (kind.to_owned(), namespace.to_owned(), name.to_owned());
-    Finding { kind, namespace, name, from: period.from, until: period.until, outcome, before, after, because }
+    FrozenPeriod { kind, namespace, name, from: period.from, until: period.until, outcome, before, after, because }
 }
 
 /// A change that one witness has seen is a change; what one witness knows, the other need not know.

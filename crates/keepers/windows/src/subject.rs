@@ -134,7 +134,7 @@ pub enum Order {
         has_window: bool,
     },
     /// Somebody removed the field and the window; reason, author and end are left.
-    Undone,
+    Removed,
 }
 
 /// The condition that shows a suspension.

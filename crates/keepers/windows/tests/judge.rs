@@ -200,7 +200,7 @@ fn summary(verdict: &VerdictOf<Windows>) -> String {
 #[case::ordered_and_not_shown(FluxObject { condition: None, ..ordered() }, NIGHT, "StateNotShown act show")]
 #[case::that_order_is_over(ordered(), DAY, "OrderOver act end-order")]
 #[case::that_order_was_undone(
-    FluxObject { suspended: None, managers: Vec::new(), order: Order::Undone, ..ordered() },
+    FluxObject { suspended: None, managers: Vec::new(), order: Order::Removed, ..ordered() },
     NIGHT, "OrderOver act end-order"
 )]
 #[case::an_end_that_no_order_has(

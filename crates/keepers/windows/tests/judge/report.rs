@@ -1,6 +1,6 @@
 //! Whether a freeze held, by the journal and by the history of an object.
 
-use caretaker_windows::report::{Finding, JournalEntry, Witness, read_entry, report};
+use caretaker_windows::report::{FrozenPeriod, JournalEntry, Witness, read_entry, report};
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,14 +26,14 @@ fn deployed(version: u32, at: &str) -> Value {
     json!({ "version": version, "chartVersion": format!("1.0.{version}"), "firstDeployed": at, "lastDeployed": at })
 }
 
-fn findings(kind: &'static str, journal: &[JournalEntry], history: &[Value], now: &str) -> Vec<Finding> {
+fn findings(kind: &'static str, journal: &[JournalEntry], history: &[Value], now: &str) -> Vec<FrozenPeriod> {
     let object = FluxObject { kind, revision: Some("b".to_owned()), ..windowed() };
     let witness = Witness { object, status: json!({ "history": history }) };
     report(&[witness], journal, &World::default(), at(SINCE), at(now))
 }
 
 /// `changed: why`, of the only night.
-fn said(findings: &[Finding]) -> String {
+fn said(findings: &[FrozenPeriod]) -> String {
     let [only] = findings else { panic!("{findings:?}") };
     assert_eq!(only.from, at("2026-03-02T00:00:00Z"));
     format!("{}: {}", json!(only.outcome).as_str().unwrap(), only.because)
