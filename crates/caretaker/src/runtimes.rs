@@ -17,7 +17,7 @@ pub fn run(args: &RuntimesArgs, now: Timestamp) -> Result<Output> {
         return Ok(Output::text(texts?.join("---\n")));
     }
     let at = args.at.unwrap_or(now);
-    let snapshot = Snapshot::load(&args.input, &Wanted::Only(caretaker_runtimes::NAME), UseState::Current)?;
+    let snapshot = Snapshot::load(&args.input, &Wanted::Only(caretaker_runtimes::NAME), UseState::Current, at)?;
     let Some(runtimes) = snapshot.keeper::<Runtimes>() else {
         return Ok(snapshot.not_found("the runtimes keeper is not used".to_owned()));
     };

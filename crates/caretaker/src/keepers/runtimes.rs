@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use caretaker_core::Timestamp;
 use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::act::{Action, Record};
 use caretaker_runtimes::api::{self, TaskKind};
@@ -30,7 +31,7 @@ impl KeeperCli for Runtimes {
         if has_config { Vec::new() } else { vec![note] }
     }
 
-    fn notes(&self, cache: &RuntimeCache) -> Vec<String> {
+    fn notes(&self, cache: &RuntimeCache, _: Timestamp) -> Vec<String> {
         let capped = self.policy.max_runtimes.is_some() && cache.kdoctor_runs();
         let note = "kdoctor-controller runs and creates runtimes by itself: maxRuntimes cannot hold";
         if capped { vec![note.to_owned()] } else { Vec::new() }
