@@ -23,12 +23,13 @@ packages:
 	@scripts/packages
 
 .PHONY: setup
-setup: packages ## Install the Debian packages that are missing, and get the Kubernetes binaries
+setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes and Flux
 	@$(TESTKIT) binaries >/dev/null
+	@$(TESTKIT) flux >/dev/null
 
 .PHONY: test
 test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program
-	@$(TESTKIT) test $(ONLY)
+	@$(TESTKIT) test $(if $(CI),--again) $(ONLY)
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster

@@ -8,7 +8,9 @@ mod audit;
 mod ground;
 mod operator;
 mod rehearsal;
+mod runtimes;
 mod wake;
+mod windows;
 
 use anyhow::Result;
 
@@ -46,6 +48,12 @@ fn main() -> Result<()> {
     }
     if wanted("idle") {
         rows.extend(runtime.block_on(addresses::idle_rows())?);
+    }
+    if wanted("windows") {
+        rows.extend(runtime.block_on(windows::rows())?);
+    }
+    if wanted("runtimes") {
+        rows.extend(runtime.block_on(runtimes::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

@@ -39,7 +39,7 @@ fn start() -> Timestamp {
 fn subjects(count: usize) -> Vec<Subject> {
     let row = |kind, state| {
         let (name, uid, resource_version) = ("web".into(), String::new(), String::new());
-        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, state }
+        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, state, unlabelled: None }
     };
     (0..count)
         .map(|i| {

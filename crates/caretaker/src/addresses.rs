@@ -23,7 +23,7 @@ pub fn run(args: &AddressesArgs, now: Timestamp) -> Result<Output> {
 
 fn report(args: &ReportArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
-    let snapshot = Snapshot::load(&args.input, &Wanted::Only(caretaker_addresses::NAME), UseState::Current)?;
+    let snapshot = Snapshot::load(&args.input, &Wanted::Only(caretaker_addresses::NAME), UseState::Current, at)?;
     let Some(addresses) = snapshot.keeper::<Addresses>() else {
         return Ok(snapshot.not_found("the addresses keeper is not used".to_owned()));
     };

@@ -4,11 +4,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::Timestamp;
 use caretaker_engine::permissions::lease_name;
-use caretaker_engine::{format_error, state};
+use caretaker_engine::{Context as EngineContext, format_error, state};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::cleanup::{CleanupReport, clean_up};
+use caretaker_windows::Windows;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Preconditions};
@@ -28,9 +29,13 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
             check_no_operator_runs(&client, args.all, now).await?;
         }
         let (keeper, context) = (Arc::new(Namespaces::default()), live::command_context(client.clone(), args.dry_run));
-        let mut report = CleanupReport::default();
+        let flux = Arc::new(Windows::default());
+        let (mut report, mut stays) = (CleanupReport::default(), Vec::new());
         if args.all {
             merge(&mut report, clean_up(&keeper, &context, None).await?.unwrap_or_default());
+            stays.extend(release_flux(&flux, &context, None, &mut report).await?);
+            let (done, failed) = caretaker_runtimes::cleanup::clean_up(&Arc::default(), &context).await?;
+            merge(&mut report, CleanupReport { done, failed });
             delete_own_objects(&client, args.dry_run, &mut report).await;
         }
         for name in &args.namespaces {
@@ -38,9 +43,23 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
                 Some(more) => merge(&mut report, more),
                 None => bail!(no_namespace(name, std::iter::empty())),
             }
+            stays.extend(release_flux(&flux, &context, Some(name), &mut report).await?);
         }
-        Ok(output(report, args.dry_run))
+        Ok(output(report, &stays, args.dry_run))
     })
+}
+
+/// Releases Flux's objects, and returns what stays suspended because somebody asked for it.
+async fn release_flux(
+    keeper: &Arc<Windows>,
+    context: &EngineContext,
+    namespace: Option<&str>,
+    report: &mut CleanupReport,
+) -> Result<Vec<String>> {
+    let released = caretaker_windows::cleanup::clean_up(keeper, context, namespace).await?;
+    report.done.extend(released.done);
+    report.failed.extend(released.failed);
+    Ok(released.stays)
 }
 
 fn merge(report: &mut CleanupReport, more: CleanupReport) {
@@ -55,11 +74,7 @@ async fn check_no_operator_runs(client: &Client, all: bool, now: Timestamp) -> R
     for keeper in keepers::names().into_iter().filter(|keeper| all || *keeper == caretaker_namespaces::NAME) {
         let name = lease_name(keeper);
         let lease = leases.get_opt(&name).await.context("looking for a running operator")?;
-        let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
-        let holder = spec.holder_identity.unwrap_or_default();
-        let duration = SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
-        let renewed = spec.renew_time.map(|renewed| renewed.0);
-        if !holder.is_empty() && renewed.is_some_and(|renewed| time::saturating_add(renewed, duration) > now) {
+        if let Some(holder) = lease.and_then(|lease| live::lease_holder(lease, now)) {
             bail!(
                 "the operator runs as {holder} (Lease {name}) and would start again with what is cleaned up; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
                 state::NAMESPACE
@@ -101,8 +116,8 @@ where
     }
 }
 
-fn output(report: CleanupReport, dry_run: bool) -> Output {
-    let mut text = lines(report.done.iter().map(|line| sanitize_cell(line)));
+fn output(report: CleanupReport, stays: &[String], dry_run: bool) -> Output {
+    let mut text = lines(report.done.iter().chain(stays).map(|line| sanitize_cell(line)));
     let would_be = if dry_run { " would be" } else { "" };
     text.push_str(&match report.done.len() {
         0 => "nothing is Caretaker's\n".to_owned(),

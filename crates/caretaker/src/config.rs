@@ -4,6 +4,7 @@ mod activity;
 mod addresses;
 mod common;
 mod namespaces;
+mod runtimes;
 mod windows;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ pub use common::{
     Selection,
 };
 pub use namespaces::{DefaultsConfig, DeletionConfig, NamespacesConfig};
+pub use runtimes::{DefaultAgentConfig, DurationText, RuntimesConfig};
 pub use windows::{OnResumeConfig, RuleConfig, WindowsConfig};
 
 /// Why settings cannot be used.
@@ -61,6 +63,8 @@ pub struct KeepersConfig {
     pub addresses: AddressesConfig,
     /// Flux objects that are suspended by a schedule.
     pub windows: WindowsConfig,
+    /// The runtimes of kdoctor tasks.
+    pub runtimes: RuntimesConfig,
 }
 
 impl Config {
@@ -90,13 +94,15 @@ impl Config {
         }
         self.keepers.namespaces.validate()?;
         self.keepers.windows.validate()?;
+        self.keepers.runtimes.validate()?;
         keepers::keepers(self).iter().try_for_each(|keeper| keeper.validate())
     }
 
-    /// Applies the environment variables of the replaced tools (`SPIDERPOOL_GC_*`).
+    /// Applies the environment variables of the replaced tools (`SPIDERPOOL_GC_*`, `ENV_DEFAULT_AGENT_*`).
     pub fn with_environment(mut self) -> Result<Self, ConfigError> {
         let fail = |reason: String| ConfigError { origin: "environment".to_owned(), reason };
         self.keepers.addresses.apply_env(|name| std::env::var(name).ok()).map_err(fail)?;
+        self.keepers.runtimes.apply_env(|name| std::env::var(name).ok());
         self.validate().map_err(fail)?;
         Ok(self)
     }

@@ -69,7 +69,7 @@ struct Outcome {
 pub fn run(args: &ExplainArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
     let (keeper, kind, name) = parse_subject(&args.subject)?;
-    let snapshot = Snapshot::load(&args.input, &Wanted::Only(keeper), UseState::Current)?;
+    let snapshot = Snapshot::load(&args.input, &Wanted::Only(keeper), UseState::Current, at)?;
     let explained = match snapshot.keepers.first() {
         Some(keeper) => keeper.explain(&kind, name, args.namespace.as_deref(), at),
         None => Err(format!("the keeper {keeper} has nothing to judge")),

@@ -1,8 +1,8 @@
 //! The commands of Caretaker: the command line becomes arguments ([`cli`]), the arguments become a
 //! [`snapshot::Snapshot`], and a command prints what it finds there.
 //!
-//! `run` is the operator; `sleep`, `wake`, `cleanup` and `breaker reset` write what a person orders;
-//! everything else only reads. Standard output has the result and nothing else; notes and errors are on
+//! `run` is the operator; `sleep`, `wake`, `suspend`, `resume`, `reconcile`, `cleanup` and `breaker reset` write what a
+//! person orders; everything else only reads. Standard output has the result and nothing else; notes and errors are on
 //! standard error.
 
 pub mod activity;
@@ -22,10 +22,12 @@ pub mod manual;
 pub mod output;
 pub mod plan;
 pub mod run;
+pub mod runtimes;
 pub mod simulate;
 pub mod snapshot;
 mod timeline;
 pub mod window;
+pub mod windows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -85,7 +87,13 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Breaker(args) => breaker::run(args, now),
         Command::Activity(args) => activity::run(args, now),
         Command::Addresses(args) => addresses::run(args, now),
+        Command::Runtimes(args) => runtimes::run(args, now),
         Command::Window(args) => window::run(args, now),
+        Command::Get(args) => windows::get(args, now),
+        Command::Suspend(args) => windows::suspend(args),
+        Command::Resume(args) => windows::resume(args),
+        Command::Reconcile(args) => windows::reconcile(args),
+        Command::Windows(args) => windows::windows(args),
         Command::AuditConfig(args) => audit_config::run(args),
         Command::Rules { keeper } => rules(keeper.as_deref()),
         Command::Completions { shell } => {

@@ -5,16 +5,19 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use caretaker_core::limits::Limits;
+use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
 use caretaker_engine::health::Health;
 use caretaker_engine::journal::Journal;
 use caretaker_engine::metrics::Metrics;
+use caretaker_engine::permissions::lease_name;
 use caretaker_engine::source::StateSnapshot;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::{Context, format_error, state};
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config};
@@ -96,6 +99,22 @@ pub fn command_context(client: Client, dry_run: bool) -> Context {
         resync_interval: DEFAULT_RESYNC.unsigned_abs(),
         field_manager: FIELD_MANAGER.to_owned(),
     }
+}
+
+/// True if an operator leads with this keeper; `None` if its Lease cannot be read.
+pub async fn keeper_runs(client: &Client, keeper: &str, now: Timestamp) -> Option<bool> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
+    let lease = leases.get_opt(&lease_name(keeper)).await.ok()?;
+    Some(lease.is_some_and(|lease| lease_holder(lease, now).is_some()))
+}
+
+/// Who holds a Lease at this time.
+#[must_use]
+pub fn lease_holder(lease: Lease, now: Timestamp) -> Option<String> {
+    let spec = lease.spec.unwrap_or_default();
+    let duration = SignedDuration::from_secs(spec.lease_duration_seconds.unwrap_or(0).into());
+    let renewed = spec.renew_time.is_some_and(|renewed| time::saturating_add(renewed.0, duration) > now);
+    spec.holder_identity.filter(|holder| !holder.is_empty() && renewed)
 }
 
 /// How to connect to the cluster of the command line.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::Context;
+use caretaker_engine::caller::current_user_and_time;
 use caretaker_engine::clock::Clock;
 use caretaker_namespaces::Namespaces;
-use caretaker_namespaces::manual::{Order, OrderError, current_user_and_time, execute};
+use caretaker_namespaces::manual::{Order, OrderError, execute};
 
 use crate::cli::SleepWakeArgs;
 use crate::live::{self, OperatorConfigMaps};

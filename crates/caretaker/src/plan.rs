@@ -43,7 +43,7 @@ pub(crate) fn verdict_name<S: Serializer>(kind: &VerdictKind, serializer: S) -> 
 /// Runs the command.
 pub fn run(args: &PlanArgs, now: Timestamp) -> Result<Output> {
     let at = args.at.unwrap_or(now);
-    let snapshot = Snapshot::load(&args.input, &Wanted::Selected, UseState::Current)?;
+    let snapshot = Snapshot::load(&args.input, &Wanted::Selected, UseState::Current, at)?;
     if let Some(message) = snapshot.missing_namespace(args.scope.namespace.as_deref()) {
         return Ok(snapshot.not_found(message));
     }

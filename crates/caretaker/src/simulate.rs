@@ -45,7 +45,7 @@ pub fn run(args: &SimulateArgs, now: Timestamp) -> Result<Output> {
     }
     // What the operator has recorded until today does not apply to the past.
     let use_state = if args.audit.is_empty() { UseState::Current } else { UseState::Ignored };
-    let mut snapshot = Snapshot::load(&args.input, &Wanted::Selected, use_state)?;
+    let mut snapshot = Snapshot::load(&args.input, &Wanted::Selected, use_state, args.start.unwrap_or(now))?;
     let namespace = args.scope.namespace.as_deref();
     if let Some(message) = snapshot.missing_namespace(namespace) {
         return Ok(snapshot.not_found(message));

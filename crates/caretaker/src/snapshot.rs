@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
+use caretaker_core::Timestamp;
 use caretaker_engine::source::StateSnapshot;
 
 use crate::cli::InputArgs;
@@ -49,8 +50,8 @@ pub enum UseState {
 }
 
 impl Snapshot {
-    /// Reads the input of the command line.
-    pub fn load(input: &InputArgs, wanted: &Wanted<'_>, use_state: UseState) -> Result<Self> {
+    /// Reads the input of the command line, which is looked at as it is at this time.
+    pub fn load(input: &InputArgs, wanted: &Wanted<'_>, use_state: UseState, at: Timestamp) -> Result<Self> {
         let mut snapshot = Self::default();
         if let Some(path) = &input.from {
             let files = RawFiles::read(path)?;
@@ -67,7 +68,7 @@ impl Snapshot {
             let note = |keeper| format!("the keeper {keeper} is not enabled; use it with --keepers {keeper}");
             snapshot.notes.extend(names.into_iter().map(note));
         }
-        snapshot.notes.extend(snapshot.keepers.iter().flat_map(|keeper| keeper.notes()));
+        snapshot.notes.extend(snapshot.keepers.iter().flat_map(|keeper| keeper.notes(at)));
         Ok(snapshot)
     }
 

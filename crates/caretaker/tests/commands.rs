@@ -377,3 +377,18 @@ fn completions_know_the_commands(#[case] shell: &str) {
 
     assert!(script.contains("simulate") && script.contains("explain"), "{script}");
 }
+
+#[test]
+fn the_list_of_runtimes_as_json_has_the_documented_fields() {
+    let rows = json(&["runtimes", "--from", "examples/tasks", "--at", AT, "-o", "json"]);
+
+    let shop = rows.iter().find(|row| row["task"] == "AppHttpHealthy/shop").unwrap();
+    assert_eq!(
+        *shop,
+        serde_json::json!({
+            "task": "AppHttpHealthy/shop", "runtime": "DaemonSet/kdoctor-apphttphealthy-shop", "state": "created",
+            "ready": 3, "desired": 3, "retiresAt": "2026-03-02T09:30:00Z", "rule": "Finished",
+            "because": "it finished at 2026-03-02T08:30:00Z; it has 1h of grace",
+        })
+    );
+}

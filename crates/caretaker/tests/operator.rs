@@ -263,9 +263,9 @@ async fn a_breaker_that_opens_also_stops_what_is_queued() {
         create_namespace(&client, name, 1).await;
         label(&client, name, first + if i < 4 { 0 } else { 3 }).await;
     }
-    // A sleep takes five calls, and so two and a half seconds: of the first wave one or two are done when the
-    // second one opens the breaker.
-    let keeper = "{concurrency: 1, callsPerSecond: 2, breaker: {minCount: 6, minFraction: 0.1, window: 10m}}";
+    // A sleep takes six calls, and so two seconds: of the first wave one or two are done when the second one
+    // opens the breaker.
+    let keeper = "{concurrency: 1, callsPerSecond: 3, breaker: {minCount: 6, minFraction: 0.1, window: 10m}}";
     let (_folder, config) = settings(&format!("keepers: {{namespaces: {keeper}}}"));
     let operator = start_operator(&cluster.kubeconfig(), &["--config", config.to_str().unwrap()]).await;
     operator.ready().await;

@@ -73,7 +73,9 @@ fn every_page_shows_what_the_commands_print() {
             );
         }
     }
-    for command in ["plan", "explain", "simulate", "lint", "rules", "activity", "addresses", "audit-config", "window"] {
+    for command in
+        ["plan", "explain", "simulate", "lint", "rules", "activity", "addresses", "audit-config", "window", "get"]
+    {
         assert!(commands.contains(command), "no page shows what {command} prints");
     }
 }

@@ -5,11 +5,14 @@ mod operator;
 
 use caretaker_testkit::make::{Said, mk_namespace, mk_pod, mk_service_account};
 use caretaker_testkit::until;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::PostParams;
 use operator::{
-    ACTIVITY, SLEEP_AFTER, TIMEOUT, annotate, caretaker, cluster, create_namespace, second, start_operator, used,
+    ACTIVITY, SLEEP_AFTER, TIMEOUT, annotate, caretaker, cluster, create_namespace, second, settings, start_operator,
+    used,
 };
+use serde_json::json;
 
 #[tokio::test]
 async fn plan_names_the_pods_that_a_sleep_leaves_running() {
@@ -30,6 +33,49 @@ async fn plan_names_the_pods_that_a_sleep_leaves_running() {
 }
 
 #[tokio::test]
+async fn entries_of_scalable_kinds_that_do_nothing_are_reported() {
+    let (cluster, client) = cluster().await;
+    let definition = |kind: &str, plural: &str, path: &str| -> CustomResourceDefinition {
+        let scale = json!({ "specReplicasPath": path, "statusReplicasPath": ".status.replicas" });
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        serde_json::from_value(json!({
+            "metadata": { "name": format!("{plural}.games.example.com") },
+            "spec": {
+                "group": "games.example.com", "scope": "Namespaced", "names": { "kind": kind, "plural": plural },
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
+                    "subresources": { "status": {}, "scale": scale },
+                }],
+            },
+        }))
+        .unwrap()
+    };
+    let definitions = Api::all(client.clone());
+    for definition in [definition("Arena", "arenas", ".spec.replicas"), definition("Fleet", "fleets", ".spec.size")] {
+        definitions.create(&PostParams::default(), &definition).await.unwrap();
+    }
+    let kinds = ["Arena", "Fleet", "Flet"].map(|kind| format!("{{ group: games.example.com, kind: {kind} }}"));
+    let text = format!("keepers: {{ namespaces: {{ scalableKinds: [{}] }} }}", kinds.join(", "));
+    let (_folder, config) = settings(&text);
+    let config = config.to_str().unwrap();
+
+    let operator = start_operator(&cluster.kubeconfig(), &["--config", config]).await;
+    until("the metric to say so", TIMEOUT, async || {
+        let metric = operator.metric("caretaker_scalable_kinds_unusable");
+        Ok(if metric == Some(2.0) { Ok(()) } else { Err(format!("{metric:?}")) })
+    })
+    .await
+    .unwrap();
+    let (_, _, notes) = caretaker(&cluster, &["plan", "--config", config]);
+
+    let elsewhere = "names Fleet of the group \"games.example.com\": its number of replicas is at .spec.size";
+    let unknown = "names Flet of the group \"games.example.com\": no such kind is defined";
+    for told in [operator.log(), operator.ask("/readyz").1, notes] {
+        assert!(told.contains(elsewhere) && told.contains(unknown) && !told.contains("Arena"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn where_nothing_reports_activity_the_log_plan_and_a_metric_say_so() {
     let (cluster, client) = cluster().await;
     let namespace = mk_namespace("shop").label(SLEEP_AFTER, "24h");
@@ -47,6 +93,11 @@ async fn where_nothing_reports_activity_the_log_plan_and_a_metric_say_so() {
     let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
     assert!(notes.contains("nothing reports activity") && notes.contains("each of 1 namespaces"), "{notes}");
     assert!(output.contains("first seen") && !output.contains("last used"), "{output}");
+
+    // A report of last month is of a program that may be gone.
+    annotate(&client, "shop", ACTIVITY, Some(&used(second() - 30 * 86_400))).await;
+    let (_, _, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
+    assert!(notes.contains("nothing reports activity"), "{notes}");
 
     annotate(&client, "shop", ACTIVITY, Some(&used(second() + 1))).await;
     let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);

@@ -12,11 +12,14 @@ use caretaker_engine::permissions::{AccessRight, RequiredRight, denied, required
 use caretaker_engine::sources::Sources;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
+use caretaker_runtimes::Runtimes;
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{
     Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_service, mk_stateful_set,
 };
 use caretaker_testkit::{Cluster, until};
+use caretaker_windows::Windows;
+use caretaker_windows::api::KINDS;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
@@ -56,6 +59,20 @@ const ADDRESSES: Shipped = Shipped {
     role: "caretaker-addresses",
     account: "caretaker-addresses",
     required: |dry_run| required_by(&Addresses::new(AddressesPolicy::default()), dry_run),
+};
+
+const WINDOWS: Shipped = Shipped {
+    file: "windows.yaml",
+    role: "caretaker-windows",
+    account: "caretaker-windows",
+    required: |dry_run| required_by(&Windows::default(), dry_run),
+};
+
+const RUNTIMES: Shipped = Shipped {
+    file: "runtimes.yaml",
+    role: "caretaker-runtimes",
+    account: "caretaker-runtimes",
+    required: |dry_run| required_by(&Runtimes::default(), dry_run),
 };
 
 impl Shipped {
@@ -131,6 +148,7 @@ fn right(right: &AccessRight) -> Right {
 #[rstest]
 #[case::of_namespaces(NAMESPACES)]
 #[case::of_addresses(ADDRESSES)]
+#[case::of_runtimes(RUNTIMES)]
 #[tokio::test]
 async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Shipped) {
     let (_cluster, client) = shipped.installed(Cluster::builder()).await;
@@ -145,7 +163,73 @@ async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Ship
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
 }
 
-/// Both manifests can be applied to one cluster.
+/// Serves every kind of Flux, with its names and a schema that takes anything.
+async fn serve_flux(cluster: &Cluster) {
+    let definitions: Vec<Value> = KINDS
+        .iter()
+        .map(|kind| {
+            let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let version = json!({
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": any },
+            });
+            json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": { "name": format!("{}.{}", kind.aliases[1], kind.group) },
+                "spec": {
+                    "group": kind.group, "scope": "Namespaced", "versions": [version],
+                    "names": { "kind": kind.kind, "plural": kind.aliases[1] },
+                },
+            })
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("crds.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
+    std::fs::write(&path, list.to_string()).unwrap();
+    let path = path.to_str().unwrap();
+    cluster.kubectl(&["create", "-f", path]).unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
+}
+
+/// The rights on kinds that are found at run time depend on what is served: here it is everything.
+#[tokio::test]
+async fn the_roles_of_windows_grant_what_flux_needs_and_with_exactly_these_rights_objects_are_suspended() {
+    let (cluster, client) = WINDOWS.installed(Cluster::builder()).await;
+    serve_flux(&cluster).await;
+    let keeper = Windows::default();
+    let sources = Sources::of(&keeper);
+    sources.list_all(&client, 4).await.unwrap();
+
+    let (everywhere, own) = WINDOWS.allowed(&client).await;
+    let all = required(&keeper, &sources, false).into_iter().map(|required| required.right);
+    let (local, global): (Vec<_>, Vec<_>) = all.partition(|right| right.namespace == Some(NAMESPACE));
+    assert_eq!(everywhere, global.iter().map(right).collect());
+    assert_eq!(own, local.iter().map(right).collect());
+
+    let object = |kind: &str| {
+        let group = KINDS.iter().find(|known| known.kind == kind).unwrap().group;
+        let annotations = json!({ "reconcile.fluxcd.io/suspendedDuring": "@always" });
+        let metadata = json!({ "name": "apps", "namespace": "default", "annotations": annotations });
+        json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata, "spec": {} })
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("objects.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [object("HelmRelease"), object("ResourceSet")] });
+    std::fs::write(&path, list.to_string()).unwrap();
+    cluster.kubectl(&["create", "-f", path.to_str().unwrap()]).unwrap();
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, WINDOWS.account).await.unwrap();
+    let operator = start_operator(&kubeconfig, &["--keepers", "windows"]).await;
+    operator.ready().await;
+    operator.tells("apps", "InsideWindow suspend done").await;
+    operator.tells("apps", "StateNotShown show done").await;
+
+    let (refused, writes) = WINDOWS.refused(&cluster);
+    assert!(writes > 3, "{writes}");
+    assert!(refused.is_empty(), "{refused}");
+}
+
+/// All manifests can be applied to one cluster.
 #[test]
 fn the_manifests_share_nothing_but_the_namespace() {
     let things = |shipped: &Shipped| -> BTreeSet<String> {
@@ -155,9 +239,10 @@ fn the_manifests_share_nothing_but_the_namespace() {
         objects.iter().map(|o| format!("{} {}", o["kind"], o["metadata"]["name"])).collect()
     };
 
-    let both: Vec<String> = things(&NAMESPACES).intersection(&things(&ADDRESSES)).cloned().collect();
-
-    assert_eq!(both, [r#""Namespace" "caretaker-system""#]);
+    for [one, other] in [[NAMESPACES, ADDRESSES], [NAMESPACES, WINDOWS], [ADDRESSES, WINDOWS]] {
+        let both: Vec<String> = things(&one).intersection(&things(&other)).cloned().collect();
+        assert_eq!(both, [r#""Namespace" "caretaker-system""#]);
+    }
 }
 
 #[tokio::test]
@@ -227,6 +312,60 @@ async fn with_exactly_these_rights_addresses_and_endpoints_are_released() {
     assert!(writes > 3, "{writes}");
     assert!(refused.is_empty(), "{refused}");
 }
+
+#[tokio::test]
+async fn with_exactly_these_rights_runtimes_are_created_and_retired() {
+    let (cluster, client) = RUNTIMES.installed(Cluster::builder()).await;
+    let (_, definitions, _) = caretaker(&cluster, &["runtimes", "crds"]);
+    let folder = tempfile::tempdir().unwrap();
+    let apply = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]).unwrap();
+    };
+    apply("crds.yaml", &definitions);
+    let plurals = ["netreaches", "netdnses", "apphttphealthies"].map(|plural| format!("crd/{plural}.kdoctor.io"));
+    let established: Vec<&str> = plurals.iter().map(String::as_str).collect();
+    cluster.kubectl(&[["wait", "--for=condition=Established"].as_slice(), &established].concat()).unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("kdoctor")).await.unwrap();
+    apply("task.yaml", TASK);
+    let kubeconfig = cluster.account_kubeconfig(NAMESPACE, RUNTIMES.account).await.unwrap();
+
+    let operator = start_operator(&kubeconfig, &["--keepers", "runtimes"]).await;
+    operator.ready().await;
+    operator.tells("mesh", "NoRuntime create done").await;
+    let patch = |object: &str, namespace: &[&str], status: Value| {
+        let status = json!({ "status": status }).to_string();
+        let args = ["patch", object, "--subresource=status", "--type=merge", "-p", &status];
+        cluster.kubectl(&[args.as_slice(), namespace].concat()).unwrap();
+    };
+    let ready = json!({
+        "observedGeneration": 1, "desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberMisscheduled": 0,
+        "numberReady": 1,
+    });
+    patch("ds/kdoctor-netreach-mesh", &["-n", "kdoctor"], ready);
+    operator.tells("mesh", "RuntimeReady record done").await;
+    patch("netreach/mesh", &[], json!({ "finish": true }));
+    operator.tells("mesh", "FinishedSeen record done").await;
+    operator.tells("mesh", "Finished retire done").await;
+
+    let (refused, writes) = RUNTIMES.refused(&cluster);
+    assert!(writes > 6, "{writes}");
+    assert!(refused.is_empty(), "{refused}");
+}
+
+const TASK: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: { name: kdoctor-app-config-template, namespace: kdoctor }
+data:
+  pod.yml: 'spec: {containers: [{name: agent, image: registry.example/agent}]}'
+---
+apiVersion: kdoctor.io/v1beta1
+kind: NetReach
+metadata: { name: mesh }
+spec: { agentSpec: { terminationGracePeriodMinutes: 0 }, target: { ingress: true } }
+";
 
 const RECORD: &str = r#"{"10.6.0.10":{"pod":"shop/old","podUid":"0b7e2a52-6c43-4a87-9d58-30c5a7a10001"}}"#;
 

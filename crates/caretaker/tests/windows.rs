@@ -1,6 +1,12 @@
-//! `caretaker window` as a user types it, and what the windows keeper is allowed to do.
+//! The commands about windows and Flux objects as a user types them, and what the windows keeper is allowed to do.
 
 mod cli;
+#[path = "windows/flux.rs"]
+mod flux;
+#[path = "windows/orders.rs"]
+mod orders;
+#[path = "windows/shown.rs"]
+mod shown;
 
 use std::collections::BTreeSet;
 

@@ -64,6 +64,9 @@ pub struct ActionKind {
     pub default_pace: Option<Pace>,
     /// The rights that it needs. Reading is not listed: sources ask for that themselves.
     pub permissions: &'static [Permission],
+    /// Each of its rights is about one kind of object: without it only the writes of that kind fail, and nothing else is
+    /// held back.
+    pub kinds_alone: bool,
 }
 
 impl PartialEq for ActionKind {
@@ -94,6 +97,7 @@ impl ActionKind {
             priority: false,
             default_pace: None,
             permissions: &[],
+            kinds_alone: false,
         }
     }
 
@@ -143,6 +147,12 @@ impl ActionKind {
     #[must_use]
     pub const fn needs(self, permissions: &'static [Permission]) -> Self {
         Self { permissions, ..self }
+    }
+
+    /// Without the right to one kind of object, only the writes of that kind fail.
+    #[must_use]
+    pub const fn kinds_alone(self) -> Self {
+        Self { kinds_alone: true, ..self }
     }
 
     /// False for what a user is blocked on and what takes nothing away: it starts even while the journal, Events

@@ -59,13 +59,16 @@ pub struct Membership<'a> {
     pub pace: bool,
     /// A smaller population that the breaker guards as well: the addresses of one pool.
     pub group: Option<&'a str>,
+    /// It counts in its group alone, which is not a part of the whole: what is guarded beside it, such as the endpoint of
+    /// an address that counts itself.
+    pub apart: bool,
     /// What made it due, if that makes many due at once: the death of an agent. The breaker counts an incident once.
     pub incident: Option<&'a str>,
 }
 
 impl Default for Membership<'_> {
     fn default() -> Self {
-        Self { breaker: true, pace: true, group: None, incident: None }
+        Self { breaker: true, pace: true, group: None, apart: false, incident: None }
     }
 }
 
@@ -158,7 +161,7 @@ pub trait Keeper: Sized + Send + Sync + 'static {
 pub fn population<K: Keeper>(keeper: &K, subjects: &[K::Subject]) -> Population {
     let mut population = Population::default();
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
-        population.breaker_total += usize::from(membership.breaker);
+        population.breaker_total += usize::from(membership.breaker && !membership.apart);
         population.pace_total += usize::from(membership.pace);
     }
     population
@@ -169,6 +172,7 @@ pub fn groups<'a, K: Keeper>(keeper: &K, subjects: &'a [K::Subject]) -> Populati
     let mut groups = PopulationGroups::default();
     for membership in subjects.iter().map(|subject| keeper.membership(subject)) {
         groups.of.push(membership.group);
+        groups.apart.extend(membership.group.filter(|_| membership.apart));
         groups.incidents.push(membership.incident);
         if let Some(group) = membership.group.filter(|_| membership.breaker) {
             *groups.sizes.entry(group).or_default() += 1;

@@ -221,6 +221,15 @@ pub struct PopulationGroups<'a> {
     pub incidents: Vec<Option<&'a str>>,
     /// How many subjects each group has.
     pub sizes: BTreeMap<&'a str, usize>,
+    /// Groups that are not a part of the whole.
+    pub apart: BTreeSet<&'a str>,
+}
+
+impl PopulationGroups<'_> {
+    /// True if subjects of this group count in the whole.
+    fn is_part(&self, group: Option<&str>) -> bool {
+        group.is_none_or(|group| !self.apart.contains(group))
+    }
 }
 
 /// Holds verdicts against the limits, in place. What is due longest goes first.
@@ -268,7 +277,7 @@ fn opens<R: RuleSet, A: Action>(
 ) -> Option<OpenBreaker> {
     let breaker = limits.breaker?;
     let at_once = |verdict: &Verdict<R, A>| verdict.next.deadline().filter(|_| verdict.next.is_guarded());
-    let (mut due, mut due_in) = (0, BTreeMap::<&str, usize>::new());
+    let (mut due, mut due_in) = (0_usize, BTreeMap::<&str, usize>::new());
     let (mut names, mut incidents) = (BTreeSet::new(), BTreeSet::new());
     for (i, (verdict, recent)) in verdicts.iter().zip(recent).enumerate() {
         if at_once(verdict).or(*recent).is_some_and(|at| ledger.counts(at, now)) {
@@ -278,14 +287,15 @@ fn opens<R: RuleSet, A: Action>(
             if incident.is_some_and(&mut is_known) {
                 continue;
             }
-            due += 1;
+            let group = groups.of.get(i).copied().flatten();
+            due += usize::from(groups.is_part(group));
             names.extend(verdict.next.action().map(Action::name));
-            if let Some(group) = groups.of.get(i).copied().flatten() {
+            if let Some(group) = group {
                 *due_in.entry(group).or_default() += 1;
             }
         }
     }
-    if due == 0 {
+    if due == 0 && due_in.is_empty() {
         return None;
     }
     let batches = || ledger.recent_destructive.iter().filter(|batch| is_recent(batch.at, breaker.window, now));
@@ -304,8 +314,10 @@ fn opens<R: RuleSet, A: Action>(
             ),
         })
     };
-    let done = batches().map(|batch| batch.count).sum::<usize>();
-    too_many(due + done + population.queued, done, population.breaker_total, "").or_else(|| {
+    let of_the_whole = batches().filter(|batch| groups.is_part(batch.group.as_deref()));
+    let done = of_the_whole.map(|batch| batch.count).sum::<usize>();
+    let whole = (due > 0).then(|| too_many(due + done + population.queued, done, population.breaker_total, ""));
+    whole.flatten().or_else(|| {
         due_in.into_iter().find_map(|(group, due)| {
             let done = batches().filter(|batch| batch.group.as_deref() == Some(group)).map(|batch| batch.count);
             let (done, left) = (done.sum::<usize>(), groups.sizes.get(group).copied().unwrap_or(0));

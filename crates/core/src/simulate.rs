@@ -2,14 +2,14 @@
 //! It invents no outside events; those it is given happen at their time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::limits::{Ledger, Limits, Population, PopulationGroups, enforce};
 use crate::suspension::Suspension;
-use crate::{Action, EngineRule, Keeper, Next, RuleId, RuleSet, Verdict, VerdictOf, time};
+use crate::{Action, EngineRule, Keeper, Membership, Next, RuleId, RuleSet, Verdict, VerdictOf, time};
 
 /// Something that happens to a subject from outside: the change itself. The namespaces keeper makes
 /// these from an audit log.
@@ -71,6 +71,7 @@ pub struct Simulation<'k, K: Keeper> {
     relation_of: Vec<Option<usize>>,
     population: Population,
     group_sizes: BTreeMap<String, usize>,
+    groups_apart: BTreeSet<String>,
     /// The windows on the objects of subjects, by place.
     windows: BTreeMap<usize, Arc<Suspension>>,
 }
@@ -87,16 +88,18 @@ impl<'k, K: Keeper> Simulation<'k, K> {
     ) -> Self {
         let mut by_key: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         let (mut population, mut group_sizes) = (Population::default(), BTreeMap::<String, usize>::new());
+        let mut groups_apart = BTreeSet::new();
         for (i, subject) in subjects.iter().enumerate() {
             if let Some(key) = keeper.relation_key(subject) {
                 by_key.entry(key).or_default().push(i);
             }
             let membership = keeper.membership(subject);
-            population.breaker_total += usize::from(membership.breaker);
+            population.breaker_total += usize::from(membership.breaker && !membership.apart);
             population.pace_total += usize::from(membership.pace);
             if let Some(group) = membership.group.filter(|_| membership.breaker) {
                 *group_sizes.entry(group.to_owned()).or_default() += 1;
             }
+            groups_apart.extend(membership.group.filter(|_| membership.apart).map(str::to_owned));
         }
         let relations: Vec<Vec<usize>> = by_key.into_values().filter(|places| places.len() > 1).collect();
         let mut relation_of = vec![None; subjects.len()];
@@ -118,6 +121,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             relation_of,
             population,
             group_sizes,
+            groups_apart,
             windows: BTreeMap::new(),
             subjects: subjects.into_iter().map(Some).collect(),
         }
@@ -196,6 +200,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                 of: dirty.iter().map(group).collect(),
                 incidents: dirty.iter().map(incident).collect(),
                 sizes: self.group_sizes.iter().map(|(group, size)| (group.as_str(), *size)).collect(),
+                apart: self.groups_apart.iter().map(String::as_str).collect(),
             };
             let opens = enforce(&mut verdicts, &groups, self.population(), &self.limits, &self.ledger, self.now);
             if let Some(open) = opens {
@@ -286,7 +291,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
     }
 
     fn remove(&mut self, i: usize, counted: Counted) {
-        self.population.breaker_total -= usize::from(counted.breaker);
+        self.population.breaker_total -= usize::from(counted.breaker && !counted.apart);
         self.population.pace_total -= usize::from(counted.pace);
         if let Some(size) = counted.group.and_then(|group| self.group_sizes.get_mut(&group)) {
             *size -= usize::from(counted.breaker);
@@ -300,12 +305,13 @@ struct Counted {
     breaker: bool,
     pace: bool,
     group: Option<String>,
+    apart: bool,
 }
 
 impl Counted {
     fn of<K: Keeper>(keeper: &K, subject: &K::Subject) -> Self {
-        let membership = keeper.membership(subject);
-        Self { breaker: membership.breaker, pace: membership.pace, group: membership.group.map(str::to_owned) }
+        let Membership { breaker, pace, group, apart, .. } = keeper.membership(subject);
+        Self { breaker, pace, group: group.map(str::to_owned), apart }
     }
 }
 

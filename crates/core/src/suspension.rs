@@ -1,8 +1,8 @@
 //! Objects that are left alone for a while: a window in an annotation holds back a keeper's work on its object.
 //!
 //! Pure, as pace and breaker are, and before them: what a window holds back is neither counted nor in the way of others.
-//! Held back is what takes something away, and what else a keeper says to be [`suspendable`](crate::ActionKind): whoever
-//! asks for it, a schedule or a person included. What completes something half done never is.
+//! Held back is what takes something away, and what else a keeper says to be [`suspendable`](crate::ActionKind), whether
+//! it is inferred or ordered by a schedule or a person. What completes something half done never is.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

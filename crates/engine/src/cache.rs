@@ -103,7 +103,22 @@ impl<S> Default for Rows<S> {
     }
 }
 
-fn source_key(source: &SourceRef) -> SourceKey {
+impl<S> Rows<S> {
+    /// The row of a key.
+    #[must_use]
+    pub fn get(&self, key: &RowKey) -> Option<&S> {
+        self.all.get(key).map(|row| &row.subject)
+    }
+
+    /// Every row with its key.
+    pub fn iter(&self) -> impl Iterator<Item = (&RowKey, &S)> {
+        self.all.iter().map(|(key, row)| (key, &row.subject))
+    }
+}
+
+/// The first part of the keys of what a source reads.
+#[must_use]
+pub fn source_key(source: &SourceRef) -> SourceKey {
     source.resource.as_ref().map(|r| (r.group.clone(), r.kind.clone())).unwrap_or_default()
 }
 

@@ -119,6 +119,12 @@ impl<'a, K: Controller> LiveView<'a, K> {
         self.retries
     }
 
+    /// The newest time that an answer of the API server had; `None` before the first.
+    #[must_use]
+    pub fn server_time(&self) -> Option<Timestamp> {
+        self.server_time
+    }
+
     /// For reads that nothing here makes.
     #[must_use]
     pub fn client(&self) -> &Client {

@@ -14,8 +14,9 @@ use crate::health::Health;
 use crate::journal::Outcome;
 use crate::metrics::Metrics;
 
-/// More than this many waiting Events are dropped, and counted.
-const QUEUE: usize = 1_000;
+/// More than this many waiting Events are dropped, and counted. Ten thousand objects may change at one moment; a record
+/// takes some hundred bytes, and only while it waits.
+const QUEUE: usize = 20_000;
 
 /// The API server accepts no longer note.
 const MAX_NOTE: usize = 1_024;

@@ -1,6 +1,6 @@
 //! The one place where changes go into a cache, wherever they come from.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub struct CacheFeed<C> {
     /// The windows on objects.
     pub windows: ObjectWindows,
     statuses: BTreeMap<StatusKey, SourceStatus>,
+    /// The sources whose kinds hold back nothing but themselves.
+    alone: BTreeSet<SourceId>,
     deleted: DeletedByUs,
 }
 
@@ -77,7 +79,13 @@ impl<C: Default> CacheFeed<C> {
     /// Nothing yet.
     #[must_use]
     pub fn new(windows: ObjectWindows) -> Self {
-        Self { cache: C::default(), windows, statuses: BTreeMap::new(), deleted: DeletedByUs::default() }
+        Self {
+            cache: C::default(),
+            windows,
+            statuses: BTreeMap::new(),
+            alone: BTreeSet::new(),
+            deleted: DeletedByUs::default(),
+        }
     }
 }
 
@@ -124,15 +132,31 @@ impl<C: Cache> CacheFeed<C> {
         self.cache.update(source, deletion);
     }
 
+    /// A kind of this source that cannot be read holds back nothing but itself.
+    pub(crate) fn kinds_alone(&mut self, id: SourceId) {
+        self.alone.insert(id);
+    }
+
     /// The status of a source as a whole: of a source that discovers kinds, of all of them.
     #[must_use]
     pub fn status(&self, id: SourceId) -> SourceStatus {
-        let parts = || self.statuses.iter().filter(move |((source, _), _)| *source == id).map(|(_, status)| status);
+        let alone = self.alone.contains(&id);
+        let parts = || self.statuses.iter().filter(move |((source, _), _)| *source == id);
+        let is_left_out = |kind: &Option<_>, status: &SourceStatus| alone && kind.is_some() && status.error.is_some();
+        let counted = || parts().filter(|((_, kind), status)| !is_left_out(kind, status)).map(|(_, status)| status);
         SourceStatus {
-            synced: parts().next().is_some() && parts().all(|status| status.synced),
-            error: parts().find_map(|status| status.error.clone()),
-            current_until: parts().map(|status| status.current_until).min().flatten(),
+            synced: parts().next().is_some() && counted().all(|status| status.synced),
+            error: counted().find_map(|status| status.error.clone()),
+            current_until: counted().map(|status| status.current_until).min().flatten(),
         }
+    }
+
+    /// The kinds of a source that cannot be read and hold back nothing else: each with the reason.
+    #[must_use]
+    pub fn unreadable_kinds(&self, id: SourceId) -> Vec<String> {
+        let parts = self.statuses.iter().filter(|((source, _), _)| *source == id && self.alone.contains(&id));
+        let unreadable = parts.filter_map(|((_, kind), status)| Some((kind.as_ref()?, status.error.as_ref()?)));
+        unreadable.map(|((_, kind), why)| format!("{kind} is left out: {why}")).collect()
     }
 }
 
@@ -285,6 +309,27 @@ mod tests {
         feed.update(&source(), Change::apply(version("102"), 6));
         feed.update(&source(), Change::InitDone);
         assert_eq!(rows(&feed), [5], "the answer to a write came while the list was under way");
+    }
+
+    #[test]
+    fn a_kind_that_stands_alone_and_cannot_be_read_holds_back_nothing_else() {
+        let kind = |kind: &str| SourceRef {
+            id: SourceId("toys"),
+            resource: Some(Arc::new(crate::source::resource("example.com", "v1", kind, "toys"))),
+        };
+        let mut feed: CacheFeed<Rows<u8>> = CacheFeed::default();
+        feed.update(&source(), Change::InitDone);
+        feed.update(&kind("Ball"), Change::InitDone);
+        feed.update(&kind("Kite"), Change::Init);
+        feed.update(&kind("Kite"), Change::Error("forbidden".to_owned()));
+        assert!(!feed.status(SourceId("toys")).is_ready(), "others depend on it");
+
+        feed.kinds_alone(SourceId("toys"));
+        assert!(feed.status(SourceId("toys")).is_ready());
+        assert_eq!(feed.unreadable_kinds(SourceId("toys")), ["Kite is left out: forbidden"]);
+
+        feed.update(&source(), Change::Error("no discovery".to_owned()));
+        assert!(!feed.status(SourceId("toys")).is_ready(), "which kinds there are is not known");
     }
 
     #[test]

@@ -95,6 +95,12 @@ impl Health {
         known.parts.iter().filter_map(|(part, why)| Some(format!("{part}: {}", why.as_ref()?))).collect()
     }
 
+    /// The facts that block nothing, each with its part.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.known().notes.iter().map(|(part, note)| format!("{part}: {note}")).collect()
+    }
+
     /// Returns when a part became ready that was not.
     pub async fn improved(&self) {
         self.0.improved.notified().await;

@@ -19,10 +19,11 @@
 //!
 //! [`lease`] lets one process at a time lead, and [`client`] makes no call without leadership. [`state`]
 //! keeps what must outlive a process. [`health`] reports what a keeper waits for, and [`permissions`]
-//! derives the rights that it needs.
+//! derives the rights that it needs. [`caller`] says who runs a command.
 
 pub mod apply;
 pub mod cache;
+pub mod caller;
 pub mod client;
 pub mod clock;
 pub mod confirm;

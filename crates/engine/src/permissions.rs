@@ -66,7 +66,7 @@ impl AccessRight {
 pub struct RequiredRight {
     /// The right.
     pub right: AccessRight,
-    /// The names of the kinds of action.
+    /// The names of the kinds of action; none if a denial holds nothing back but objects of one kind.
     pub needed_by: BTreeSet<&'static str>,
 }
 
@@ -90,13 +90,13 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
             for verb in ["list", "watch"] {
                 let name = source.only_name().map(str::to_owned);
                 let right = AccessRight { name, ..AccessRight::new(verb, &resource.group, &resource.plural) };
-                need(right, &source.needed_for);
+                need(right, &|kind| !source.kinds_alone && (source.needed_for)(kind));
             }
         }
     }
     for kind in &enabled {
         for permission in kind.permissions {
-            let needed_for = |other: &ActionKind| other == *kind;
+            let needed_for = |other: &ActionKind| other == *kind && !kind.kinds_alone;
             match permission {
                 Permission::OnSource { verb, source } => {
                     for resource in sources.kinds_of(*source) {
@@ -135,6 +135,8 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
 
 /// How often a missing right is asked for again.
 const RETRY: Duration = Duration::from_secs(5);
+/// The same for one that holds nothing back: somebody may never mean to grant it.
+const SLOW_RETRY: Duration = Duration::from_mins(10);
 /// Questions under way at once.
 const CONCURRENT_REVIEWS: usize = 4;
 
@@ -152,14 +154,28 @@ pub(crate) async fn watch_permissions(
         match self::denied(&client, required()).await {
             Ok(missing) if missing.is_empty() => {
                 denied.send_replace(Some(missing));
+                health.set_note(part, None);
                 health.set_ready(part);
                 health.recheck_requested().await;
                 continue;
             }
             Ok(missing) => {
-                let all: Vec<String> = missing.iter().map(|required| required.right.to_string()).collect();
+                let names = |missing: &[RequiredRight]| {
+                    let all: Vec<String> = missing.iter().map(|required| required.right.to_string()).collect();
+                    format!("not allowed: {}", all.join(", "))
+                };
+                let (alone, needed): (Vec<_>, Vec<_>) =
+                    missing.iter().cloned().partition(|required| required.needed_by.is_empty());
+                health.set_note(part, (!alone.is_empty()).then(|| names(&alone)));
                 denied.send_replace(Some(missing));
-                health.set_blocked(part, format!("not allowed: {}", all.join(", ")));
+                if needed.is_empty() {
+                    health.set_ready(part);
+                    let recheck = health.recheck_requested();
+                    // Nobody asks for a recheck when a right is granted.
+                    let _ = tokio::time::timeout(SLOW_RETRY, recheck).await;
+                    continue;
+                }
+                health.set_blocked(part, names(&needed));
             }
             Err(error) => health.set_blocked(part, crate::format_error(&error)),
         }

@@ -237,7 +237,8 @@ impl<K: Controller> Planner<K> {
                 self.hold(&planned.key, None, VerdictKind::Wait);
             }
         }
-        let mut groups = PopulationGroups::default();
+        let apart = self.populations.apart().iter().map(String::as_str).collect();
+        let mut groups = PopulationGroups { apart, ..PopulationGroups::default() };
         for membership in due.iter().map(|planned| keeper.membership(&planned.subject)) {
             groups.of.push(membership.group);
             groups.incidents.push(membership.incident);

@@ -214,6 +214,9 @@ impl<K: Controller> ControlLoop<K> {
             self.rejudge_held = true;
             if let Some(of) = self.sources.iter().find(|of| of.id == source.id) {
                 report_source_health(&self.context, of, &feed.status(source.id), self.is_leader);
+                if of.kinds_alone {
+                    report_left_out(&self.context, &of.describe(), &feed.unreadable_kinds(source.id));
+                }
             }
             // After a new list of the first source everything is judged again, in case a watch missed something.
             if is_list && self.sources.iter().next().is_some_and(|first| first.id == source.id) {
@@ -395,6 +398,16 @@ fn report_source_health<C: Cache>(context: &Context, source: &Source<C>, status:
         None if status.synced || (source.proves() && !is_leader) => health.set_ready(&part),
         None => health.set_pending(&part),
     }
+}
+
+/// Notes the kinds that cannot be read and hold back nothing else.
+fn report_left_out(context: &Context, part: &str, left_out: &[String]) {
+    let note = left_out.join("; ");
+    let told = format!("{part}: {note}");
+    if !note.is_empty() && !context.health.notes().contains(&told) {
+        tracing::warn!("{told}");
+    }
+    context.health.set_note(part, Some(note).filter(|note| !note.is_empty()));
 }
 
 fn watching_state() -> String {

@@ -172,12 +172,14 @@ pub struct Source<C: Cache> {
     pub unread_fields: &'static [SkippableField],
     /// How it finds what its watch has lost. A stream of another system does that itself.
     pub resync: Resync,
+    /// Of a source that discovers kinds: a kind that cannot be read holds back nothing but itself.
+    pub kinds_alone: bool,
     pub(crate) origin: Origin<C>,
 }
 
 impl<C: Cache> Source<C> {
     fn new(id: SourceId, origin: Origin<C>) -> Self {
-        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, origin }
+        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, kinds_alone: false, origin }
     }
 
     /// Watches one kind. The projection returns `None` for an object that does not matter.
@@ -255,6 +257,14 @@ impl<C: Cache> Source<C> {
     #[must_use]
     pub fn resync(mut self, resync: Resync) -> Self {
         self.resync = resync;
+        self
+    }
+
+    /// Of a source that discovers kinds: a kind that cannot be read is reported, and the rest goes on. For a keeper
+    /// whose objects do not depend on objects of other kinds.
+    #[must_use]
+    pub fn kinds_alone(mut self) -> Self {
+        self.kinds_alone = true;
         self
     }
 

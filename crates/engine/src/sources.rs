@@ -69,7 +69,9 @@ impl<C: Cache> Sources<C> {
     /// What these sources feed, with nothing in it yet.
     #[must_use]
     pub fn empty_feed(&self) -> CacheFeed<C> {
-        CacheFeed::new(ObjectWindows::new(self.zone.clone()))
+        let mut feed = CacheFeed::new(ObjectWindows::new(self.zone.clone()));
+        self.all.iter().filter(|source| source.kinds_alone).for_each(|source| feed.kinds_alone(source.id));
+        feed
     }
 
     /// All of them, in the keeper's order.
@@ -199,7 +201,7 @@ impl<C: Cache> Sources<C> {
     }
 
     /// Reads everything once, for commands and for a single round. The first error means that nothing is
-    /// known.
+    /// known, except about kinds that stand alone: those are left out.
     pub async fn list_all(&self, client: &Client, concurrency: usize) -> Result<CacheFeed<C>, ListError> {
         let mut kinds = Vec::new();
         let mut served: Option<Served> = None;
@@ -219,7 +221,12 @@ impl<C: Cache> Sources<C> {
             }
         }
         let mut feed = self.empty_feed();
-        let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| kind.list(client, None).await);
+        let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| match kind.list(client, None).await {
+            Err(error) if self.stands_alone(kind.source.id) => {
+                Ok((kind.source.clone(), vec![Change::Error(error.to_string())]))
+            }
+            other => other,
+        });
         let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
         while let Some((source, changes)) = lists.try_next().await? {
             for change in changes {
@@ -227,6 +234,15 @@ impl<C: Cache> Sources<C> {
             }
         }
         Ok(feed)
+    }
+
+    fn stands_alone(&self, id: SourceId) -> bool {
+        self.all.iter().any(|source| source.id == id && source.kinds_alone)
+    }
+
+    /// The kinds that are left out of what was read, each with the reason.
+    pub fn left_out(&self, feed: &CacheFeed<C>) -> Vec<String> {
+        self.all.iter().flat_map(|source| feed.unreadable_kinds(source.id)).collect()
     }
 
     /// Lists what one source reads, in one namespace or in all, into a feed; of a source that discovers kinds, all of

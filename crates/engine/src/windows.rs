@@ -34,7 +34,7 @@ struct ObjectWindow {
 }
 
 impl ObjectWindow {
-    fn is_on(&self, group: &str, kind: &str, namespace: Option<&str>) -> bool {
+    fn is_about(&self, group: &str, kind: &str, namespace: Option<&str>) -> bool {
         self.group == group && self.kind == kind && self.id.namespace.as_deref() == namespace
     }
 }
@@ -63,7 +63,7 @@ impl ObjectWindows {
     pub fn on(&self, object: ObjectRef<'_>) -> Option<&Arc<Suspension>> {
         let group = group_of(object.api_version);
         let named = self.by_name.get(object.name)?;
-        named.iter().find(|known| known.is_on(group, object.kind, object.namespace)).map(|known| &known.window)
+        named.iter().find(|known| known.is_about(group, object.kind, object.namespace)).map(|known| &known.window)
     }
 
     /// Holds a verdict back, in place, if the window on the subject's object does not allow what it asks for now. True
@@ -97,7 +97,7 @@ impl ObjectWindows {
         for object in objects {
             let named = self.by_name.get(object.name).into_iter().flatten();
             let mut windows =
-                named.filter(|known| known.is_on(group_of(object.api_version), object.kind, object.namespace));
+                named.filter(|known| known.is_about(group_of(object.api_version), object.kind, object.namespace));
             if let (None, Some(window)) = (extract.on(object), windows.next()) {
                 extract.by_name.entry(object.name.to_owned()).or_default().push(window.clone());
             }
@@ -133,7 +133,7 @@ impl ObjectWindows {
         let Some(zone) = &self.zone else { return };
         let named = self.by_name.entry(id.name.clone()).or_default();
         let of_object =
-            named.iter_mut().find(|known| known.is_on(&resource.group, &resource.kind, id.namespace.as_deref()));
+            named.iter_mut().find(|known| known.is_about(&resource.group, &resource.kind, id.namespace.as_deref()));
         match of_object {
             // A late event about the object before our own write. What a list delivers is newer than what was known when
             // it started, whatever the versions say.
@@ -157,7 +157,8 @@ impl ObjectWindows {
     fn remove(&mut self, resource: &ApiResource, id: &ObjectId, is_it: impl Fn(&ObjectWindow) -> bool) {
         let Some(named) = self.by_name.get_mut(&id.name) else { return };
         let before = named.len();
-        named.retain(|known| !known.is_on(&resource.group, &resource.kind, id.namespace.as_deref()) || !is_it(known));
+        named
+            .retain(|known| !known.is_about(&resource.group, &resource.kind, id.namespace.as_deref()) || !is_it(known));
         self.changed |= named.len() < before;
         if named.is_empty() {
             self.by_name.remove(&id.name);

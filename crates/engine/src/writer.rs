@@ -34,6 +34,19 @@ impl<K: Controller> Writer<K> {
         Self { client, field_manager: field_manager.into(), sources, changes: Vec::new(), deleted: Vec::new() }
     }
 
+    /// Another writer of the same batch, for writes that are made at the same time. Its answers count once it is
+    /// [joined](Self::join).
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::new(self.client.clone(), self.field_manager.clone(), self.sources.clone())
+    }
+
+    /// Takes over what another writer of the batch was answered.
+    pub fn join(&mut self, mut other: Self) {
+        self.changes.append(&mut other.changes);
+        self.deleted.append(&mut other.deleted);
+    }
+
     /// For calls that nothing here makes.
     #[must_use]
     pub fn client(&self) -> &Client {

@@ -4,11 +4,9 @@
 //! by version; a build from Go modules into that cache. The Go module that pins the versions
 //! (`binaries/go.mod`) is compiled into this library, so a build needs only Go and its modules.
 
-use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
 
+use crate::go_build::{self, GoBuild, GoProgram};
 use crate::{Error, Result};
 
 const GO_MOD: &str = include_str!("../binaries/go.mod");
@@ -130,94 +128,23 @@ impl Assets {
     }
 
     fn build(&self, cache: &Path, go: &Path) -> Result<()> {
-        if let Err(e) = Command::new(go).arg("version").output() {
-            return Err(no_binaries(
-                format!("the cache lacks binaries, and {} does not run: {e}", go.display()),
-                cache,
-            ));
-        }
-        fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
-        // A second process waits here, and then finds all binaries built.
-        let _lock = self.lock()?;
-        let missing = self.missing();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let module = tempfile::tempdir_in(&self.folder).map_err(Error::file(&self.folder))?;
-        for (name, text) in [("go.mod", GO_MOD), ("go.sum", GO_SUM)] {
-            let path = module.path().join(name);
-            fs::write(&path, text).map_err(Error::file(path))?;
-        }
-        check_go_version(go, module.path()).map_err(|why| no_binaries(why, cache))?;
-        eprintln!(
-            "testkit: building Kubernetes {} from Go modules, once, into {}",
-            version("k8s.io/kubernetes"),
-            self.folder.display()
-        );
-        let count = missing.len();
-        for (i, program) in missing.into_iter().enumerate() {
-            eprintln!("testkit: [{}/{count}] {} …", i + 1, program.name());
-            let began = Instant::now();
-            self.build_one(program, module.path(), go)?;
-            eprintln!("testkit: [{}/{count}] {} in {} s", i + 1, program.name(), began.elapsed().as_secs());
-        }
-        Ok(())
-    }
-
-    /// Waits until no other process builds, and returns the lock.
-    fn lock(&self) -> Result<File> {
-        let path = self.folder.join(".lock");
-        let lock = File::create(&path).map_err(Error::file(&path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                eprintln!("testkit: another process is building Kubernetes; waiting for it");
-                lock.lock().map_err(Error::file(&path))?;
-            }
-            Err(TryLockError::Error(e)) => return Err(Error::file(&path)(e)),
-        }
-        Ok(lock)
-    }
-
-    /// Builds one program under a temporary name and renames it, so that a file with its final name is
-    /// complete.
-    fn build_one(&self, program: Program, module: &Path, go: &Path) -> Result<()> {
         let kubernetes = version("k8s.io/kubernetes");
         let mut parts = kubernetes.trim_start_matches('v').split('.');
         let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stamp = "k8s.io/component-base/version";
-        let temporary = module.join(program.name());
-        let output = Command::new(go)
-            .current_dir(module)
-            .env("CGO_ENABLED", "0")
-            .args(["build", "-trimpath", "-ldflags"])
-            .arg(format!(
-                "-s -w -X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
-            ))
-            .arg("-o")
-            .arg(&temporary)
-            .arg(program.package())
-            .output()
-            .map_err(|e| Error::Build { what: program.name().into(), why: e.to_string() })?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let from = text.char_indices().rev().nth(2_000).map_or(0, |(i, _)| i);
-            return Err(Error::Build { what: program.name().into(), why: text[from..].trim().to_owned() });
-        }
-        let path = self.path(program);
-        fs::rename(&temporary, &path).map_err(Error::file(path))
+        let build = GoBuild {
+            what: &format!("Kubernetes {kubernetes}"),
+            module: (GO_MOD, GO_SUM),
+            link_flags: &format!(
+                "-X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+            ),
+            folder: &self.folder,
+            go,
+            cannot_build: &|why| no_binaries(why, cache),
+        };
+        let program = |program: Program| -> GoProgram { (program.name(), program.package()) };
+        build.run(|| self.missing().into_iter().map(program).collect(), |_| Ok(()))
     }
-}
-
-/// Checks that Go can build the module: `go env` fails in a module that requires a newer version, unless Go
-/// can download that version.
-fn check_go_version(go: &Path, module: &Path) -> Result<(), String> {
-    let output = Command::new(go).args(["env", "GOVERSION"]).current_dir(module).output();
-    let output = output.map_err(|e| format!("{} does not run: {e}", go.display()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("Go is too old, or cannot read the module: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 /// Returns the folder that `KUBEBUILDER_ASSETS` names.
@@ -236,7 +163,7 @@ pub(crate) fn missing_in_given_folder(programs: &[Program]) -> Option<String> {
 fn no_binaries(why: String, cache: &Path) -> Error {
     Error::NoBinaries {
         why,
-        go: go_version().to_owned(),
+        go: go_build::go_version(GO_MOD).to_owned(),
         wanted: Program::ALL.map(Program::name).join(", "),
         cache: cache.to_owned(),
     }
@@ -258,18 +185,13 @@ pub fn cache_folder() -> PathBuf {
 /// If `go.mod` does not require the module.
 #[must_use]
 pub fn version(module: &str) -> &'static str {
-    GO_MOD
-        .lines()
-        .find_map(|l| l.trim().strip_prefix(module)?.trim().split(' ').next().filter(|v| v.starts_with('v')))
-        .unwrap_or_else(|| panic!("binaries/go.mod does not require {module}"))
-}
-
-fn go_version() -> &'static str {
-    GO_MOD.lines().find_map(|l| l.strip_prefix("go ")).expect("binaries/go.mod names a Go version")
+    go_build::version(GO_MOD, module)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -21,6 +21,8 @@ pub enum Need {
     Node,
     /// A machine that can run containerd; see [`Containerd::possible`].
     Containerd,
+    /// A folder that this environment variable names: for what the tests cannot bring along.
+    Folder(&'static str),
 }
 
 impl Need {
@@ -29,6 +31,11 @@ impl Need {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
             Self::Containerd => Containerd::possible(),
+            Self::Folder(variable) => match std::env::var_os(variable) {
+                Some(folder) if std::path::Path::new(&folder).is_dir() => Ok(()),
+                Some(folder) => Err(format!("{variable} is {}, which is no folder", folder.display())),
+                None => Err(format!("needs a folder that {variable} names")),
+            },
         }
     }
 }

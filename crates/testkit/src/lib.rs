@@ -6,7 +6,7 @@
 //! killed: a supervisor process reads from a pipe that closes with the test process.
 //!
 //! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th
-//! call; [`audit`] lists the calls that reached the server; [`make`] builds small valid objects;
+//! call; [`flux`] runs Flux's own controllers; [`audit`] lists the calls that reached the server; [`make`] builds small valid objects;
 //! [`harness`] counts tests as skipped on machines that cannot run them.
 //!
 //! No shipped crate depends on this one.
@@ -18,6 +18,8 @@ mod cluster;
 pub mod containerd;
 mod error;
 pub mod faults;
+pub mod flux;
+mod go_build;
 pub mod harness;
 pub mod image;
 mod kubeconfig;

@@ -75,3 +75,31 @@ fn the_exit_code_and_the_last_line_state_the_results() {
     assert!(printed.contains("No test ran.\n"), "{printed}");
     assert_eq!(printed.lines().last(), Some("0 passed, 0 failed, 0 skipped"), "{printed}");
 }
+
+#[test]
+fn what_fails_once_and_then_passes_is_listed_as_unstable_and_what_fails_twice_has_failed() {
+    let workspace = Workspace::new();
+    let marker = workspace.0.path().join("has-failed-once");
+    let unstable = format!(
+        "#[test]\nfn passes() {{}}\n#[test]\nfn fails_once() {{\n    let marker = std::path::Path::new({marker:?});\n    \
+         if !marker.exists() {{\n        std::fs::write(marker, \"\").unwrap();\n        panic!(\"the first time\");\n    }}\n}}\n"
+    );
+    fs::write(workspace.0.path().join("tests/unstable.rs"), unstable).unwrap();
+
+    let (once, printed) = workspace.test(&["small/unstable"]);
+    assert_eq!(once.status.code(), Some(1), "{printed}");
+    assert_eq!(printed.lines().last(), Some("1 passed, 1 failed, 0 skipped"), "{printed}");
+
+    fs::remove_file(&marker).unwrap();
+    let (again, printed) = workspace.test(&["--again", "small/unstable"]);
+    assert_eq!(again.status.code(), Some(0), "{printed}");
+    assert_eq!(printed.lines().last(), Some("2 passed, 0 failed, 0 skipped"), "{printed}");
+    let (_, listed) = printed.split_once("Unstable:").unwrap_or_else(|| panic!("nothing is listed in:\n{printed}"));
+    assert!(listed.contains("small/unstable  fails_once"), "{printed}");
+    assert!(printed.contains("the first time"), "{printed}");
+
+    let (twice, printed) = workspace.test(&["--again", "small/mixed", "small/crash"]);
+    assert_eq!(twice.status.code(), Some(1), "{printed}");
+    assert_eq!(printed.lines().last(), Some("1 passed, 2 failed, 1 skipped"), "{printed}");
+    assert!(!printed.contains("Unstable:"), "{printed}");
+}

@@ -33,6 +33,9 @@ pub struct NamespacesConfig {
     pub retain_with_pvcs: bool,
     /// How long before a deletion it is announced, as a fraction of the period; 0 is off.
     pub deletion_notice: f64,
+    /// How long a namespace stays awake after a use inside of the window in which it sleeps.
+    #[serde(deserialize_with = "duration")]
+    pub awake_after_use: SignedDuration,
     /// What a CronJob does about the runs that it missed while it was asleep.
     pub missed_cron_job_runs: MissedRunsConfig,
     /// Further kinds of workloads that a sleep scales to zero.
@@ -135,6 +138,7 @@ impl Default for NamespacesConfig {
             deletion: DeletionConfig::default(),
             retain_with_pvcs: false,
             deletion_notice: Policy::DELETION_NOTICE,
+            awake_after_use: Policy::AWAKE_AFTER_USE,
             missed_cron_job_runs: MissedRunsConfig::default(),
             scalable_kinds: Vec::new(),
             activity: ActivityConfig::default(),
@@ -226,6 +230,7 @@ impl NamespacesConfig {
             defaults,
             deletion_notice: self.deletion_notice,
             max_session: self.activity.max_session,
+            awake_after_use: self.awake_after_use,
             missed_cron_job_runs: match self.missed_cron_job_runs {
                 MissedRunsConfig::Skip => MissedRuns::Skip,
                 MissedRunsConfig::Run => MissedRuns::Run,

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
-use super::common::{CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, OrNone, Selection, duration};
+use super::common::{CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_RESYNC, OrNone, Selection, duration};
 use super::suggest;
 
 /// Settings of the windows keeper.
@@ -75,7 +75,8 @@ impl Default for WindowsConfig {
             rules: Vec::new(),
             resume_jitter: SignedDuration::ZERO,
             concurrency: DEFAULT_CONCURRENCY,
-            calls_per_second: OrNone(Some(DEFAULT_QPS)),
+            // One write for each object at each edge, which is an order: the API server's own limits are enough.
+            calls_per_second: OrNone(None),
             resync_interval: DEFAULT_RESYNC,
         }
     }

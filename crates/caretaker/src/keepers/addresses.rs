@@ -75,7 +75,9 @@ impl KeeperCli for Addresses {
 
     fn mark_for(&self, action: &Action) -> TimelineMark {
         match action {
-            Action::Release | Action::DeleteEndpoint => TimelineMark { fill: Some(FREE), mark: Some(RELEASED) },
+            Action::Release | Action::DeleteEndpoint | Action::DeleteReservation => {
+                TimelineMark { fill: Some(FREE), mark: Some(RELEASED) }
+            }
             Action::Recount | Action::Warn => TimelineMark::default(),
         }
     }
@@ -85,6 +87,11 @@ impl KeeperCli for Addresses {
     }
 
     fn summary(&self) -> Vec<(&'static str, &'static str)> {
-        vec![("release", "released"), ("delete-endpoint", "deleted"), ("recount", "recounted")]
+        vec![
+            ("release", "released"),
+            ("delete-endpoint", "deleted"),
+            ("delete-reservation", "reservations deleted"),
+            ("recount", "recounted"),
+        ]
     }
 }

@@ -190,7 +190,8 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
             let listed = self.sources.list_all(client, self.keeper.list_concurrency()).await;
             let mut feed = listed.map_err(|e| cannot_list(self.keeper.name(), &e))?;
             self.load_saved(&mut feed, state)?;
-            let notes = self.keeper.read_due(client, &mut feed.cache, crate::now()).await;
+            let mut notes = self.sources.left_out(&feed);
+            notes.extend(self.keeper.read_due(client, &mut feed.cache, crate::now()).await);
             let mut snapshot = self.snapshot(feed, state)?;
             snapshot.unread = notes;
             Ok(Box::new(snapshot) as Box<dyn DynSnapshot>)

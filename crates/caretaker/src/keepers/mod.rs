@@ -8,6 +8,7 @@ mod addresses;
 mod erased;
 mod namespaces;
 mod registry;
+mod runtimes;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -93,8 +94,8 @@ pub trait KeeperCli: Controller {
         async { Vec::new() }
     }
 
-    /// What people should know in addition to the verdicts.
-    fn notes(&self, _cache: &Self::Cache) -> Vec<String> {
+    /// What people should know in addition to the verdicts, at this time.
+    fn notes(&self, _cache: &Self::Cache, _now: Timestamp) -> Vec<String> {
         Vec::new()
     }
 

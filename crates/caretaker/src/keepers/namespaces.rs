@@ -11,7 +11,7 @@ use caretaker_namespaces::activity::unreported::{self, unreported};
 use caretaker_namespaces::judge::is_about_to_get_defaults;
 use caretaker_namespaces::lint::{lint, notes as lint_notes};
 use caretaker_namespaces::live::read_due_pods;
-use caretaker_namespaces::observe::NamespaceCache;
+use caretaker_namespaces::observe::{NamespaceCache, scalable};
 use caretaker_namespaces::subject::{Kind as SubjectKind, Subject};
 use kube::Client;
 
@@ -79,13 +79,14 @@ impl KeeperCli for Namespaces {
         read_due_pods(client, cache, &world, now).await
     }
 
-    fn notes(&self, cache: &NamespaceCache) -> Vec<String> {
+    fn notes(&self, cache: &NamespaceCache, now: Timestamp) -> Vec<String> {
         let open = cache.gaps().open_gap().map(|gap| {
             let from = time::format(gap.from);
             format!("activity may be missed since {from}, so that no idle time counts: {}", gap.because)
         });
-        let unreported = unreported(cache, self.policy()).map(unreported::warning);
-        open.into_iter().chain(unreported).chain(first_of_the_defaults(self, cache)).collect()
+        let unreported = unreported(cache, self.policy(), now).map(unreported::warning);
+        let unusable = scalable::unusable(cache, &self.policy().scalable_kinds);
+        open.into_iter().chain(unreported).chain(unusable).chain(first_of_the_defaults(self, cache)).collect()
     }
 
     fn known_namespaces<'a>(&self, subjects: &'a [Subject]) -> Option<BTreeSet<&'a str>> {

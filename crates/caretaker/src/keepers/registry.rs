@@ -7,6 +7,7 @@ use axum::Router;
 use caretaker_addresses::Addresses;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::activity::ActivitySource;
+use caretaker_runtimes::Runtimes;
 use caretaker_windows::Windows;
 use kube::Config as KubeConfig;
 
@@ -22,11 +23,12 @@ pub fn keepers(config: &Config) -> Vec<Box<dyn DynKeeper>> {
 }
 
 fn with_activity(config: &Config, activity: Option<ActivitySource>) -> Vec<Box<dyn DynKeeper>> {
-    let KeepersConfig { namespaces, addresses, windows } = &config.keepers;
+    let KeepersConfig { namespaces, addresses, windows, runtimes } = &config.keepers;
     vec![
         Erased::boxed(Namespaces::new(namespaces.policy(), activity), namespaces.common()),
         Erased::boxed(Addresses::new(addresses.policy()), addresses.common()),
         Erased::boxed(Windows::new(windows.policy()), windows.common()),
+        Erased::boxed(Runtimes::new(runtimes.policy()), runtimes.common()),
     ]
 }
 

@@ -75,7 +75,7 @@ fn a_plan_has_the_rows_of_each_keeper_and_limits_are_per_keeper() {
     assert_eq!(row(0), ["namespaces", "Namespace", "shop", "SleepAfterElapsed", "sleep"]);
     assert_eq!(row(1), ["toys", "Toy", "lamp", "BreakerOpen", "-"]);
     assert_eq!(row(2), ["toys", "Toy", "moon", "Dark", "-"]);
-    let notes = snapshot.keepers[1].notes();
+    let notes = snapshot.keepers[1].notes(at("11:00:00"));
     assert!(notes[0].ends_with("caretaker breaker reset toys"), "{notes:?}");
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use caretaker_windows::Windows;
+use caretaker_core::Timestamp;
 use caretaker_windows::act::Action;
 use caretaker_windows::api::KINDS;
 use caretaker_windows::observe::FluxCache;
 use caretaker_windows::subject::FluxObject;
+use caretaker_windows::{Windows, warnings};
 
-use super::{KeeperCli, KindNames, TimelineMark};
+use super::{KeeperCli, KindNames, LintNotes, Linter, TimelineMark};
 
 const SUSPENDED: char = '█';
 const RECONCILED: char = '·';
@@ -23,8 +24,16 @@ impl KeeperCli for Windows {
         if found { Vec::new() } else { vec!["there is no Flux object: no window is judged".to_owned()] }
     }
 
-    fn notes(&self, cache: &FluxCache) -> Vec<String> {
-        caretaker_windows::warnings::all(cache)
+    fn notes(&self, cache: &FluxCache, _: Timestamp) -> Vec<String> {
+        warnings::all(cache)
+    }
+
+    fn linter(&self) -> Option<Linter> {
+        Some(|_, object, _| warnings::lint(object))
+    }
+
+    fn lint_notes(&self) -> Option<LintNotes> {
+        Some(|_, object| warnings::lint_notes(object))
     }
 
     fn initial_fill(&self, object: &FluxObject) -> char {

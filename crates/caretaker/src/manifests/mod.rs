@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use caretaker_addresses::api::CONFIG_MAP;
 use caretaker_engine::cache::Cache;
 use caretaker_engine::decode::{DecodeError, Document};
 use caretaker_engine::source::Delivered;
@@ -24,7 +23,7 @@ use caretaker_engine::sources::Sources;
 use serde_json::Value;
 
 use crate::live::OperatorConfigMaps;
-use parse::{Revealed, may_be_ours, on_all_cores};
+use parse::{Revealed, may_be_ours, may_be_read, on_all_cores};
 use split::Piece;
 
 pub use files::RawFiles;
@@ -252,7 +251,7 @@ impl<'a> ManifestSet<'a> {
         let read = if may_be_ours(&piece.text) { parse::operator_config_map(&piece) } else { Ok(None) };
         match read {
             Ok(Some((name, data))) => _ = self.operator.0.insert(name, data),
-            Ok(None) if piece.text.contains(CONFIG_MAP) => return Some(piece),
+            Ok(None) if may_be_read(&piece.text) => return Some(piece),
             Ok(None) => self.others += 1,
             Err(DecodeError { line, reason }) => {
                 self.add_problem(file, piece.line + line, [Some("ConfigMap".to_owned()), piece.name()], reason);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use caretaker_addresses::api::CONFIG_MAP;
 use caretaker_engine::decode::DecodeError;
 use caretaker_engine::state;
 use serde::Deserialize;
@@ -27,6 +26,15 @@ pub(super) enum Revealed {
     Other,
     /// An item that cannot be read.
     Invalid { kind: String, name: String, reason: String },
+}
+
+/// The names of ConfigMaps that a keeper reads.
+const READ_BY_KEEPERS: [&str; 3] =
+    [caretaker_addresses::api::CONFIG_MAP, caretaker_runtimes::api::TEMPLATES, caretaker_runtimes::api::SETTINGS];
+
+/// True if a keeper may read this ConfigMap.
+pub(super) fn may_be_read(text: &str) -> bool {
+    READ_BY_KEEPERS.iter().any(|name| text.contains(name))
 }
 
 /// True if this ConfigMap may be the operator's.
@@ -90,7 +98,7 @@ fn classify(mut object: Value, of: &str) -> Vec<Revealed> {
     let name = text(object.get("metadata").and_then(|m| m.get("name")));
     vec![if kind.is_empty() {
         Revealed::Invalid { kind, name, reason: "an item without a kind".to_owned() }
-    } else if kind == "ConfigMap" && name != CONFIG_MAP {
+    } else if kind == "ConfigMap" && !READ_BY_KEEPERS.contains(&name.as_str()) {
         match serde_json::from_value(object).map(ConfigMap::of_operator) {
             Ok(ours) => ours.map_or(Revealed::Other, |(name, data)| Revealed::Operator(name, data)),
             Err(e) => Revealed::Invalid { kind, name, reason: e.to_string() },

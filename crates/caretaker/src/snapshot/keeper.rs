@@ -56,8 +56,8 @@ pub trait DynSnapshot: Any {
     /// All namespaces of the cluster; `None` if the keeper does not know all of them.
     fn known_namespaces(&self) -> Option<BTreeSet<&str>>;
 
-    /// What people should know in addition to the verdicts.
-    fn notes(&self) -> Vec<String>;
+    /// What people should know in addition to the verdicts, at this time.
+    fn notes(&self, at: Timestamp) -> Vec<String>;
 
     /// What would happen at a time, to subjects in one namespace or to all.
     fn plan(&self, namespace: Option<&str>, now: Timestamp) -> Vec<PlanRow>;
@@ -195,7 +195,7 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
         self.keeper.known_namespaces(&self.subjects)
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, at: Timestamp) -> Vec<String> {
         let mut notes: Vec<String> =
             self.ledger.open.iter().map(|open| breaker::describe(self.keeper.name(), open)).collect();
         for key in self.cache.keys() {
@@ -204,7 +204,7 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
                 format!("{} {namespace}{}: {}", invalid.kind, invalid.name, invalid.because)
             }));
         }
-        notes.extend(self.keeper.notes(&self.cache));
+        notes.extend(self.keeper.notes(&self.cache, at));
         notes.extend(self.unread.iter().cloned());
         notes
     }

@@ -34,11 +34,13 @@ impl Pools {
         Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("shop")).await.unwrap();
         let pools = Self { cluster, client };
         // An API that was just established may take a moment to be served.
-        until("pools to be served", TIMEOUT, async || {
-            Ok(pools.api("SpiderIPPool").list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string()))
-        })
-        .await
-        .unwrap();
+        for kind in ["SpiderIPPool", "SpiderEndpoint"] {
+            until("pools and endpoints to be served", TIMEOUT, async || {
+                Ok(pools.api(kind).list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string()))
+            })
+            .await
+            .unwrap();
+        }
         pools
     }
 

@@ -107,7 +107,7 @@ fn what_is_due_longest_goes_first_and_the_rest_waits_its_turn() {
 #[test]
 fn an_act_half_an_hour_ago_still_takes_its_place() {
     let mut ledger = Ledger::default();
-    ledger.record(&due("delete", 30).next, None, &paced(1, 0.0), at(30));
+    ledger.record(&due("delete", 30).next, Membership::default(), &paced(1, 0.0), at(30));
     let mut verdicts = vec![due("delete", 0), due("delete", 1)];
 
     enforce(&mut verdicts, &PopulationGroups::default(), population(2), &paced(1, 0.0), &ledger, at(60));
@@ -120,7 +120,7 @@ fn an_act_half_an_hour_ago_still_takes_its_place() {
 fn a_pace_that_was_lowered_does_not_give_old_places_out_again() {
     let mut ledger = Ledger::default();
     for minute in [10, 20, 30] {
-        ledger.record(&due("delete", minute).next, None, &paced(3, 0.0), at(minute));
+        ledger.record(&due("delete", minute).next, Membership::default(), &paced(3, 0.0), at(minute));
     }
     let mut verdicts = vec![due("delete", 0)];
 
@@ -332,6 +332,30 @@ fn the_share_of_a_smaller_crowd_opens_it_as_well() {
         None,
         "what was made elsewhere"
     );
+}
+
+#[test]
+fn a_crowd_apart_is_held_against_its_own_size_alone() {
+    let limits = broken(3, 0.5);
+    let groups = PopulationGroups {
+        of: vec![Some("beside"), Some("beside"), Some("beside")],
+        sizes: [("beside", 4)].into(),
+        apart: ["beside"].into(),
+        ..PopulationGroups::default()
+    };
+    let mut ledger = Ledger::default();
+    let three = || vec![due("release", 0), due("release", 0), due("release", 0)];
+
+    let opened = enforce(&mut three(), &groups, population(100), &limits, &ledger, at(0)).unwrap();
+    assert_eq!(opened.because, "3 of 4 subjects of beside are due for release within 10m, the limit is 3");
+
+    // What was made there is no part of what is due in the whole.
+    for _ in 0..3 {
+        ledger.record(&due("release", 0).next, of_group(Some("beside")), &limits, at(0));
+    }
+    let whole = PopulationGroups { of: vec![None; 2], ..groups };
+    let two = || vec![due("release", 0), due("release", 0)];
+    assert_eq!(enforce(&mut two(), &whole, population(4), &limits, &ledger, at(1)), None);
 }
 
 #[test]

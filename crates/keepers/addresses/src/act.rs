@@ -51,6 +51,9 @@ actions! {
         Release => ActionKind::destructive("release").removes_subject().priority().needs(RELEASE),
         /// Deletes the endpoint and removes its finalizer.
         DeleteEndpoint => ActionKind::plain("delete-endpoint").confirmed().suspendable().needs(DELETE_ENDPOINT),
+        /// Deletes an endpoint that reserves addresses for the next pod of its name, and removes its finalizer: after it,
+        /// they can be released.
+        DeleteReservation => ActionKind::destructive("delete-reservation").removes_subject().needs(DELETE_ENDPOINT),
         /// Sets the pool's count to the number of its records.
         Recount => ActionKind::plain("recount").confirmed().needs(RECOUNT),
         /// Reports the subject; nothing is written to it.

@@ -50,6 +50,9 @@ use subject::{Policy, Sighting, Subject, World};
 /// The keeper's name.
 pub const NAME: &str = "addresses";
 
+/// The group of endpoints that reserve addresses, as the breaker names it. No pool has such a name.
+const RESERVING_ENDPOINTS: &str = "the endpoints that reserve addresses";
+
 /// The keeper: its settings and its metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Addresses {
@@ -125,10 +128,14 @@ impl Keeper for Addresses {
         }
     }
 
-    /// Only addresses count, and half of one pool is as suspicious as half of all.
+    /// Addresses count, and half of one pool is as suspicious as half of all. Endpoints that reserve addresses, and are
+    /// deleted before the records, count among themselves.
     fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
         match subject {
             Subject::Address(address) => Membership { group: Some(&address.pool), ..Membership::default() },
+            Subject::Endpoint(endpoint) if endpoint.reserves_ips() => {
+                Membership { pace: false, group: Some(RESERVING_ENDPOINTS), apart: true, ..Membership::default() }
+            }
             Subject::Endpoint(_) | Subject::Pool(_) => {
                 Membership { breaker: false, pace: false, ..Membership::default() }
             }
@@ -169,7 +176,9 @@ impl Keeper for Addresses {
                 let owned = endpoint.holder.endpoint.as_ref().is_some_and(|state| state.may_own(&address.identity));
                 endpoint.records = endpoint.records.saturating_sub(usize::from(owned));
             }
-            (Subject::Address(address), Subject::Endpoint(_), Action::DeleteEndpoint) => address.holder.endpoint = None,
+            (Subject::Address(address), Subject::Endpoint(_), Action::DeleteEndpoint | Action::DeleteReservation) => {
+                address.holder.endpoint = None;
+            }
             _ => {}
         }
         Some(subject)

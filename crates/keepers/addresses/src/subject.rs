@@ -97,7 +97,8 @@ pub struct Holder {
     /// True if there is certainly no pod of that name: a watch delivered its deletion, or all pods were
     /// listed after the record was read.
     pub absent: bool,
-    /// True if the pod of that name, or the last one if there is none, is a mirror pod.
+    /// True if the pod of that name, or the last one if there is none, is a mirror pod. Of a pod that was never seen, its
+    /// name says so: the kubelet adds the name of its node.
     pub was_mirror: bool,
     /// The endpoint of that name.
     pub endpoint: Option<Arc<EndpointState>>,
@@ -195,6 +196,14 @@ pub struct Endpoint {
     pub unreadable_pools: bool,
     /// Since when the current rule has matched, if that rule counts from its first match.
     pub sighting: Option<Sighting>,
+}
+
+impl Endpoint {
+    /// True if it reserves its addresses for the next pod of its name, and so is deleted before the records.
+    #[must_use]
+    pub fn reserves_ips(&self) -> bool {
+        self.holder.endpoint.as_ref().is_some_and(|state| state.reserves_ips())
+    }
 }
 
 /// A pool as a subject.

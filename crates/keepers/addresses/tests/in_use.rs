@@ -161,6 +161,44 @@ async fn another_pod_of_that_name_that_reports_the_address_keeps_it() {
     assert_eq!(corner.held().await, [""; 0]);
 }
 
+/// Two pods are gone when the operator starts. One has the name of a mirror pod of a node that exists: its containers may
+/// run, and the kubelet creates it again.
+#[tokio::test]
+async fn after_a_restart_a_missing_pod_with_the_name_of_a_mirror_pod_keeps_its_address_until_a_second_look() {
+    let corner = Corner::new("restarted").await;
+    corner.node("restarted-a", true).await;
+    let (mirror, web) = (corner.key("etcd-restarted-a"), corner.key("web-7d9f-x"));
+    corner.pool(&[(A, &mirror, &uid(1)), (B, &web, &uid(2))]).await;
+    let mut leader = Leader::default();
+
+    for after in [0, 6, 12] {
+        leader.look(&corner, later() + seconds(after)).await;
+    }
+    assert_eq!(corner.held().await, [A], "the other one is gone for good");
+    corner.run(&mirror, &[A]).await;
+    for after in [50, 100] {
+        leader.look(&corner, later() + seconds(after)).await;
+    }
+
+    assert_eq!(corner.held().await, [A]);
+    assert_eq!(corner.rules(later()).await[A], ("IPOnAnotherPod", "refuse"));
+}
+
+#[tokio::test]
+async fn a_missing_mirror_pod_that_does_not_come_back_loses_its_address_after_a_restart_too() {
+    let corner = Corner::new("not-back").await;
+    corner.node("not-back-a", true).await;
+    let mirror = corner.key("etcd-not-back-a");
+    corner.pool(&[(A, &mirror, &uid(1))]).await;
+    let mut leader = Leader::default();
+
+    for after in [0, 6, 50, 51] {
+        leader.look(&corner, later() + seconds(after)).await;
+    }
+
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
 /// A StatefulSet of OpenKruise next to one of Kubernetes, both with a pod that is gone.
 #[tokio::test]
 async fn sticky_is_what_spiderpool_has_written_on_the_endpoint_and_not_the_kind_of_the_owner() {

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caretaker_addresses::api::FINALIZER;
+use caretaker_core::suspension::SUSPENDED_DURING;
 use caretaker_engine::ApplyError;
 use caretaker_engine::clock::Clock;
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::Client;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use objects::{PodExt as _, endpoint, now, pool, set_endpoint, uid};
-use real::{Corner, all_done, is_stale, later, meanwhile, own};
+use real::{Corner, all_done, is_stale, later, meanwhile, own, seconds};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -65,6 +66,20 @@ async fn a_thousand_leaked_records_of_a_pool_are_one_read_and_one_write_of_it() 
     assert_eq!((after.0 - reads, after.1 - writes), (1, 1));
     assert_eq!(after.2 - holder_reads, 2, "one list of pods and one of endpoints have all of them");
     assert_eq!(corner.held().await, ["10.0.9.1"]);
+}
+
+#[tokio::test]
+async fn a_window_on_a_pool_holds_back_the_release_of_its_addresses() {
+    let corner = Corner::new("frozen").await;
+    corner.pool_named("frozen", &[(A, &corner.key("gone"), &uid(1))]).await;
+    let window = json!({ "metadata": { "annotations": { SUSPENDED_DURING: "2036-01-10/2036-01-10" } } });
+    corner.pools().patch("frozen", &PatchParams::default(), &Patch::Merge(window)).await.unwrap();
+
+    assert!(corner.collect(later()).await.is_empty());
+    assert_eq!(corner.held().await, [A]);
+
+    assert!(all_done(&corner.collect(later() + seconds(24 * 3600)).await, 1), "the day is over");
+    assert!(corner.held().await.is_empty());
 }
 
 #[tokio::test]
@@ -167,8 +182,8 @@ async fn a_pool_that_is_deleted_or_recreated_between_decision_and_write_is_not_w
     let corner = Corner::new("pool-recreated").await;
     corner.pool(&[(A, &corner.key("gone"), &uid(1))]).await;
     let delete = async |recreate: bool| {
-        let patch = kube::api::Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        corner.pools().patch("pool-recreated", &kube::api::PatchParams::default(), &patch).await.unwrap();
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        corner.pools().patch("pool-recreated", &PatchParams::default(), &patch).await.unwrap();
         corner.pools().delete("pool-recreated", &DeleteParams::default()).await.unwrap();
         if recreate {
             corner.pool(&[(A, &corner.key("gone"), &uid(2))]).await;

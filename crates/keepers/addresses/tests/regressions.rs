@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use caretaker_addresses::Addresses;
 use caretaker_addresses::api::Kind;
+use caretaker_addresses::observe::AddressCache;
 use caretaker_addresses::subject::{Subject, World};
 use caretaker_core::Keeper as _;
 use caretaker_core::limits::Ledger;
@@ -24,9 +25,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use objects::{PodExt as _, cache_of, delete, delete_named, endpoint, set_endpoint, uid};
 use real::follow::Leader;
-use real::{Corner, all_done, clock, is_stale, later, meanwhile, own, plan, seconds};
+use real::{Corner, LIMIT, all_done, clock, is_stale, later, meanwhile, own, plan, seconds};
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
@@ -208,7 +210,7 @@ async fn second_nic_pr_4379() {
 #[case::zero("count-zero", json!(0))]
 #[case::none("count-none", json!(null))]
 #[tokio::test]
-async fn count_drifts_3771_1797(#[case] name: &str, #[case] count: serde_json::Value) {
+async fn count_drifts_3771_1797(#[case] name: &str, #[case] count: Value) {
     let corner = Corner::new(name).await;
     let (live, leaked) = (corner.key("live"), corner.key("leaked"));
     let first = corner.run(&live, &[A]).await;
@@ -393,4 +395,97 @@ fn pools_are_listed_before_pods() {
     let ids: Vec<_> = keeper.sources().iter().map(|source| source.id).collect();
     assert_eq!((ids[0], ids[2]), (Kind::Pool.source(), Kind::Pod.source()));
     assert_eq!(keeper.list_concurrency(), 1, "one after the other");
+}
+
+/// The record of a pod: address, holder, uid.
+fn record_of(n: u32, pod: &str) -> (String, String, String) {
+    (format!("10.0.{}.{}", n / 250, n % 250 + 1), format!("shop/{pod}"), uid(n))
+}
+
+/// Sticky endpoints whose pods and StatefulSets are gone, each with the record of its pod, beside records of pods that run.
+fn sticky_beside(endpoints: u32, running: u32) -> CacheFeed<AddressCache> {
+    let mut records: Vec<_> = (0..endpoints).map(|n| record_of(n, &format!("db{n}-0"))).collect();
+    let mut all: Vec<Value> = records.iter().map(|(ip, key, uid)| set_endpoint(key, uid, &[ip.as_str()])).collect();
+    for n in endpoints..endpoints + running {
+        let (ip, key, uid) = record_of(n, &format!("web{n}"));
+        all.push(objects::pod(&key, &uid, &[ip.as_str()]));
+        records.push((ip, key, uid));
+    }
+    let records: Vec<(&str, &str, &str)> =
+        records.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
+    all.push(objects::pool("pool", &records).with("/spec/ips", json!(["10.0.0.1-10.0.19.250"])));
+    feed_of(&all)
+}
+
+fn feed_of(objects: &[Value]) -> CacheFeed<AddressCache> {
+    let mut feed = CacheFeed::default();
+    feed.cache = cache_of(objects);
+    feed
+}
+
+#[rstest]
+#[case::all_of_them(120, true)]
+#[case::too_few_to_be_suspicious(99, false)]
+fn the_breaker_counts_endpoints_that_are_deleted_before_their_records(#[case] gone: u32, #[case] opens: bool) {
+    // Most addresses are in use: as a part of all addresses, the endpoints would never be half.
+    let (mut feed, mut planner) = (sticky_beside(gone, 1000), Planner::default());
+    planner.mark_all_dirty(&feed.cache);
+    let (keeper, mut ledger) = (Addresses::default(), Ledger::default());
+    let limits = keeper.default_limits();
+
+    let world = World::default();
+    let (batches, opened) = plan(&mut planner, &mut feed, &keeper, &world, &limits, &mut ledger, later());
+
+    let because = opened.map(|open| open.because);
+    assert_eq!(because.is_some(), opens, "{because:?}");
+    assert_eq!(batches.is_empty(), opens);
+    let expected = format!("{gone} of {gone} subjects of the endpoints that reserve addresses are due");
+    assert!(because.is_none_or(|because| because.starts_with(&expected)));
+}
+
+#[test]
+fn endpoints_that_reserve_addresses_do_not_dilute_the_population_of_addresses() {
+    let sticky = (0..500).map(|n| record_of(n, &format!("db{n}-0")));
+    let mut all: Vec<Value> = sticky.map(|(ip, key, uid)| set_endpoint(&key, &uid, &[ip.as_str()])).collect();
+    all.extend((0..500).map(|n| objects::set(&format!("shop/db{n}"), 1)));
+    let records: Vec<(String, String)> = (0..120).map(|n| (format!("10.0.9.{}", n + 1), uid(n))).collect();
+    let records: Vec<(&str, &str, &str)> =
+        records.iter().map(|(ip, uid)| (ip.as_str(), "shop/nobody", uid.as_str())).collect();
+    all.push(objects::pool("pool", &records).with("/spec/ips", json!(["10.0.9.1-10.0.9.250"])));
+    let (mut feed, mut planner) = (feed_of(&all), Planner::default());
+    planner.mark_all_dirty(&feed.cache);
+    let (keeper, mut ledger) = (Addresses::default(), Ledger::default());
+
+    let (world, limits) = (World::default(), keeper.default_limits());
+    let (_, opened) = plan(&mut planner, &mut feed, &keeper, &world, &limits, &mut ledger, later());
+
+    assert!(opened.is_some_and(|open| open.because.starts_with("120 of 120 subjects are due for release")));
+}
+
+/// Every second deletion is answered only after another one was made: one after the other, none would end.
+#[tokio::test]
+async fn endpoints_of_one_namespace_are_deleted_at_the_same_time() {
+    let corner = Corner::new("at-once").await;
+    let mut records = Vec::new();
+    for n in 1..=4 {
+        let (ip, key) = (format!("10.0.0.{n}"), corner.key(&format!("db{n}-0")));
+        corner.endpoint(set_endpoint(&key, &uid(n), &[ip.as_str()])).await;
+        records.push((ip, key, uid(n)));
+    }
+    let all: Vec<(&str, &str, &str)> = records.iter().map(|(i, k, u)| (i.as_str(), k.as_str(), u.as_str())).collect();
+    corner.pool(&all).await;
+    let two = Arc::new(Barrier::new(2));
+    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |method, path| {
+        let two = two.clone();
+        let is_deletion = method == "DELETE" && path.contains("spiderendpoints");
+        is_deletion.then(|| meanwhile::event(async move { _ = two.wait().await })).flatten()
+    });
+
+    let round = tokio::time::timeout(LIMIT, corner.collect_with(&client, later())).await;
+
+    let results = round.expect("deletions at the same time");
+    assert!(all_done(&results, 4), "{results:?}");
+    assert_eq!(corner.endpoints().await, [""; 0]);
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [""; 0]);
 }

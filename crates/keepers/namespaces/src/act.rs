@@ -125,6 +125,8 @@ pub enum SleepReason {
     Unfinished,
     /// A person ordered it. Such a sleep does not count towards deletion, so its start is not recorded.
     Manual,
+    /// Its schedule asks for it. Such a sleep does not count towards deletion either.
+    Scheduled,
 }
 
 /// What is written to a subject without changing its workloads.
@@ -142,6 +144,8 @@ pub enum Bookkeeping {
     Restart(Rule),
     /// A person ordered its sleep: whatever leads to its deletion is removed.
     ManualSleep,
+    /// Its schedule asks for its sleep, and it is asleep already: whatever leads to its deletion is removed.
+    ScheduledSleep,
     /// A manual sleep is over and it is awake already: the order is removed.
     ManualSleepOver,
     /// The label `last-activity` gets the time of the last activity.
@@ -184,12 +188,18 @@ pub struct MetadataPatch {
     pub activity: Option<Activity>,
     /// The label `last-activity`.
     pub last_activity: Option<Timestamp>,
+    /// The label `sleep-started`, set.
+    pub sleep_started: Option<Timestamp>,
+    /// The label `sleep-started` is removed.
+    pub sleep_ended: bool,
     /// Times to set.
     pub set: Vec<(TimeAnnotation, Timestamp)>,
     /// Times to remove.
     pub clear: Vec<TimeAnnotation>,
     /// The annotation `manual-sleep`: set, or removed.
     pub manual_sleep: Option<bool>,
+    /// The annotation `scheduled-sleep`: set, or removed.
+    pub scheduled_sleep: Option<bool>,
 }
 
 const ANNOUNCEMENT: [TimeAnnotation; 2] = [TimeAnnotation::AnnouncedAt, TimeAnnotation::DeleteAt];
@@ -220,10 +230,18 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if is_unfinished {
+                // Somebody removed the name of the sleep, or an older version began it.
+                if subject.sleep_started.is_none() {
+                    let patch = MetadataPatch { sleep_started: Some(now), ..MetadataPatch::default() };
+                    steps.push(Step::PatchMetadata(patch));
+                }
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
             } else {
                 steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
-                let patch = MetadataPatch { state: Some(State::Sleeping), ..MetadataPatch::default() };
+                let (state, sleep_started) = (Some(State::Sleeping), Some(now));
+                // If it is interrupted, the end of its schedule still wakes it.
+                let scheduled_sleep = (*reason == SleepReason::Scheduled).then_some(true);
+                let patch = MetadataPatch { state, sleep_started, scheduled_sleep, ..MetadataPatch::default() };
                 steps.push(Step::PatchMetadata(patch));
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
@@ -237,7 +255,10 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             let mut clear = set_times(subject, &SLEEP_TIMES);
             clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
             let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
-            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..MetadataPatch::default() };
+            let (scheduled_sleep, sleep_ended) =
+                (subject.scheduled_sleep.then_some(false), subject.sleep_started.is_some());
+            let ended = MetadataPatch { scheduled_sleep, sleep_ended, ..MetadataPatch::default() };
+            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..ended };
             steps.push(Step::PatchMetadata(patch));
             steps
         }
@@ -254,12 +275,15 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
 }
 
 fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -> MetadataPatch {
-    let is_manual = reason == SleepReason::Manual;
-    let set = if is_manual { Vec::new() } else { vec![(TimeAnnotation::AsleepSince, now)] };
-    let mut clear = if is_manual { set_times(subject, &SLEEP_TIMES) } else { Vec::new() };
+    let (is_manual, is_scheduled) = (reason == SleepReason::Manual, reason == SleepReason::Scheduled);
+    let is_ordered = is_manual || is_scheduled;
+    let set = if is_ordered { Vec::new() } else { vec![(TimeAnnotation::AsleepSince, now)] };
+    let mut clear = if is_ordered { set_times(subject, &SLEEP_TIMES) } else { Vec::new() };
     clear.extend(set_times(subject, &[TimeAnnotation::AwakeUntil]));
     let manual_sleep = (is_manual || subject.manual_sleep).then_some(is_manual);
-    MetadataPatch { state: Some(State::Sleep), set, clear, manual_sleep, ..MetadataPatch::default() }
+    let scheduled_sleep = (is_scheduled || subject.scheduled_sleep).then_some(is_scheduled);
+    let state = Some(State::Sleep);
+    MetadataPatch { state, set, clear, manual_sleep, scheduled_sleep, ..MetadataPatch::default() }
 }
 
 fn workload_steps(subject: &Subject, change: WorkloadChange, world: &World) -> Vec<Step> {
@@ -303,6 +327,12 @@ fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> Metada
             state: is_deleting.then_some(State::Sleep),
             clear: set_times(subject, &SLEEP_TIMES),
             manual_sleep: Some(true),
+            ..MetadataPatch::default()
+        },
+        Bookkeeping::ScheduledSleep => MetadataPatch {
+            state: is_deleting.then_some(State::Sleep),
+            clear: set_times(subject, &SLEEP_TIMES),
+            scheduled_sleep: Some(true),
             ..MetadataPatch::default()
         },
         Bookkeeping::ManualSleepOver => {
@@ -352,6 +382,12 @@ pub fn after_step(mut subject: Subject, step: &Step) -> Option<Subject> {
             if let Some(manual_sleep) = patch.manual_sleep {
                 subject.manual_sleep = manual_sleep;
             }
+            if let Some(scheduled_sleep) = patch.scheduled_sleep {
+                subject.scheduled_sleep = scheduled_sleep;
+            }
+            if patch.sleep_started.is_some() || patch.sleep_ended {
+                subject.sleep_started = patch.sleep_started;
+            }
             for (annotation, at) in &patch.set {
                 *subject.time_mut(*annotation) = Parsed::Valid(*at);
             }
@@ -395,10 +431,14 @@ impl fmt::Display for MetadataPatch {
         words.extend(self.sleep_after.map(|d| format!("sleep-after={0}, default-policy={0}", duration::format_go(d))));
         words.extend(self.activity.as_ref().map(|a| format!("activity-status={} {}", time::format(a.at), a.by)));
         words.extend(self.last_activity.map(|at| format!("last-activity={}", time::format(at))));
+        words.extend(self.sleep_started.map(|at| format!("sleep-started={}", time::format(at))));
+        words.extend(self.sleep_ended.then(|| "no sleep-started".to_owned()));
         let key = |annotation: TimeAnnotation| api::short_key(annotation.key());
         words.extend(self.set.iter().map(|(annotation, t)| format!("{}={}", key(*annotation), time::format(*t))));
         words.extend(self.clear.iter().map(|annotation| format!("no {}", key(*annotation))));
         words.extend(self.manual_sleep.map(|set| if set { "manual-sleep" } else { "no manual-sleep" }.to_owned()));
+        let scheduled = |set| if set { "scheduled-sleep" } else { "no scheduled-sleep" }.to_owned();
+        words.extend(self.scheduled_sleep.map(scheduled));
         write!(f, "write {}", words.join(", "))
     }
 }

@@ -5,9 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use caretaker_core::parsed::{InvalidValue, Parsed};
+use caretaker_core::window::Window;
 use caretaker_core::{RuleSet as _, SignedDuration, Timestamp, duration, time};
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 
 use crate::judge::Rule;
@@ -42,13 +45,23 @@ pub const SLEEP_UNTIL: &str = "caretaker.dev/sleep-until";
 pub const AWAKE_UNTIL: &str = "caretaker.dev/awake-until";
 /// Annotation: a person ordered the sleep, which does not count towards deletion.
 pub const MANUAL_SLEEP: &str = "caretaker.dev/manual-sleep";
+/// Annotation of a Namespace: the window of time in which it is asleep.
+pub const SLEEP_DURING: &str = "caretaker.dev/sleep-during";
+/// Annotation of a Namespace: `true` if a use inside of that window does not wake it.
+pub const SLEEP_DURING_STRICT: &str = "caretaker.dev/sleep-during-strict";
+/// Annotation: the schedule put it to sleep, which does not count towards deletion.
+pub const SCHEDULED_SLEEP: &str = "caretaker.dev/scheduled-sleep";
 /// Annotation: the value that the defaults gave to `sleep-after`.
 pub const DEFAULT_POLICY: &str = "caretaker.dev/default-policy";
 /// Label on a workload: Caretaker scaled it down; the value is the number of replicas it had. A label, because
 /// `kubectl rollout undo` replaces the annotations of a Deployment by old ones.
 pub const SCALED_DOWN: &str = "caretaker.dev/scaled-down";
-/// Annotation on a workload: [`LEGACY_REPLICAS`] is a copy of [`SCALED_DOWN`]. Without that label it is left from an
-/// earlier sleep, and `kubectl rollout undo` brought it back.
+/// Label on a subject: when its sleep began to be carried out, which is the name of this sleep. A label, as
+/// [`SCALED_DOWN`] is.
+pub const SLEEP_STARTED: &str = "caretaker.dev/sleep-started";
+/// Annotation on a workload: [`LEGACY_REPLICAS`] is a copy of [`SCALED_DOWN`], made in the sleep that the value names.
+/// Where that label is gone, the copy counts if it is of the present sleep; `kubectl rollout undo` brings back those of
+/// earlier ones.
 pub const LEGACY_REPLICAS_COPY: &str = "caretaker.dev/legacy-replicas-copy";
 /// Label on a StatefulSet: the `persistentVolumeClaimRetentionPolicy.whenScaled` it had before the sleep.
 pub const LEGACY_WHEN_SCALED: &str = "caretaker.dev/legacy-when-scaled";
@@ -72,7 +85,7 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 /// Every label and annotation that Caretaker reads; true for a label.
-pub const KNOWN: [(&str, bool); 20] = [
+pub const KNOWN: [(&str, bool); 24] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -85,8 +98,12 @@ pub const KNOWN: [(&str, bool); 20] = [
     (SLEEP_UNTIL, false),
     (AWAKE_UNTIL, false),
     (MANUAL_SLEEP, false),
+    (SLEEP_DURING, false),
+    (SLEEP_DURING_STRICT, false),
+    (SCHEDULED_SLEEP, false),
     (DEFAULT_POLICY, false),
     (SCALED_DOWN, true),
+    (SLEEP_STARTED, true),
     (LEGACY_REPLICAS_COPY, false),
     (LEGACY_WHEN_SCALED, true),
     (LAST_ACTIVITY, true),
@@ -279,6 +296,16 @@ pub fn read_label_time(key: &'static str, text: Option<&str>) -> Parsed<Timestam
         || invalid(Field::Label(key), text, "not a time", "write one such as 20260131T120000Z, or remove it"),
         Parsed::Valid,
     )
+}
+
+/// A window of time. One that names no zone is in UTC.
+#[must_use]
+pub fn read_window(key: &'static str, text: Option<&str>) -> Parsed<Arc<Window>> {
+    let Some(text) = text else { return Parsed::Missing };
+    match Window::parse(text, &TimeZone::UTC) {
+        Ok(window) => Parsed::Valid(Arc::new(window)),
+        Err(error) => Parsed::Invalid(Box::new(error.in_field(&Field::Annotation(key).to_string(), text))),
+    }
 }
 
 /// A number of replicas.

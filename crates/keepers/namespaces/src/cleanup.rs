@@ -239,6 +239,8 @@ fn written_by_caretaker(meta: &Meta, subject: &Subject) -> (Map<String, Value>, 
     let is_annotation_ours = |key: &&str| match *key {
         api::ACTIVITY => activity.get().is_some_and(api::Activity::is_own_record),
         api::LEGACY_REPLICAS => has_old_copy,
+        // A schedule is its owner's.
+        api::SLEEP_DURING | api::SLEEP_DURING_STRICT => false,
         key => key.starts_with(api::CARETAKER),
     };
     let remove = |key: &str| (key.to_owned(), Value::Null);

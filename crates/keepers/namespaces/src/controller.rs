@@ -13,8 +13,9 @@ use caretaker_engine::{
 use prometheus_client::registry::Registry;
 
 use crate::act::{Action, apply};
+use crate::judge::asleep_for;
 use crate::observe::sources::{self, NAMESPACES, PODS, SCALABLE};
-use crate::observe::{NamespaceCache, Row};
+use crate::observe::{NamespaceCache, Row, scalable};
 use crate::pods::Pods;
 use crate::subject::{Kind, Subject, World};
 use crate::{Namespaces, activity};
@@ -26,9 +27,11 @@ impl Controller for Namespaces {
     type Cache = NamespaceCache;
 
     fn sources(&self) -> Vec<Source<NamespaceCache>> {
-        let mut sources = sources::watched();
-        if !self.policy.scalable_kinds.is_empty() {
-            sources.push(sources::scalable(self.policy.scalable_kinds.clone()));
+        let named = &self.policy.scalable_kinds;
+        let mut sources = sources::watched(named.clone());
+        if !named.is_empty() {
+            sources.push(sources::scalable(named.clone()));
+            sources.push(scalable::check(named.clone(), self.scalable_metrics.clone()));
         }
         sources.push(activity::source(self.activity.clone(), self.policy.clone(), self.metrics.clone()));
         sources
@@ -43,13 +46,13 @@ impl Controller for Namespaces {
     /// everything in its namespace is listed, and everything that may call a Service in it. Before a sleep, before the
     /// deletion of what is asleep and before the announcement of that, the pods are listed.
     async fn read_live(&self, batch: &Batch<Self>, live: &mut LiveView<'_, Self>) -> Result<(), ReadError> {
-        for PlannedAction { subject, action, .. } in &batch.actions {
-            if *action == Action::Delete {
-                read_everything(self, subject.namespace_name(), live).await?;
+        for planned in &batch.actions {
+            if planned.action == Action::Delete {
+                read_everything(self, planned.subject.namespace_name(), live).await?;
             } else {
-                live.get_object(subject.object()).await?;
+                live.get_object(planned.subject.object()).await?;
             }
-            read_pods(subject, action, live).await?;
+            read_pods(planned, live).await?;
         }
         Ok(())
     }
@@ -71,6 +74,9 @@ impl Controller for Namespaces {
     fn register_metrics(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("caretaker");
         self.metrics.register(registry);
+        if !self.policy.scalable_kinds.is_empty() {
+            self.scalable_metrics.register(registry);
+        }
         if let Some(activity) = &self.activity {
             activity.collector.register_metrics(registry);
         }
@@ -114,18 +120,21 @@ pub(crate) fn takes_pods(subject: &Subject, action: &Action) -> bool {
 
 /// The pods of a namespace. A deletion must know them; a sleep only says which keep running, and does not wait for a
 /// right that it does not need.
-async fn read_pods(subject: &Subject, action: &Action, live: &mut LiveView<'_, Namespaces>) -> Result<(), ReadError> {
+async fn read_pods(planned: &PlannedAction<Namespaces>, live: &mut LiveView<'_, Namespaces>) -> Result<(), ReadError> {
+    let PlannedAction { subject, action, verdict, .. } = planned;
     if !takes_pods(subject, action) {
         return Ok(());
     }
+    let at = verdict.next.deadline().max(live.server_time());
+    let asleep_for = at.map(|at| asleep_for(subject, at)).unwrap_or_default();
     let row = |pods| Change::apply(ObjectId::named(&subject.name), Row::Pods(pods));
     match (Pods::list(live.client(), &subject.name).await, action) {
         (Err(error), Action::Sleep(_)) => live.update(PODS, row(Pods::Unreadable(format_error(&error)))),
         // The next round refuses it, and starts the period again.
-        (Ok(pods), Action::Delete) if pods.holding_back(&subject.workloads).next().is_some() => {
+        (Ok(pods), Action::Delete) if pods.holding_back(&subject.workloads, asleep_for).next().is_some() => {
             live.remember(PODS, row(pods));
         }
-        (Ok(pods), Action::Announce) if pods.left_running(&subject.workloads).next().is_some() => {
+        (Ok(pods), Action::Announce) if pods.holding_back_notice(&subject.workloads, asleep_for).next().is_some() => {
             live.remember(PODS, row(pods));
         }
         (Ok(pods), _) => live.update(PODS, row(pods)),

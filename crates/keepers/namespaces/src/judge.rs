@@ -7,6 +7,7 @@ mod deletion;
 mod manual;
 mod protection;
 mod schedule;
+mod scheduled;
 
 use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
@@ -17,6 +18,7 @@ use crate::api::State;
 use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
 
+pub(crate) use deletion::asleep_for;
 pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 
@@ -45,6 +47,12 @@ rules! {
         ManualSleep => manual::sleep,
         /// The time of a manual sleep is over, or the order was removed: it wakes, and idle time counts from now. If it is awake already, the order is removed.
         ManualSleepExpired => manual::sleep_expired,
+        /// It was used inside of the window of its `sleep-during`, and not longer ago than `awakeAfterUse`: it wakes if it is asleep, and sleeps again after that time. A use does not count with `sleep-during-strict: "true"`.
+        AwakeAfterUse => scheduled::awake_after_use,
+        /// The window of its `sleep-during` is open: asleep until its end, and never deleted for that.
+        ScheduledSleep => scheduled::sleep,
+        /// It was put to sleep by its `sleep-during`, and the window has ended or the annotation was removed: it wakes.
+        ScheduledSleepOver => scheduled::sleep_over,
         /// `asleep-since` is set, but the label `state` is missing or `normal`: somebody reset it. It wakes, and idle time counts from now.
         StateLabelMissing => state_label_missing,
         /// It is asleep, and `sleep-after` was removed or set to zero: it wakes, and idle time counts from now.
@@ -53,7 +61,7 @@ rules! {
         WokenByActivity => woken_by_activity,
         /// The defaults wrote its label, and there are no defaults any more: an announced deletion is withdrawn, and nothing else happens to it.
         DefaultsOff => protection::defaults_off,
-        /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, an announced deletion is withdrawn, and nothing else happens to it.
+        /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         SystemNamespace => protection::system_namespace,
         /// There are defaults and it has no label: it gets one, and idle time counts from now.
         DefaultsApplied => protection::defaults_applied,
@@ -69,7 +77,7 @@ rules! {
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
-        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for. Pods are listed live, right before the announcement and right before the deletion.
+        /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for, up to ten minutes after it fell asleep. Pods are listed live, right before the announcement and right before the deletion.
         PodsRunning => deletion::pods_running,
         /// It is awake, its deletion is near, and something in it is excluded: not deleted, and an announcement is withdrawn. It is still put to sleep if it has `sleep-after`.
         ContainsExcluded => deletion::contains_excluded,
@@ -97,7 +105,7 @@ rules! {
         CountingDown => counting_down,
         /// It is asleep, and its deletion is not near yet.
         Asleep => asleep,
-        /// Nothing leads to sleep or deletion.
+        /// Nothing leads to sleep or deletion, but for the next window of its `sleep-during`.
         NothingScheduled => nothing_scheduled,
     }
 }
@@ -109,7 +117,8 @@ fn not_active(ns: &Subject, _: &World, _: Timestamp) -> Found {
 fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = "it has the label exclude".to_owned();
     ns.excluded.then(|| {
-        let left_asleep = ns.asleep_since.is_set() || ns.manual_sleep || left_scaled_down(ns).next().is_some();
+        let ordered = ns.manual_sleep || ns.scheduled_sleep;
+        let left_asleep = ns.asleep_since.is_set() || ordered || left_scaled_down(ns).next().is_some();
         if ns.is_asleep_in_part() || left_asleep {
             RuleMatch::act(Action::Wake(Some(Rule::Excluded)), now, because)
         } else {
@@ -119,8 +128,8 @@ fn excluded(ns: &Subject, _: &World, now: Timestamp) -> Found {
 }
 
 fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
-    let managed = ns.sleep_after.is_set() || ns.delete_after.is_set();
-    let ordered = ns.sleep_until.is_set() || ns.manual_sleep;
+    let managed = ns.sleep_after.is_set() || ns.delete_after.is_set() || ns.sleep_during.is_set();
+    let ordered = ns.sleep_until.is_set() || ns.manual_sleep || ns.scheduled_sleep;
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let defaults = protection::defaults_for(ns, &world.policy).is_some();
@@ -246,7 +255,10 @@ fn activity_pending(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
     let sleep_is_due = schedule.sleep().is_some_and(|due| now > due);
     let is_due = sleep_is_due || schedule.deletion_is_due() || schedule.deletion_is_near();
-    is_due.then(|| RuleMatch::nothing("it was used, and that is not written to it yet"))
+    is_due.then(|| {
+        let pending = RuleMatch::nothing("it was used, and that is not written to it yet");
+        scheduled::not_after_next_sleep(ns, pending, now)
+    })
 }
 
 fn sleep_unfinished(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -264,9 +276,16 @@ fn sleep_after_elapsed(ns: &Subject, world: &World, now: Timestamp) -> Found {
     Some(RuleMatch::act(Action::Sleep(SleepReason::Idle), due, because))
 }
 
-/// Which pods a sleep leaves running, as the end of a sentence.
+/// Which workloads and pods a sleep leaves running, as the end of a sentence.
 fn left_running(ns: &Subject) -> String {
-    ns.pods.after_sleep_message(&ns.workloads)
+    let kept = ns.workloads.iter().filter(|workload| workload.is_left_running_for_its_claims());
+    let kept: Vec<String> = kept.map(Workload::display_name).collect();
+    let kept = if kept.is_empty() {
+        String::new()
+    } else {
+        format!("; left running, as a scale-down would delete its claims: {}", kept.join(", "))
+    };
+    kept + &ns.pods.after_sleep_message(&ns.workloads)
 }
 
 fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -277,7 +296,7 @@ fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
 
 fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
-    if ns.is_asleep() {
+    if ns.is_asleep() || !schedule::leads_to_sleep_or_deletion(ns, &world.policy) {
         return None;
     }
     let (until, then) = schedule.next()?;
@@ -294,7 +313,10 @@ fn asleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     })
 }
 
-fn nothing_scheduled(ns: &Subject, _: &World, _: Timestamp) -> Found {
+fn nothing_scheduled(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let asleep = ns.namespace_asleep;
-    Some(RuleMatch::nothing(if asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+    let ahead = scheduled::ahead(ns, now);
+    ahead.or_else(|| {
+        Some(RuleMatch::nothing(if asleep { "its namespace is asleep" } else { "nothing leads to sleep or deletion" }))
+    })
 }

@@ -58,7 +58,7 @@ use serde_json::{Value, json};
 use act::Action;
 use activity::ActivitySource;
 use judge::Rule;
-use metrics::ActivityMetrics;
+use metrics::{ActivityMetrics, ScalableKindMetrics};
 use subject::{Deletion, Kind, Policy, Subject, World};
 use workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadState};
 
@@ -71,6 +71,7 @@ pub struct Namespaces {
     policy: Arc<Policy>,
     activity: Option<ActivitySource>,
     metrics: ActivityMetrics,
+    scalable_metrics: ScalableKindMetrics,
 }
 
 impl Namespaces {
@@ -78,7 +79,7 @@ impl Namespaces {
     /// for commands.
     #[must_use]
     pub fn new(policy: Policy, activity: Option<ActivitySource>) -> Self {
-        Self { policy: Arc::new(policy), activity, metrics: ActivityMetrics::default() }
+        Self { policy: Arc::new(policy), activity, ..Self::default() }
     }
 
     /// The settings that rules look at.

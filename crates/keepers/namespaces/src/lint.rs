@@ -1,8 +1,10 @@
 //! What is wrong with the labels and annotations of an object, before the keeper reads them.
 
 use caretaker_core::parsed::InvalidValue;
+use caretaker_core::suspension::Suspension;
 use caretaker_core::{Parsed, Timestamp, duration, time};
 use caretaker_engine::Meta;
+use jiff::tz::TimeZone;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -151,6 +153,23 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
         for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::SLEEP_UNTIL, api::AWAKE_UNTIL] {
             found.extend(invalid(api::read_time(Field::Annotation(key), meta.annotation(key))));
         }
+    }
+    if kind == "Namespace" {
+        found.extend(invalid(api::read_window(api::SLEEP_DURING, meta.annotation(api::SLEEP_DURING))));
+        let strict = Field::Annotation(api::SLEEP_DURING_STRICT);
+        found.extend(invalid(api::read_bool(strict, meta.annotation(api::SLEEP_DURING_STRICT))));
+    } else if let Some(value) = meta.annotation(api::SLEEP_DURING) {
+        found.push(InvalidValue {
+            field: Field::Annotation(api::SLEEP_DURING).to_string(),
+            value: value.to_owned(),
+            reason: format!("it has no effect on a {kind}"),
+            remedy: "put it on the namespace".to_owned(),
+        });
+    }
+    if SUBJECTS.contains(&kind)
+        && let Some(window) = meta.window()
+    {
+        found.extend(Suspension::parse(window, &TimeZone::UTC).invalid().cloned());
     }
     if WORKLOADS.contains(&kind) {
         found.extend(invalid(api::read_count(Field::Label(api::SCALED_DOWN), meta.label(api::SCALED_DOWN))));

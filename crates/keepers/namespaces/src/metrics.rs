@@ -61,3 +61,20 @@ impl ActivityMetrics {
         self.writes.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 }
+
+/// The metric of the setting `scalableKinds`. Clones share the same value.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ScalableKindMetrics {
+    unusable: Gauge<i64, AtomicI64>,
+}
+
+impl ScalableKindMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Entries of scalableKinds that match no kind, or one whose replicas cannot be scaled";
+        registry.register("scalable_kinds_unusable", help, self.unusable.clone());
+    }
+
+    pub(crate) fn set_unusable(&self, entries: usize) {
+        self.unusable.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    }
+}

@@ -6,23 +6,26 @@
 mod cache;
 mod namespace_rows;
 pub mod partial;
+pub mod scalable;
 pub mod sources;
 
 use std::collections::BTreeSet;
 
 use caretaker_activity::gap::Gaps;
-use caretaker_core::parsed::InvalidValue;
-use caretaker_core::{Parsed, Timestamp, duration};
+use caretaker_core::{Parsed, Timestamp, duration, time};
 use caretaker_engine::Meta;
 
 use crate::api::{self, Activity, Field, State};
 use crate::pods::Pods;
-use crate::subject::{Kind, Subject};
+use crate::subject::{Kind, ScalableKind, Subject};
 use crate::system::SystemRole;
-use crate::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
+use crate::workload::{ClaimPolicy, KubefreeTerm, UnlabelledRecord, Workload, WorkloadKind, WorkloadState};
 
 pub use cache::NamespaceCache;
-use partial::{CronJobObject, DaemonSetObject, MetadataObject, NamespaceObject, ScaledWorkloadObject};
+use partial::{
+    CronJobObject, CustomResourceDefinitionObject, DaemonSetObject, ManagedFields, ManagedMeta, MetadataObject,
+    NamespaceObject, ScaleSpec, ScaledWorkloadObject, StatefulSetObject,
+};
 
 /// What the sources deliver.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +52,9 @@ pub enum Row {
     PersistentVolumeClaim,
     /// An object that makes the API server call Services, and the namespaces of these Services.
     ServiceCaller(BTreeSet<String>),
+    /// The definition of a kind that the settings name, and the namespaces of the Services that it makes the API server
+    /// call.
+    Definition(scalable::Definition, BTreeSet<String>),
     /// Activity in a namespace, from the activity stream.
     Activity(ReceivedActivity),
     /// When activity may have been missed, from the activity stream or from the state.
@@ -102,7 +108,8 @@ fn namespace_of(meta: &Meta) -> String {
 #[must_use]
 pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     let duration = |key| api::read_duration(Field::Label(key), meta.label(key));
-    let time = |key| api::read_time(Field::Annotation(key), meta.annotation(key));
+    let read_time = |key| api::read_time(Field::Annotation(key), meta.annotation(key));
+    let of_namespace = |key| Some(kind).filter(|kind| *kind == Kind::Namespace).and(meta.annotation(key));
     let phase = Some(phase).filter(|phase| !phase.is_empty() && *phase != "Active");
     let inactive = if meta.deletion_timestamp.is_some() { Some("Terminating") } else { phase };
     // The values are compared and not the texts: somebody may have written 7d for 168h.
@@ -126,13 +133,20 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         activity: newest_activity(api::read_activity(meta.annotation(api::ACTIVITY)), last_activity.value()),
         last_activity,
         sessions: api::read_sessions(meta.annotation(api::SESSIONS)),
-        asleep_since: time(api::ASLEEP_SINCE),
-        announced_at: time(api::ANNOUNCED_AT),
-        delete_at: time(api::DELETE_AT),
-        sleep_until: time(api::SLEEP_UNTIL),
-        awake_until: time(api::AWAKE_UNTIL),
+        sleep_started: api::read_label_time(api::SLEEP_STARTED, meta.label(api::SLEEP_STARTED)).value(),
+        asleep_since: read_time(api::ASLEEP_SINCE),
+        announced_at: read_time(api::ANNOUNCED_AT),
+        delete_at: read_time(api::DELETE_AT),
+        sleep_until: read_time(api::SLEEP_UNTIL),
+        awake_until: read_time(api::AWAKE_UNTIL),
         default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
         manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
+        sleep_during: api::read_window(api::SLEEP_DURING, of_namespace(api::SLEEP_DURING)),
+        sleep_during_strict: api::read_bool(
+            Field::Annotation(api::SLEEP_DURING_STRICT),
+            of_namespace(api::SLEEP_DURING_STRICT),
+        ),
+        scheduled_sleep: of_namespace(api::SCHEDULED_SLEEP).is_some(),
         ..Subject::default()
     }
 }
@@ -159,30 +173,28 @@ fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {
         excluded: api::read_exclude(meta.label(api::EXCLUDE)),
         own_sleep: false,
         state,
+        unlabelled: None,
     }
 }
 
 fn plain_workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Row {
-    Row::Workload { workload: Box::new(workload(kind, meta, state)), standalone: None, system: None }
+    as_row(workload(kind, meta, state))
 }
 
-fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
-    let meta = &object.metadata;
+fn as_row(workload: Workload) -> Row {
+    Row::Workload { workload: Box::new(workload), standalone: None, system: None }
+}
+
+fn scaled_state(meta: &Meta, spec: &ScaleSpec) -> WorkloadState {
     let ours = api::read_count(Field::Label(api::SCALED_DOWN), meta.label(api::SCALED_DOWN));
     let by_caretaker = ours.is_set();
     // The API server fills in one where a manifest says nothing.
-    let replicas = object.spec.replicas.unwrap_or(1);
+    let replicas = spec.replicas.unwrap_or(1);
     let kubefrees = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), meta.annotation(api::LEGACY_REPLICAS));
-    let kubefrees = match kubefrees {
-        // A copy of a label that is gone is left from an earlier sleep. Of what is at zero that is not certain: somebody
-        // may have removed the label, so the number is reported.
-        copy if meta.annotation(api::LEGACY_REPLICAS_COPY).is_some() => match copy.value() {
-            Some(count) if count > 0 && replicas == 0 => lost_record(count),
-            _ => Parsed::Missing,
-        },
-        kubefrees => kubefrees,
-    };
-    let deletes = object.spec.persistent_volume_claim_retention_policy.when_scaled == partial::DELETE;
+    // A copy of a label that is gone counts only in the sleep that it names.
+    let is_copy = meta.annotation(api::LEGACY_REPLICAS_COPY).is_some();
+    let kubefrees = if is_copy { Parsed::Missing } else { kubefrees };
+    let deletes = spec.persistent_volume_claim_retention_policy.when_scaled == partial::DELETE;
     let recorded_delete = meta.label(api::LEGACY_WHEN_SCALED) == Some(partial::DELETE);
     WorkloadState::Scaled {
         replicas,
@@ -196,19 +208,22 @@ fn scaled_state(object: &ScaledWorkloadObject) -> WorkloadState {
     }
 }
 
-/// A record whose label is gone.
-fn lost_record(count: i32) -> Parsed<i32> {
-    Parsed::Invalid(Box::new(InvalidValue {
-        field: Field::Annotation(api::LEGACY_REPLICAS).to_string(),
-        value: count.to_string(),
-        reason: format!("its label {} is gone, so it is not restored", api::SCALED_DOWN),
-        remedy: format!("scale it to {count} if it should run, or remove the annotation"),
-    }))
+/// The copy of a record whose label is gone, on a workload at zero.
+fn unlabelled_record(meta: &Meta, spec: &ScaleSpec) -> Option<UnlabelledRecord> {
+    let copy = meta.annotation(api::LEGACY_REPLICAS_COPY).filter(|_| meta.label(api::SCALED_DOWN).is_none())?;
+    let replicas = api::read_count(Field::Annotation(api::LEGACY_REPLICAS), meta.annotation(api::LEGACY_REPLICAS));
+    let replicas = replicas.value().filter(|count| *count > 0 && spec.replicas == Some(0))?;
+    Some(UnlabelledRecord { replicas, sleep: time::parse(copy) })
+}
+
+fn scaled_workload(kind: WorkloadKind, meta: &Meta, spec: &ScaleSpec) -> Workload {
+    let unlabelled = unlabelled_record(meta, spec);
+    Workload { unlabelled, ..workload(kind, meta, scaled_state(meta, spec)) }
 }
 
 fn project_deployment(object: &ScaledWorkloadObject) -> Row {
     let (kind, meta) = (WorkloadKind::Deployment, &object.metadata);
-    let mut workload = workload(kind, meta, scaled_state(object));
+    let mut workload = scaled_workload(kind, meta, &object.spec);
     let standalone = is_standalone(meta).then(|| {
         let mut subject = subject(Kind::Deployment, meta, "");
         subject.workloads = vec![workload.clone()];
@@ -220,14 +235,24 @@ fn project_deployment(object: &ScaledWorkloadObject) -> Row {
     Row::Workload { workload: Box::new(workload), standalone, system: None }
 }
 
-fn project_stateful_set(object: &ScaledWorkloadObject) -> Row {
-    plain_workload(WorkloadKind::StatefulSet, &object.metadata, scaled_state(object))
+/// Where somebody else sets `whenScaled: Delete` back, a scale-down deletes the claims as soon as that happens.
+fn project_stateful_set(object: &StatefulSetObject) -> Row {
+    let ManagedMeta { meta, managed_fields } = &object.metadata;
+    let mut workload = scaled_workload(WorkloadKind::StatefulSet, meta, &object.spec);
+    let is_set_back = meta.controller().is_some() || managed_fields.iter().any(ManagedFields::sets_when_scaled_again);
+    if let WorkloadState::Scaled { claims, .. } = &mut workload.state
+        && *claims == ClaimPolicy::Delete
+        && is_set_back
+    {
+        *claims = ClaimPolicy::DeleteSetByOthers;
+    }
+    as_row(workload)
 }
 
 /// A ReplicaSet with a controller is scaled by that.
 fn project_replica_set(object: &ScaledWorkloadObject) -> Option<Row> {
     let owned = object.metadata.controller().is_some();
-    (!owned).then(|| plain_workload(WorkloadKind::ReplicaSet, &object.metadata, scaled_state(object)))
+    (!owned).then(|| as_row(scaled_workload(WorkloadKind::ReplicaSet, &object.metadata, &object.spec)))
 }
 
 /// A workload of a custom kind; one with a controller is scaled by that. If it makes claims, and no policy says what
@@ -238,14 +263,14 @@ fn project_custom(kind: WorkloadKind, object: &ScaledWorkloadObject) -> Option<R
     }
     let has_claims = !object.spec.volume_claim_templates.is_empty();
     let has_policy = !object.spec.persistent_volume_claim_retention_policy.when_scaled.is_empty();
-    let mut state = scaled_state(object);
-    if let WorkloadState::Scaled { claims, .. } = &mut state
+    let mut workload = scaled_workload(kind, &object.metadata, &object.spec);
+    if let WorkloadState::Scaled { claims, .. } = &mut workload.state
         && has_claims
         && !has_policy
     {
         *claims = ClaimPolicy::AlwaysDelete;
     }
-    Some(plain_workload(kind, &object.metadata, state))
+    Some(as_row(workload))
 }
 
 fn project_daemon_set(object: &DaemonSetObject) -> Row {
@@ -289,7 +314,18 @@ fn project_service(object: &MetadataObject) -> Option<Row> {
 }
 
 fn project_caller<'a>(services: impl Iterator<Item = &'a partial::ServiceReference>) -> Option<Row> {
-    let called = services.map(|service| service.namespace.clone()).filter(|namespace| !namespace.is_empty());
-    let called: BTreeSet<String> = called.collect();
+    let called = called_namespaces(services);
     (!called.is_empty()).then_some(Row::ServiceCaller(called))
+}
+
+fn called_namespaces<'a>(services: impl Iterator<Item = &'a partial::ServiceReference>) -> BTreeSet<String> {
+    services.map(|service| service.namespace.clone()).filter(|namespace| !namespace.is_empty()).collect()
+}
+
+fn project_definition(object: &CustomResourceDefinitionObject, named: &[ScalableKind]) -> Option<Row> {
+    let services = || object.spec.conversion.webhook.client_config.service.iter();
+    match scalable::Definition::of(&object.spec, named) {
+        Some(definition) => Some(Row::Definition(definition, called_namespaces(services()))),
+        None => project_caller(services()),
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use caretaker_core::SignedDuration;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
@@ -39,6 +40,9 @@ pub struct Pod {
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// Pods in a page: only their metadata is read.
 const PAGE: u32 = 500;
+/// How long a controller takes at most to delete the pods of what was scaled to zero. Pods that are still there are not
+/// deleted by it: it is gone, or does nothing.
+const CONTROLLERS_TAKE: SignedDuration = SignedDuration::from_mins(10);
 /// How many pods a message names.
 const NAMED: usize = 5;
 
@@ -73,11 +77,26 @@ impl Pods {
         self.running().iter().filter(move |pod| !goes(pod))
     }
 
-    /// The pods that hold back the deletion of a namespace in which these workloads are asleep: all but those that their
-    /// controller is about to delete. Those that are being deleted count until they are gone.
-    pub fn holding_back<'a>(&'a self, workloads: &'a [Workload]) -> impl Iterator<Item = &'a Pod> {
-        let goes = |pod: &Pod| workloads.iter().any(|workload| pod.is_scaled_down_with(workload));
+    /// The pods that hold back the deletion of a namespace in which these workloads are asleep since so long: all but
+    /// those that their controller is about to delete. Those that are being deleted count until they are gone.
+    pub fn holding_back<'a>(
+        &'a self,
+        workloads: &'a [Workload],
+        asleep_for: SignedDuration,
+    ) -> impl Iterator<Item = &'a Pod> {
+        let goes = move |pod: &Pod| {
+            asleep_for < CONTROLLERS_TAKE && workloads.iter().any(|workload| pod.is_scaled_down_with(workload))
+        };
         self.running().iter().filter(move |pod| pod.terminating || !goes(pod))
+    }
+
+    /// The same for the announcement of a deletion: what is being deleted is gone before the date.
+    pub fn holding_back_notice<'a>(
+        &'a self,
+        workloads: &'a [Workload],
+        asleep_for: SignedDuration,
+    ) -> impl Iterator<Item = &'a Pod> {
+        self.holding_back(workloads, asleep_for).filter(|pod| !pod.terminating)
     }
 
     /// The pods after a sleep of these workloads.

@@ -6,12 +6,13 @@ use std::sync::{Arc, LazyLock};
 
 use caretaker_core::parsed::{InvalidValue, Parsed, quoted};
 pub use caretaker_core::time::ago;
+use caretaker_core::window::Window;
 use caretaker_core::{ObjectRef, SignedDuration, Timestamp, duration, time};
 use wildmatch::WildMatch;
 
 use crate::api::{Activity, State, TimeAnnotation};
 use crate::pods::Pods;
-use crate::workload::Workload;
+use crate::workload::{PresentSleep, Workload};
 
 /// What kind of object a subject is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +87,8 @@ pub struct Subject {
     pub last_activity: Parsed<Timestamp>,
     /// The start of each open session (exec, port-forward), by id.
     pub sessions: Parsed<BTreeMap<String, Timestamp>>,
+    /// When its sleep began to be carried out: the name of that sleep.
+    pub sleep_started: Option<Timestamp>,
     /// When the sleep began.
     pub asleep_since: Parsed<Timestamp>,
     /// When the deletion was announced.
@@ -98,6 +101,12 @@ pub struct Subject {
     pub awake_until: Parsed<Timestamp>,
     /// A person ordered the present sleep.
     pub manual_sleep: bool,
+    /// The window of time in which a Namespace is asleep.
+    pub sleep_during: Parsed<Arc<Window>>,
+    /// A use inside of that window does not wake it.
+    pub sleep_during_strict: Parsed<bool>,
+    /// The schedule put it to sleep.
+    pub scheduled_sleep: bool,
     /// A person ordered the namespace that contains it to sleep until this time.
     pub namespace_sleep_until: Option<Timestamp>,
     /// When such a sleep of the namespace that contains it ended.
@@ -152,6 +161,16 @@ impl Subject {
         self.state() == State::Sleeping || self.is_asleep()
     }
 
+    /// The sleep that it is in. One that somebody called normal again is in it until it is woken.
+    #[must_use]
+    pub fn present_sleep(&self) -> PresentSleep {
+        match self.sleep_started {
+            Some(started) => PresentSleep::Named(started),
+            None if self.state() == State::Normal => PresentSleep::None,
+            None => PresentSleep::Unnamed,
+        }
+    }
+
     /// True if its deletion is announced, or has started.
     #[must_use]
     pub fn has_announcement(&self) -> bool {
@@ -163,7 +182,11 @@ impl Subject {
     pub fn has_traces_of_sleep(&self) -> bool {
         let annotated = self.asleep_since.is_set() || self.announced_at.is_set() || self.delete_at.is_set();
         let state = self.state.value().is_none_or(|state| state != State::Normal);
-        annotated || state || self.manual_sleep || self.workloads.iter().any(|w| w.restored().is_some())
+        annotated
+            || state
+            || self.manual_sleep
+            || self.scheduled_sleep
+            || self.workloads.iter().any(|w| w.restored().is_some())
     }
 
     /// True if this kind can be put to sleep.
@@ -225,7 +248,8 @@ impl Subject {
         let activity = [self.activity.invalid(), self.last_activity.invalid()];
         let observed = activity.into_iter().chain([self.sessions.invalid(), self.asleep_since.invalid()]);
         let ordered = [self.sleep_until.invalid(), self.awake_until.invalid()];
-        observed.chain(ordered).flatten()
+        let scheduled = [self.sleep_during.invalid(), self.sleep_during_strict.invalid()];
+        observed.chain(ordered).chain(scheduled).flatten()
     }
 
     /// Annotations of the announcement that cannot be read. They hold back a deletion and not a wake.
@@ -263,6 +287,11 @@ impl Subject {
                 facts.push((name, shown(value, moment)));
             }
         }
+        if self.sleep_during.is_set() {
+            let strict = if self.sleep_during_strict.value() == Some(true) { ", strictly" } else { "" };
+            let window = shown(&self.sleep_during, |window| format!("{}{strict}", window.text()));
+            facts.push(("sleeps during", window));
+        }
         if let Some(phase) = &self.inactive {
             facts.push(("phase", phase.clone()));
         }
@@ -271,6 +300,9 @@ impl Subject {
         }
         if let Some(workload) = &self.system_workload {
             facts.push(("system namespace", workload.clone()));
+        }
+        if self.scheduled_sleep {
+            facts.push(("asleep", "by schedule".to_owned()));
         }
         if self.manual_sleep {
             facts.push(("asleep", "by order of a person".to_owned()));
@@ -322,6 +354,8 @@ pub struct Policy {
     pub deletion_notice: f64,
     /// How long a session counts at most: its end may never arrive.
     pub max_session: SignedDuration,
+    /// How long a namespace stays awake after a use inside of the window in which it sleeps.
+    pub awake_after_use: SignedDuration,
     /// Which labels lead to a deletion.
     pub deletion: Deletion,
     /// Namespaces with PersistentVolumeClaims are never deleted.
@@ -392,6 +426,9 @@ impl Policy {
     /// A day: longer than anybody works without a break.
     pub const MAX_SESSION: SignedDuration = SignedDuration::from_hours(24);
 
+    /// Two hours: long enough to work without being put to sleep in between.
+    pub const AWAKE_AFTER_USE: SignedDuration = SignedDuration::from_hours(2);
+
     /// With more than half of the period, the notice would start before the subject is idle.
     pub const MAX_DELETION_NOTICE: f64 = 0.5;
 
@@ -426,6 +463,7 @@ impl Default for Policy {
             defaults: None,
             deletion_notice: Self::DELETION_NOTICE,
             max_session: Self::MAX_SESSION,
+            awake_after_use: Self::AWAKE_AFTER_USE,
             missed_cron_job_runs: MissedRuns::default(),
             scalable_kinds: Vec::new(),
             deletion: Deletion::default(),

@@ -8,9 +8,10 @@ mod kind;
 
 use std::fmt;
 
-use caretaker_core::ObjectRef;
 use caretaker_core::parsed::{InvalidValue, Parsed};
+use caretaker_core::{ObjectRef, Timestamp};
 
+use crate::api::{self, Field};
 pub use kind::{OtherKind, WorkloadKind};
 
 /// One workload.
@@ -30,6 +31,18 @@ pub struct Workload {
     pub own_sleep: bool,
     /// How it is scaled.
     pub state: WorkloadState,
+    /// A record without its label.
+    pub unlabelled: Option<UnlabelledRecord>,
+}
+
+/// The copy of a record whose label is gone, on a workload at zero: somebody removed the label, or `kubectl rollout undo`
+/// brought back a copy of an earlier sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnlabelledRecord {
+    /// The number of replicas before the sleep.
+    pub replicas: i32,
+    /// The sleep that it was made in; `None` if it does not say.
+    pub sleep: Option<Timestamp>,
 }
 
 /// How a workload is scaled, and the record of how it was before the sleep.
@@ -82,6 +95,9 @@ pub enum ClaimPolicy {
     RetainWhileAsleep,
     /// They are deleted, and nothing can be set to keep them: a sleep leaves the workload running.
     AlwaysDelete,
+    /// They are deleted, and the owner of that field, such as a GitOps tool, sets it back when it is changed: a sleep
+    /// leaves the workload running.
+    DeleteSetByOthers,
 }
 
 impl ClaimPolicy {
@@ -102,6 +118,7 @@ impl fmt::Display for ClaimPolicy {
             Self::Delete => "Delete",
             Self::RetainWhileAsleep => "Retain, recorded Delete",
             Self::AlwaysDelete => "always deletes",
+            Self::DeleteSetByOthers => "Delete, set by others",
         })
     }
 }
@@ -116,6 +133,17 @@ pub enum KubefreeTerm {
     WithOthers,
     /// It is the only term.
     Alone,
+}
+
+/// The sleep that a subject is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PresentSleep {
+    /// It is awake.
+    None,
+    /// The name of its sleep: when it started.
+    Named(Timestamp),
+    /// It is asleep, and nothing names its sleep.
+    Unnamed,
 }
 
 /// What is done to a workload.
@@ -148,6 +176,23 @@ impl WorkloadChange {
 }
 
 impl Workload {
+    /// The workload, with its record without a label settled: it counts if it was made in the present sleep of the
+    /// workload or of its namespace. One that names another sleep is an old one. Where it cannot be told, the number is
+    /// reported.
+    #[must_use]
+    pub fn with_record_of(mut self, present: &[PresentSleep]) -> Self {
+        let Some(UnlabelledRecord { replicas: before, sleep }) = self.unlabelled else { return self };
+        if let WorkloadState::Scaled { recorded, by_caretaker, .. } = &mut self.state {
+            let is_unknown = sleep.is_none() || present.contains(&PresentSleep::Unnamed);
+            if sleep.is_some_and(|sleep| present.contains(&PresentSleep::Named(sleep))) {
+                (*recorded, *by_caretaker) = (Parsed::Valid(before), true);
+            } else if is_unknown {
+                *recorded = lost_record(before);
+            }
+        }
+        self
+    }
+
     /// The object in the API.
     #[must_use]
     pub fn object<'a>(&'a self, namespace: &'a str) -> ObjectRef<'a> {
@@ -174,7 +219,13 @@ impl Workload {
 
     /// True if a scale-down deletes its claims, whatever is set.
     pub(crate) fn deletes_claims(&self) -> bool {
-        matches!(&self.state, WorkloadState::Scaled { claims: ClaimPolicy::AlwaysDelete, .. })
+        let WorkloadState::Scaled { claims, .. } = &self.state else { return false };
+        matches!(claims, ClaimPolicy::AlwaysDelete | ClaimPolicy::DeleteSetByOthers)
+    }
+
+    /// True if a sleep leaves it running because of its claims.
+    pub(crate) fn is_left_running_for_its_claims(&self) -> bool {
+        self.deletes_claims() && self.runs() && !self.excluded
     }
 
     /// True if it does not run and has a record of how it was.
@@ -306,6 +357,16 @@ impl Workload {
     }
 }
 
+/// A record whose label is gone, and of which it is not known which sleep it is of.
+fn lost_record(count: i32) -> Parsed<i32> {
+    Parsed::Invalid(Box::new(InvalidValue {
+        field: Field::Annotation(api::LEGACY_REPLICAS).to_string(),
+        value: count.to_string(),
+        reason: format!("its label {} is gone, so it is not restored", api::SCALED_DOWN),
+        remedy: format!("scale it to {count} if it should run, or remove the annotation"),
+    }))
+}
+
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}: {}", self.kind, self.name, self.state)?;
@@ -333,6 +394,10 @@ impl fmt::Display for WorkloadState {
                     ClaimPolicy::Retain => Ok(()),
                     ClaimPolicy::Delete | ClaimPolicy::RetainWhileAsleep => write!(f, ", whenScaled {claims}"),
                     ClaimPolicy::AlwaysDelete => f.write_str(", left running: scaled down, it would delete its claims"),
+                    ClaimPolicy::DeleteSetByOthers => f.write_str(
+                        ", left running: scaled down, it would delete its claims, as a GitOps tool or a controller owns \
+                         whenScaled: Delete and sets it back",
+                    ),
                 }
             }
             Self::Placed { parked: false, kubefree: KubefreeTerm::Absent | KubefreeTerm::WithOthers } => {

@@ -108,9 +108,10 @@ async fn a_standalone_deployment_scaled_since_it_was_observed_sleeps_with_its_ne
         &[
             ("labels", api::STATE, json!("sleep")),
             ("labels", api::SCALED_DOWN, json!("5")),
+            ("labels", api::SLEEP_STARTED, json!("20360110T020000Z")),
             ("labels", api::LAST_ACTIVITY, json!("20360110T000000Z")),
             ("annotations", api::LEGACY_REPLICAS, json!("5")),
-            ("annotations", api::LEGACY_REPLICAS_COPY, json!("true")),
+            ("annotations", api::LEGACY_REPLICAS_COPY, json!(hours(2).to_string())),
             ("annotations", api::ASLEEP_SINCE, json!(hours(2).to_string())),
             ("spec", "replicas", json!(0)),
         ],
@@ -211,7 +212,7 @@ fn recorded(before: &Value, replicas: i32, count: &str) -> Value {
         &[
             ("labels", api::SCALED_DOWN, json!(count)),
             ("annotations", api::LEGACY_REPLICAS, json!(count)),
-            ("annotations", api::LEGACY_REPLICAS_COPY, json!("true")),
+            ("annotations", api::LEGACY_REPLICAS_COPY, json!(hours(2).to_string())),
             ("spec", "replicas", json!(replicas)),
         ],
     )

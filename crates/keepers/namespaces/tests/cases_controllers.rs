@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
-use live::{TestNamespace, becomes_true, hours, minutes, start, used};
+use live::{Inside, TestNamespace, becomes_true, hours, minutes, start, used};
 use serde_json::{Value, json};
 
 /// Two replicas with a claim each; a scale-down deletes the claims.
@@ -78,10 +78,71 @@ async fn the_claims_of_a_stateful_set_that_deletes_them_when_scaled_survive_a_sl
     assert_eq!(safe_claims(&home).await, before);
 }
 
+/// Somebody removes the label with the count.
+async fn remove_label<K: Inside>(home: &TestNamespace, name: &str) {
+    let asleep: K = home.edit(name, json!({ "metadata": { "labels": { api::SCALED_DOWN: null } } })).await;
+    assert!(!asleep.labels().contains_key(api::SCALED_DOWN));
+}
+
+#[tokio::test]
+async fn a_workload_whose_label_is_removed_while_it_sleeps_is_restored_exactly() {
+    let home = TestNamespace::new(shared(), "unlabelled").await;
+    home.add(mk_deployment("unlabelled", "web").replicas(3)).await;
+    home.add(stateful_set_that_deletes_claims("unlabelled")).await;
+    home.sleep().await;
+    remove_label::<Deployment>(&home, "web").await;
+    remove_label::<StatefulSet>(&home, "db").await;
+
+    home.wake().await;
+
+    assert_eq!(home.count::<Deployment>("web").await, (3, None));
+    assert_eq!(home.count::<StatefulSet>("db").await, (2, None));
+    assert_eq!(when_scaled(&home.get::<StatefulSet>("db").await).as_deref(), Some("Delete"));
+    let web: Deployment = home.get("web").await;
+    assert!(web.annotations().keys().all(|key| !key.starts_with(api::CARETAKER)), "{:?}", web.annotations());
+}
+
+/// A GitOps tool that applies a manifest on the server's side.
+fn gitops() -> PatchParams {
+    PatchParams::apply("kustomize-controller").force()
+}
+
+#[tokio::test]
+async fn a_stateful_set_whose_policy_gitops_sets_back_keeps_its_claims() {
+    let home = TestNamespace::new(shared(), "gitops-claims").await;
+    // Its manifest leaves the number of replicas to others: it is one.
+    let mut manifest = stateful_set_that_deletes_claims("gitops-claims");
+    manifest.spec.as_mut().unwrap().replicas = None;
+    home.apply(&gitops(), &manifest).await.unwrap();
+    pods_become(&home, 1).await;
+    // Its pod takes a while to end.
+    home.edit::<Pod>("db-0", json!({ "metadata": { "finalizers": ["example.com/ending"] } })).await;
+    let before = safe_claims(&home).await;
+    assert_eq!(before.len(), 1);
+
+    let reasons = home.reasons(hours(2)).await;
+    home.apply(&gitops(), &manifest).await.unwrap();
+    // The controller has seen the last write.
+    becomes_true("the StatefulSet to be observed", async || {
+        let set: StatefulSet = home.get("db").await;
+        set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation
+    })
+    .await;
+
+    assert_eq!(home.state().await, "sleep");
+    let told = "left running, as a scale-down would delete its claims: StatefulSet/db";
+    assert!(reasons.iter().any(|reason| reason.contains(told)), "{reasons:?}");
+    assert_eq!(home.count::<StatefulSet>("db").await, (1, None));
+    assert_eq!(safe_claims(&home).await, before, "its claim stays");
+    home.edit::<Pod>("db-0", json!({ "metadata": { "finalizers": null } })).await;
+}
+
+const REVISION: &str = "deployment.kubernetes.io/revision";
+
 /// The ReplicaSets of the one Deployment, by revision.
 async fn revisions(home: &TestNamespace) -> BTreeMap<String, ReplicaSet> {
     let sets = home.all::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items.into_iter();
-    let revision = |set: &ReplicaSet| set.annotations().get("deployment.kubernetes.io/revision").cloned();
+    let revision = |set: &ReplicaSet| set.annotations().get(REVISION).cloned();
     sets.filter_map(|set| Some((revision(&set)?, set))).collect()
 }
 
@@ -110,6 +171,32 @@ async fn deploy_again(home: &TestNamespace, name: &str, mut changes: Value) {
 fn undo(home: &TestNamespace, name: &str) {
     let deployment = format!("deployment/{name}");
     shared().kubectl(&["--namespace", &home.name, "rollout", "undo", &deployment]).unwrap();
+}
+
+/// Waits until the controller has nothing more to write to a Deployment: a write of the keeper is on condition that nobody
+/// else wrote since it was judged.
+async fn settled(home: &TestNamespace, name: &str, revision: &str) {
+    becomes_true("the controller to be done", async || {
+        let deployment: Deployment = home.get(name).await;
+        let status = deployment.status.clone().unwrap_or_default();
+        let is_seen = status.observed_generation == deployment.metadata.generation;
+        let is_current = deployment.annotations().get(REVISION).is_some_and(|is| is == revision);
+        let sets = revisions(home).await;
+        let done = |set: &ReplicaSet| {
+            let status = set.status.clone().unwrap_or_default();
+            let wanted = set.spec.as_ref().and_then(|spec| spec.replicas);
+            status.observed_generation == set.metadata.generation && Some(status.replicas) == wanted
+        };
+        let count = |set: &ReplicaSet| set.status.as_ref().map_or(0, |status| status.replicas);
+        let total = sets.values().map(count).sum::<i32>();
+        let updated = sets.get(revision).map(count);
+        is_seen
+            && is_current
+            && sets.values().all(done)
+            && status.replicas.unwrap_or(0) == total
+            && Some(status.updated_replicas.unwrap_or(0)) == updated
+    })
+    .await;
 }
 
 async fn annotation(home: &TestNamespace, name: &str, key: &str) -> Option<String> {
@@ -149,6 +236,24 @@ async fn a_rollout_undo_while_asleep_does_not_bring_back_an_older_count() {
 }
 
 #[tokio::test]
+async fn a_count_of_an_earlier_sleep_is_not_restored_where_the_label_of_this_one_is_removed() {
+    let home = TestNamespace::new(shared(), "undo-unlabelled").await;
+    deploy(&home, mk_deployment("undo-unlabelled", "web").replicas(3)).await;
+    home.sleep_at(hours(2)).await;
+    copied(&home, "1", api::LEGACY_REPLICAS, "3").await;
+    home.wake_at(hours(3)).await;
+    deploy_again(&home, "web", json!({ "spec": { "replicas": 5 } })).await;
+    home.sleep_at(hours(5)).await;
+
+    undo(&home, "web");
+    remove_label::<Deployment>(&home, "web").await;
+    assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())), "an old annotation is back");
+    home.wake_at(hours(6)).await;
+
+    assert_eq!(home.count::<Deployment>("web").await.0, 0, "three is the count of another sleep");
+}
+
+#[tokio::test]
 async fn a_count_that_a_rollout_undo_brings_back_starts_nothing_that_its_owner_scaled_to_zero() {
     let home = TestNamespace::new(shared(), "undo-revives").await;
     deploy(&home, mk_deployment("undo-revives", "web").replicas(3)).await;
@@ -175,12 +280,15 @@ async fn a_rollout_undo_does_not_take_the_activity_of_a_single_deployment_back_i
     let home = TestNamespace::of(shared(), used("undo-activity", &[])).await;
     let preview = mk_deployment("undo-activity", "pr-42").replicas(2).label(api::SLEEP_AFTER, "1h");
     deploy(&home, preview.annotation(api::ACTIVITY, &used_at(start()))).await;
-    home.round(minutes(30)).await;
+    settled(&home, "pr-42", "1").await;
+    assert_eq!(home.round(minutes(30)).await, [Ok(())], "its label gets the time of its last use");
     let use_of_it = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(hours(10)) } } });
     deploy_again(&home, "pr-42", use_of_it).await;
-    home.round(hours(10)).await;
+    settled(&home, "pr-42", "2").await;
+    assert_eq!(home.round(hours(10)).await, [Ok(())], "its label gets the time of its last use");
 
     undo(&home, "pr-42");
+    settled(&home, "pr-42", "3").await;
     assert_eq!(annotation(&home, "pr-42", api::ACTIVITY).await, Some(used_at(start())), "an old annotation is back");
     let half_an_hour_later = hours(10) + SignedDuration::from_mins(30);
     assert_eq!(home.round(half_an_hour_later).await, [], "it was used half an hour ago");
@@ -195,18 +303,21 @@ async fn a_rollout_undo_does_not_bring_back_the_announced_deletion_of_a_single_d
     let home = TestNamespace::of(shared(), used("undo-announced", &[])).await;
     let preview = mk_deployment("undo-announced", "pr-42").label(api::DELETE_AFTER, "10h");
     deploy(&home, preview.annotation(api::ACTIVITY, &used_at(start()))).await;
+    settled(&home, "pr-42", "1").await;
     assert_eq!(home.round(minutes(9 * 60 + 30)).await, [Ok(())], "its deletion is announced");
     let announced = minutes(9 * 60 + 30).to_string();
     copied(&home, "1", api::ANNOUNCED_AT, &announced).await;
     let use_of_it = json!({ "metadata": { "annotations": { api::ACTIVITY: used_at(hours(10)) } } });
     deploy_again(&home, "pr-42", use_of_it).await;
-    home.round(hours(10)).await;
+    settled(&home, "pr-42", "2").await;
+    assert_eq!(home.round(hours(10)).await, [Ok(())], "its deletion is withdrawn");
     home.round(hours(10)).await;
     assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, None, "its deletion is withdrawn");
 
     undo(&home, "pr-42");
     assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, Some(announced), "an old annotation is back");
-    home.round(hours(11)).await;
+    settled(&home, "pr-42", "3").await;
+    assert_eq!(home.round(hours(11)).await, [Ok(())], "its deletion is withdrawn again");
 
     assert!(home.all::<Deployment>().get_opt("pr-42").await.unwrap().is_some(), "it was used an hour ago");
     assert_eq!(annotation(&home, "pr-42", api::ANNOUNCED_AT).await, None);

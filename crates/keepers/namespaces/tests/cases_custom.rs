@@ -17,12 +17,13 @@ use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::live::read_namespace;
 use caretaker_namespaces::subject::{Policy, ScalableKind};
-use caretaker_testkit::make::{Scaled, mk_deployment};
+use caretaker_testkit::make::{Scaled, mk_deployment, mk_pod};
 use caretaker_testkit::{Cluster, shared_without_controllers as shared};
-use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, GAME_SERVER_SET, ROLLOUT};
+use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, FLEET, GAME_SERVER_SET, ROLLOUT};
 use in_process::InProcessOperator;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use live::{TestNamespace, becomes_true, hours, minutes};
 use serde_json::{Value, json};
@@ -123,6 +124,58 @@ async fn a_clone_set_whose_claims_go_with_its_pods_is_left_running_and_holds_bac
     assert_eq!(home.annotation(api::ANNOUNCED_AT).await, None, "it runs, so the deletion is not even announced");
     home.wake_at(hours(6)).await;
     assert_eq!(count(&clone_sets, "db").await, awake(2));
+}
+
+/// A pod of a CloneSet, whose controller is not there.
+async fn add_pod_of(home: &TestNamespace, clone_set: &DynamicObject) {
+    let mut pod = mk_pod(&home.name, "clones-x");
+    let owner = json!([{
+        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "name": clone_set.name_any(),
+        "uid": clone_set.uid(), "controller": true,
+    }]);
+    pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    home.add_pod(pod).await;
+}
+
+#[tokio::test]
+async fn pods_that_the_controller_of_a_scaled_down_workload_does_not_delete_are_named_and_hold_back_a_deletion() {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let home = TestNamespace::new(&cluster, "abandoned").await;
+    CLONE_SET.install(&home.client).await;
+    let clone_sets = CLONE_SET.add(&home.client, "abandoned", "clones", json!({ "replicas": 2 })).await;
+    home.sleep().await;
+    assert_eq!(home.round(hours(4)).await, [Ok(())], "announced");
+    add_pod_of(&home, &clone_sets.get("clones").await.unwrap()).await;
+    let (clock, _handle) = Clock::manual(hours(5));
+
+    let operator = InProcessOperator::start(&home.client, clock, Duration::from_mins(10), Policy::default());
+    becomes_true("the refusal", async || {
+        operator.entries_of("abandoned").iter().any(|entry| entry == "PodsRunning done")
+    })
+    .await;
+    operator.stop().await;
+
+    assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-10T05:00:00Z"));
+    let reasons = home.reasons(hours(6)).await;
+    assert_eq!(reasons, Vec::<String>::new(), "the next announcement waits for the pod as well");
+    assert_eq!(home.annotation(api::ANNOUNCED_AT).await, None);
+    home.all::<Pod>().delete("clones-x", &DeleteParams::default().grace_period(0)).await.unwrap();
+    assert_eq!(home.round(hours(6)).await, [Ok(())], "announced again");
+}
+
+#[tokio::test]
+async fn a_named_kind_whose_replicas_are_elsewhere_is_left_running_and_holds_back_no_sleep() {
+    let home = create("other-path").await.with_keeper(keeper_of(FLEET.group, FLEET.kind));
+    FLEET.install_with_replicas_at(&home.client, ".spec.size").await;
+    let fleets = FLEET.add(&home.client, "other-path", "arena", json!({ "size": 3 })).await;
+    home.add(mk_deployment("other-path", "web").replicas(2)).await;
+
+    home.sleep().await;
+
+    assert_eq!(home.count::<Deployment>("web").await.0, 0);
+    let arena = fleets.get("arena").await.unwrap();
+    assert_eq!(arena.data["spec"], json!({ "size": 3 }), "nothing is written to it");
+    home.wake().await;
 }
 
 fn policy_with(group: &str, kind: &str) -> Policy {

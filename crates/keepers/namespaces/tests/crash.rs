@@ -16,6 +16,7 @@ use caretaker_testkit::shared_without_controllers as shared;
 use context::round_in;
 use custom::{CLONE_SET, ROLLOUT};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config, ResourceExt};
 use rstest::rstest;
@@ -45,6 +46,8 @@ enum Story {
     Sleep,
     Wake,
     Delete,
+    ScheduledSleep,
+    ScheduledWake,
 }
 
 impl Story {
@@ -57,12 +60,20 @@ impl Story {
             Self::Sleep => {}
             Self::Wake => {
                 settle(client, name, hours(2)).await;
+                // Somebody removes the label of a record.
+                let unlabelled = Patch::Merge(json!({ "metadata": { "labels": { api::SCALED_DOWN: null } } }));
+                ROLLOUT.objects(client, name).patch("canary", &PatchParams::default(), &unlabelled).await.unwrap();
                 touch(client, name, hours(3)).await;
             }
             Self::Delete => {
                 settle(client, name, hours(2)).await;
                 // Announced; the notice is a tenth of an hour.
                 settle(client, name, hours(4)).await;
+            }
+            Self::ScheduledSleep => schedule(client, name).await,
+            Self::ScheduledWake => {
+                schedule(client, name).await;
+                settle(client, name, Self::ScheduledSleep.now()).await;
             }
         }
     }
@@ -72,6 +83,8 @@ impl Story {
             Self::Sleep => hours(2),
             Self::Wake => hours(3),
             Self::Delete => hours(4) + SignedDuration::from_mins(8),
+            Self::ScheduledSleep => hours(3),
+            Self::ScheduledWake => hours(6) + SignedDuration::from_mins(1),
         }
     }
 
@@ -79,10 +92,19 @@ impl Story {
     fn end(self) -> &'static str {
         match self {
             Self::Sleep => "sleep since",
-            Self::Wake => "normal since None",
+            Self::Wake | Self::ScheduledWake => "normal since None",
             Self::Delete => "gone",
+            Self::ScheduledSleep => "sleep since None",
         }
     }
+}
+
+/// It is asleep from two to six, even if somebody uses it.
+async fn schedule(client: &Client, name: &str) {
+    let annotations = json!({ api::SLEEP_DURING: "* 2-5 * * *", api::SLEEP_DURING_STRICT: "true" });
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
 async fn undisturbed(story: Story, name: &str) -> Vec<String> {
@@ -135,6 +157,8 @@ fn name_of(story: Story, fault: Fault, n: usize) -> String {
         Story::Sleep => "sleep",
         Story::Wake => "wake",
         Story::Delete => "delete",
+        Story::ScheduledSleep => "scheduled-sleep",
+        Story::ScheduledWake => "scheduled-wake",
     };
     let fault: String = format!("{fault:?}").to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
     format!("{story}-{fault}-{n}")
@@ -145,6 +169,8 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
     let runtime = runtime();
     let expected = runtime.block_on(undisturbed(story, &name_of(story, fault, 0)));
     assert!(expected[0].starts_with(story.end()), "undisturbed: {expected:?}");
+    let is_restored = |line: &String| line == "Rollout/canary: 4 replicas";
+    assert!(!matches!(story, Story::Wake) || expected.iter().any(is_restored), "undisturbed: {expected:?}");
 
     let struck = for_every_call(fault, MOST, |n, faults: &Faults| {
         let name = name_of(story, fault, n);
@@ -196,6 +222,14 @@ fn killed_or_disturbed_at_any_call_it_ends_the_same(#[case] story: Story) {
             scope.spawn(move || every_call(story, fault, config));
         }
     });
+}
+
+#[rstest]
+#[case::sleep(Story::ScheduledSleep)]
+#[case::wake(Story::ScheduledWake)]
+fn killed_at_any_call_of_a_sleep_by_schedule_or_its_end_it_ends_the_same(#[case] story: Story) {
+    install_kinds();
+    every_call(story, Fault::DieAfter, &admin());
 }
 
 #[test]

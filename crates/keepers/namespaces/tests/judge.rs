@@ -285,7 +285,12 @@ fn while_activity_is_not_written_nothing_is_taken_away(#[case] ns: Subject, #[ca
 
 #[test]
 fn every_rule_has_a_case_in_these_tables() {
-    let source = concat!(include_str!("judge.rs"), include_str!("judge_limits.rs"), include_str!("judge_policy.rs"));
+    let source = concat!(
+        include_str!("judge.rs"),
+        include_str!("judge_limits.rs"),
+        include_str!("judge_policy.rs"),
+        include_str!("scheduled.rs")
+    );
     let missing: Vec<&str> =
         Rule::ALL.iter().map(|rule| rule.name()).filter(|name| !source.contains(&format!("\"{name}: "))).collect();
 

@@ -96,7 +96,7 @@ fn protection_forbids_sleep_and_deletion_only(#[case] ns: Subject, #[case] expec
 #[case::by_what_runs_in_it(awake().change(|s| s.system_workload = Some("DaemonSet/cni is a DaemonSet with hostNetwork".into())), "SystemNamespace: none")]
 #[case::labelled_by_the_defaults_before(awake().called("argocd").sleep_after("168h").by_defaults().idle("999h"), "SystemNamespace: none")]
 #[case::and_announced(
-    asleep("160h").called("argocd").sleep_after("168h").by_defaults().announced("1h", future("8h")), "SystemNamespace: act record @+0s"
+    asleep("160h").called("argocd").sleep_after("168h").by_defaults().announced("1h", future("8h")), "SystemNamespace: act wake @+0s"
 )]
 #[case::asleep_and_used(asleep("1h").called("argocd").sleep_after("168h").by_defaults().idle("1m"), "WokenByActivity: act wake @-1m")]
 #[case::its_owner_is_obeyed(awake().called("argocd").sleep_after("2h").idle("3h"), "SleepAfterElapsed: act sleep @-1h")]
@@ -181,7 +181,7 @@ fn while_pods_run_a_sleeping_namespace_is_not_deleted(#[case] ns: Subject, #[cas
 }
 
 #[rstest]
-#[case::its_controller_is_about_to_delete_it(pod("web-5d4-x", Some(("ReplicaSet", "web-5d4"))), "PodsRunning: refuse", "DeletionNear: act announce @-30m")]
+#[case::its_controller_does_nothing(pod("web-5d4-x", Some(("ReplicaSet", "web-5d4"))), "PodsRunning: refuse record", "PodsRunning: refuse record")]
 #[case::it_is_being_deleted(Pod { terminating: true, ..pod("web-5d4-x", None) }, "PodsRunning: refuse record", "DeletionNear: act announce @-30m")]
 #[case::its_job_runs(pod("once-x", Some(("Job", "once"))), "PodsRunning: refuse record", "PodsRunning: refuse record")]
 fn what_a_pod_in_a_sleeping_namespace_holds_back(#[case] pod: Pod, #[case] deletion: &str, #[case] notice: &str) {
@@ -191,6 +191,29 @@ fn what_a_pod_in_a_sleeping_namespace_holds_back(#[case] pod: Pod, #[case] delet
     let near = ns(asleep("9h30m").sleep_after("10h"));
 
     assert_eq!((verdict(&due).as_str(), verdict(&near).as_str()), (deletion, notice));
+}
+
+#[test]
+fn pods_that_their_controller_is_about_to_delete_are_waited_for() {
+    let pods = Pods::Running(vec![pod("web-5d4-x", Some(("ReplicaSet", "web-5d4")))]);
+    let ns = |ns: Subject| ns.with(scaled(0, Some(2))).change(|s| s.pods = pods.clone());
+
+    let due = ns(asleep("9m").sleep_after("5m").announced("2m", past("1m")));
+    let near = ns(asleep("9m").sleep_after("9m10s"));
+
+    assert_eq!(verdict(&due), "PodsRunning: refuse");
+    assert!(judge(&due, &world()).because.contains("Pod/web-5d4-x"));
+    assert_eq!(verdict(&near), "DeletionNear: act announce @-45s");
+}
+
+#[rstest]
+#[case::asleep(asleep("1h").sleep_after("168h").by_defaults(), "SystemNamespace: act wake @+0s")]
+#[case::half_asleep(awake().sleep_after("168h").idle("200h").by_defaults().change(|s| s.state = Parsed::Valid(State::Sleeping)), "SystemNamespace: act wake @+0s")]
+#[case::a_workload_left_scaled_down(awake().sleep_after("168h").idle("1h").by_defaults().with(scaled(0, Some(2))), "SystemNamespace: act wake @+0s")]
+#[case::awake(awake().sleep_after("168h").idle("200h").by_defaults(), "SystemNamespace: none")]
+#[case::asleep_by_a_label_of_its_own(asleep("1h").sleep_after("24h"), "Asleep: wait announce @+20h36m")]
+fn what_the_defaults_put_to_sleep_wakes_once_it_is_a_system_namespace(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(short(&judge(&ns.called("argocd"), &with_defaults(false))), expected);
 }
 
 #[test]

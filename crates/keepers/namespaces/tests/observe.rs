@@ -96,6 +96,102 @@ fn each_kind_of_workload_is_read(#[case] kind: &'static str, #[case] object: Val
     assert_eq!(subjects[0].workloads.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
 }
 
+/// The present sleep of the namespace, and the one before it.
+const PRESENT: &str = "2026-01-10T00:00:00Z";
+const EARLIER: &str = "2026-01-02T00:00:00Z";
+
+fn asleep_since(label: Option<&str>) -> (&'static str, Value) {
+    ("Namespace", json!({"metadata": {"name": "shop", "labels": {api::STATE: "sleep", api::SLEEP_STARTED: label}}}))
+}
+
+#[rstest]
+#[case::of_the_present_sleep(Some("20260110T000000Z"), PRESENT, "0 replicas, recorded 5")]
+#[case::of_an_earlier_sleep(Some("20260110T000000Z"), EARLIER, "0 replicas")]
+#[case::that_names_no_sleep(
+    Some("20260110T000000Z"),
+    "true",
+    "0 replicas, annotation sleepmode.kubefree.com/legacy-replicas is \"5\""
+)]
+#[case::in_a_sleep_without_a_name(
+    None,
+    PRESENT,
+    "0 replicas, annotation sleepmode.kubefree.com/legacy-replicas is \"5\""
+)]
+fn a_copy_whose_label_is_gone_counts_in_the_sleep_that_it_names(
+    #[case] present: Option<&str>,
+    #[case] copy: &str,
+    #[case] expected: &str,
+) {
+    let annotations = json!({api::LEGACY_REPLICAS: "5", api::LEGACY_REPLICAS_COPY: copy});
+    let web = json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 0}});
+
+    let subjects = observe(&[asleep_since(present), in_shop("Deployment", "web", web)]);
+
+    let found = subjects[0].workloads[0].to_string();
+    assert!(found.starts_with(&format!("Deployment/web: {expected}")), "{found}");
+    assert_eq!(found.contains("not restored"), expected.contains("annotation"), "{found}");
+}
+
+#[test]
+fn in_a_namespace_that_is_awake_a_copy_of_an_earlier_sleep_is_not_reported() {
+    let annotations = json!({api::LEGACY_REPLICAS: "5", api::LEGACY_REPLICAS_COPY: EARLIER});
+    let web = json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 0}});
+
+    let subjects = observe(&[namespace("shop"), in_shop("Deployment", "web", web)]);
+
+    assert_eq!(subjects[0].workloads[0].to_string(), "Deployment/web: 0 replicas");
+}
+
+#[test]
+fn the_copy_of_a_single_deployment_counts_in_its_own_sleep() {
+    let web = json!({
+        "metadata": {
+            "labels": {api::SLEEP_AFTER: "1h", api::STATE: "sleep", api::SLEEP_STARTED: "20260110T000000Z"},
+            "annotations": {api::LEGACY_REPLICAS: "5", api::LEGACY_REPLICAS_COPY: PRESENT},
+        },
+        "spec": {"replicas": 0},
+    });
+
+    let subjects = observe(&[namespace("shop"), in_shop("Deployment", "web", web)]);
+
+    assert_eq!(subjects[1].workloads[0].to_string(), "Deployment/web: 0 replicas, recorded 5");
+}
+
+fn managed(manager: &str, operation: &str, fields: &Value) -> Value {
+    json!({"metadata": {"managedFields": [{"manager": manager, "operation": operation, "fieldsV1": fields}]}, "spec": {
+        "replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
+    }})
+}
+
+fn when_scaled() -> Value {
+    json!({"f:spec": {"f:persistentVolumeClaimRetentionPolicy": {".": {}, "f:whenScaled": {}}}})
+}
+
+#[rstest]
+#[case::flux(managed("kustomize-controller", "Apply", &when_scaled()), true)]
+#[case::argo_cd(managed("argocd-controller", "Update", &when_scaled()), true)]
+#[case::another_that_applies(managed("platform", "Apply", &when_scaled()), true)]
+#[case::a_person(managed("kubectl-client-side-apply", "Update", &when_scaled()), false)]
+#[case::a_person_on_the_servers_side(managed("kubectl", "Apply", &when_scaled()), false)]
+#[case::flux_without_that_field(managed("kustomize-controller", "Apply", &json!({"f:spec": {"f:replicas": {}}})), false)]
+fn a_stateful_set_whose_policy_somebody_sets_back_is_left_running(#[case] object: Value, #[case] left: bool) {
+    let subjects = observe(&[namespace("shop"), in_shop("StatefulSet", "db", object)]);
+
+    let db = &subjects[0].workloads[0];
+    assert_eq!(db.scaled_down().is_none(), left, "{db}");
+    assert_eq!(db.to_string().contains("GitOps"), left, "{db}");
+}
+
+#[test]
+fn a_stateful_set_of_a_controller_that_deletes_claims_is_left_running() {
+    let mut object = managed("operator", "Update", &json!({}));
+    object["metadata"]["ownerReferences"] = json!([{"kind": "Database", "name": "db", "controller": true}]);
+
+    let subjects = observe(&[namespace("shop"), in_shop("StatefulSet", "db", object)]);
+
+    assert_eq!(subjects[0].workloads[0].scaled_down(), None);
+}
+
 #[test]
 fn a_replica_set_that_a_deployment_owns_is_not_a_workload() {
     let owned = json!({"metadata": {"ownerReferences": [{"kind": "Deployment", "name": "web", "controller": true}]}});

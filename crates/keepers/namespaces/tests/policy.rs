@@ -7,6 +7,7 @@ mod live;
 use std::sync::Arc;
 use std::time::Duration;
 
+use caretaker_core::SignedDuration;
 use caretaker_core::limits::{Breaker, Ledger, Limits};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::once::run_once;
@@ -15,7 +16,7 @@ use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::subject::{Defaults, Deletion, Policy};
 use caretaker_testkit::faults::Faults;
-use caretaker_testkit::make::{Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_pod};
+use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_pod};
 use caretaker_testkit::{Cluster, shared, until};
 use context::context;
 use in_process::{InProcessOperator, LIMIT};
@@ -107,6 +108,26 @@ async fn a_deletion_while_pods_run_is_refused_under_its_own_rule_and_idle_time_c
     handle.set(hours(7));
     tells("AsleepTooLong done").await;
     operator.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_defaults_put_to_sleep_before_it_was_a_system_namespace_is_woken() {
+    let defaults = Some(Defaults { sleep_after: SignedDuration::from_hours(1), delete_with_pvcs: false });
+    let keeper = || Namespaces::new(Policy { defaults: defaults.clone(), ..Policy::default() }, None);
+    let by_defaults = used("late-system", SLEEP_AFTER).annotation(api::DEFAULT_POLICY, "1h");
+    let home = TestNamespace::of(shared(), by_defaults).await.with_keeper(keeper());
+    home.add(mk_deployment("late-system", "web").replicas(3)).await;
+    home.sleep().await;
+    let mut agent = mk_daemon_set("late-system", "agent");
+    let spec = agent.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+    spec.host_network = Some(true);
+    home.add(agent).await;
+
+    assert_eq!(home.round(hours(2)).await, [Ok(())]);
+
+    assert_eq!(home.state().await, "normal");
+    assert_eq!(home.count::<Deployment>("web").await, (3, None));
+    assert_eq!(home.round(hours(99)).await, [], "and it is left alone from then on");
 }
 
 /// A webhook that the API server would call in this namespace, if there were objects of its kind.

@@ -235,8 +235,11 @@ impl Witness {
             ) => {
                 self.asleep = Some(event.at);
             }
-            // A manual sleep leads nowhere.
-            Some(Action::Sleep(SleepReason::Manual) | Action::Record(Bookkeeping::ManualSleep)) => {
+            // A manual sleep leads nowhere, nor does one by schedule.
+            Some(
+                Action::Sleep(SleepReason::Manual | SleepReason::Scheduled)
+                | Action::Record(Bookkeeping::ManualSleep | Bookkeeping::ScheduledSleep),
+            ) => {
                 (self.asleep, self.announced) = (None, None);
             }
             Some(Action::Wake(restart)) => {

@@ -157,6 +157,7 @@ async fn announced(name: &str) -> TestNamespace {
     let home = TestNamespace::new(shared(), name).await;
     home.add(mk_deployment(name, "web").replicas(3)).await;
     home.sleep().await;
+    home.pods_end().await;
     assert!(matches!(home.round(hours(4)).await[..], [Ok(())]));
     assert_eq!(home.annotation(api::DELETE_AT).await.as_deref(), Some("2036-01-10T04:06:00Z"));
     home
@@ -249,6 +250,7 @@ async fn down_for_three_periods_it_sleeps_and_does_not_delete_in_the_next_round(
     home.add(mk_deployment("long-down", "web").replicas(3)).await;
 
     home.sleep_at(hours(3)).await;
+    home.pods_end().await;
 
     assert_eq!(home.annotation(api::ASLEEP_SINCE).await.as_deref(), Some("2036-01-10T03:00:00Z"));
     for minute in [180, 181, 234] {

@@ -4,6 +4,9 @@
 //! manager. An empty apply withdraws both; what somebody else has set as well stays. Every apply names the uid: one
 //! about an object that is gone would create an empty one.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use caretaker_core::{ActionKind, Permission, Timestamp, actions, time};
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, BatchResult, Confirmed};
@@ -12,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::Windows;
 use crate::api::{self, Switch};
 use crate::observe::FLUX;
-use crate::subject::{Condition, FluxObject, Manager};
+use crate::subject::{Condition, FluxObject, Manager, Order};
 
 /// The end of a window without an end: later than any time that people mean.
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
@@ -40,32 +43,58 @@ const WRITE_STATUS: &[Permission] = &[
     Permission::resource("patch", OPERATOR, "resourcesetinputproviders/status"),
 ];
 
+/// What the status of an object shows about its suspension.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The condition; `None` if there is none.
+    pub condition: Option<Condition>,
+    /// `status.suspended`, which most schemas do not keep.
+    pub suspended: bool,
+}
+
+/// For each kind whether the API server keeps `status.suspended`. Only the answers to writes tell.
+#[derive(Debug, Clone, Default)]
+pub struct KeptStatus(Arc<Mutex<BTreeMap<&'static str, bool>>>);
+
+impl KeptStatus {
+    /// What is known so far.
+    pub(crate) fn known(&self) -> BTreeMap<&'static str, bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, kind: &'static str, kept: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, kept);
+    }
+}
+
 actions! {
     /// What is done to a Flux object.
     #[derive(Eq)]
     pub enum Action {
         /// Sets the field that suspends it, as a field of the keeper's own.
-        Suspend(Timestamp) => ActionKind::plain("suspend").priority().needs(&[Permission::on(FLUX, "patch")]),
+        Suspend(Timestamp) => ActionKind::plain("suspend").priority().kinds_alone().needs(&[Permission::on(FLUX, "patch")]),
         /// Withdraws the keeper's field; what somebody else has suspended stays suspended.
-        Resume => ActionKind::plain("resume").priority().needs(&[Permission::on(FLUX, "patch")]),
+        Resume => ActionKind::plain("resume").priority().kinds_alone().needs(&[Permission::on(FLUX, "patch")]),
         /// Withdraws the keeper's field, and records that it stays resumed until the window ends.
-        Yield(Timestamp) => ActionKind::plain("yield").needs(&[Permission::on(FLUX, "patch")]),
+        Yield(Timestamp) => ActionKind::plain("yield").kinds_alone().needs(&[Permission::on(FLUX, "patch")]),
         /// Ends a suspension by `caretaker suspend --until`.
-        EndOrder => ActionKind::plain("end-order").needs(&[Permission::on(FLUX, "patch")]),
-        /// Writes the condition that shows the suspension, or removes it.
-        Show(Option<Condition>) => ActionKind::plain("show").needs(WRITE_STATUS),
+        EndOrder => ActionKind::plain("end-order").kinds_alone().needs(&[Permission::on(FLUX, "patch")]),
+        /// Writes what shows the suspension, or removes it.
+        Show(Shown) => ActionKind::plain("show").kinds_alone().needs(WRITE_STATUS),
     }
 }
 
 /// Writes one action.
-pub(crate) async fn apply(batch: &Confirmed<Windows>, writer: &mut Writer<Windows>) -> BatchResult {
+pub(crate) async fn apply(batch: &Confirmed<Windows>, kept: &KeptStatus, writer: &mut Writer<Windows>) -> BatchResult {
     let one = batch.only();
-    write(&one.subject, &one.action, batch.now(), writer).await.into()
+    write(&one.subject, &one.action, kept, batch.now(), writer).await.into()
 }
 
-async fn write(
+/// Writes an action on an object.
+pub(crate) async fn write(
     object: &FluxObject,
     action: &Action,
+    kept: &KeptStatus,
     now: Timestamp,
     writer: &mut Writer<Windows>,
 ) -> Result<(), ApplyError> {
@@ -85,17 +114,31 @@ async fn write(
         Action::EndOrder => {
             writer.server_side_apply(target, api::CLI_FIELD_MANAGER, json!({}), false).await?;
         }
-        Action::Show(condition) => {
-            let conditions = with_condition(&object.conditions, condition.as_ref(), now);
-            let status = json!({ "status": { "conditions": conditions } });
-            writer.patch_status(target, &object.resource_version, status).await?;
+        Action::Show(shown) => {
+            let answer = writer.patch_status(target, &object.resource_version, status(object, shown, now)).await?;
+            if let Some(answer) = answer.filter(|_| shown.suspended) {
+                kept.learn(object.kind, answer.row.status_suspended == Some(true));
+            }
         }
     }
     Ok(())
 }
 
+/// The patch of a status. Conditions are a list that can only be written as a whole.
+fn status(object: &FluxObject, shown: &Shown, now: Timestamp) -> Value {
+    let mut status = Map::new();
+    if object.condition != shown.condition {
+        let conditions = with_condition(&object.conditions, shown.condition.as_ref(), now);
+        status.insert("conditions".to_owned(), json!(conditions));
+    }
+    if shown.suspended || object.status_suspended.is_some() {
+        status.insert("suspended".to_owned(), if shown.suspended { json!(true) } else { Value::Null });
+    }
+    json!({ "status": status })
+}
+
 /// What the keeper declares while it suspends an object.
-fn held(switch: Switch, until: Timestamp) -> Value {
+pub(crate) fn held(switch: Switch, until: Timestamp) -> Value {
     let mut annotations = Map::from_iter([(api::HELD_UNTIL.to_owned(), json!(until.to_string()))]);
     match switch {
         Switch::Field => json!({ "metadata": { "annotations": annotations }, "spec": { "suspend": true } }),
@@ -107,7 +150,7 @@ fn held(switch: Switch, until: Timestamp) -> Value {
 }
 
 /// All conditions, with ours as it should be.
-fn with_condition(conditions: &str, ours: Option<&Condition>, now: Timestamp) -> Vec<Value> {
+pub(crate) fn with_condition(conditions: &str, ours: Option<&Condition>, now: Timestamp) -> Vec<Value> {
     let mut all: Vec<Value> = serde_json::from_str(conditions).unwrap_or_default();
     let before = all.iter().find(|condition| condition["type"] == api::CONDITION).cloned().unwrap_or_default();
     all.retain(|condition| condition["type"] != api::CONDITION);
@@ -143,13 +186,19 @@ pub(crate) fn simulate(mut object: FluxObject, action: &Action) -> FluxObject {
         }
         Action::EndOrder => {
             withdraw(&mut object, api::CLI_FIELD_MANAGER);
+            if object.order_has_window() {
+                object.during = None.into();
+            }
+            object.order = Order::None;
             object.suspended_until = None.into();
             (object.reason, object.by) = (None, None);
         }
-        Action::Show(condition) => {
+        Action::Show(Shown { condition, suspended }) => {
             let all = with_condition(&object.conditions, condition.as_ref(), Timestamp::UNIX_EPOCH);
             object.conditions = serde_json::to_string(&all).unwrap_or_default().into();
             object.condition.clone_from(condition);
+            // Stock Flux does not keep it; where it was kept before, it is again.
+            object.status_suspended = object.status_suspended.map(|_| *suspended);
         }
     }
     object
@@ -174,7 +223,12 @@ pub(crate) fn describe(object: &FluxObject, action: &Action) -> Vec<String> {
         Action::Resume => format!("withdraw what {} applied", api::FIELD_MANAGER),
         Action::Yield(at) => format!("withdraw what {} applied, yielded-until={}", api::FIELD_MANAGER, until(at)),
         Action::EndOrder => format!("withdraw what {} applied", api::CLI_FIELD_MANAGER),
-        Action::Show(Some(condition)) => format!("write the condition Suspended={}", condition.status),
-        Action::Show(None) => "remove the condition Suspended".to_owned(),
+        Action::Show(Shown { condition: Some(condition), .. }) => {
+            format!("write the condition Suspended={}", condition.status)
+        }
+        Action::Show(Shown { condition: None, suspended: true }) => "write status.suspended: true".to_owned(),
+        Action::Show(Shown { condition: None, suspended: false }) => {
+            "remove what shows a suspension from its status".to_owned()
+        }
     }]
 }

@@ -15,6 +15,14 @@ pub const REASON: &str = "caretaker.dev/reason";
 /// Annotation: who suspended the object.
 pub const BY: &str = "caretaker.dev/by";
 
+/// The prefix of all annotations of Caretaker.
+pub const PREFIX: &str = "caretaker.dev/";
+
+/// Annotation with the value [`DISABLED`]: the Kustomization that applies the object leaves it alone.
+pub const DETACHED: &str = "kustomize.toolkit.fluxcd.io/reconcile";
+/// Labels of an object that a Kustomization applies: the name of the Kustomization, and its namespace.
+pub const PARENT: [&str; 2] = ["kustomize.toolkit.fluxcd.io/name", "kustomize.toolkit.fluxcd.io/namespace"];
+
 /// The field manager of the keeper.
 pub const FIELD_MANAGER: &str = "caretaker-windows";
 /// The field manager of the commands.
@@ -78,6 +86,8 @@ const fn without_status(kind: FluxKind) -> FluxKind {
     FluxKind { has_status: false, ..kind }
 }
 
+/// The group of Kustomizations.
+pub const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io";
 const SOURCE: &str = "source.toolkit.fluxcd.io";
 const IMAGE: &str = "image.toolkit.fluxcd.io";
 const NOTIFICATION: &str = "notification.toolkit.fluxcd.io";
@@ -88,7 +98,7 @@ const OPERATOR_SWITCH: &str = "fluxcd.controlplane.io/reconcile";
 
 /// Every kind that can be suspended. Versions are those that the API server serves.
 pub static KINDS: [FluxKind; 17] = [
-    field("kustomize.toolkit.fluxcd.io", "Kustomization", &["kustomization", "kustomizations", "ks"]),
+    field(KUSTOMIZE, "Kustomization", &["kustomization", "kustomizations", "ks"]),
     field("helm.toolkit.fluxcd.io", "HelmRelease", &["helmrelease", "helmreleases", "hr"]),
     field(SOURCE, "GitRepository", &["gitrepository", "gitrepositories", "gitrepo"]),
     field(SOURCE, "OCIRepository", &["ocirepository", "ocirepositories", "ocirepo"]),

@@ -3,25 +3,25 @@
 //! The first matching rule decides. What cannot be read comes first, then the end of orders, then the inside of a
 //! window, then its outside, and last what shows the state.
 
-use caretaker_core::{Cause, RuleMatch, SignedDuration, Timestamp, rules, time};
+use caretaker_core::{Cause, Next, RuleMatch, SignedDuration, Timestamp, rules, time};
 
 use crate::Windows;
-use crate::act::{Action, FOREVER};
+use crate::act::{Action, FOREVER, Shown};
 use crate::api;
-use crate::subject::{Condition, Effective, FluxObject, OnResume, World};
+use crate::subject::{Condition, Effective, FluxObject, OnResume, Order, World};
 
 type Found = Option<RuleMatch<Action>>;
 
 rules! {
     /// Why a Flux object is suspended, resumed or left alone.
     pub enum Rule for Windows {
-        /// It is being deleted: never touched.
+        /// It is being deleted: never touched. Inside its window that is reported, as Flux leaves behind what a suspended object has applied.
         BeingDeleted => being_deleted,
         /// Its window cannot be read: it suspends nothing, and what an earlier window suspended is resumed.
         InvalidWindow => invalid_window,
         /// Its kind honours the annotation itself, as the settings say: nothing is written, and what was written is withdrawn.
         NativeKind => native_kind,
-        /// The time of `caretaker suspend --until` is over: that suspension ends.
+        /// The time of `caretaker suspend --until` is over, or somebody undid that suspension: what is left of it goes.
         OrderOver => order_over,
         /// It has no window, and nothing of the keeper is on it: not managed.
         NoWindow => no_window,
@@ -29,15 +29,15 @@ rules! {
         WindowRemoved => window_removed,
         /// Inside its window, somebody ordered it to stay resumed: until the window ends.
         Yielded => yielded,
-        /// Inside its window, somebody resumed it: it stays resumed until the next window, unless the settings say that it is suspended again.
-        ResumedByPerson => resumed_by_person,
         /// Inside its window, and Git declares that it is not suspended: reported, and not fought.
         EnforcementConflict => enforcement_conflict,
+        /// Inside its window, somebody resumed it: it stays resumed until the next window, unless the settings say that it is suspended again.
+        ResumedByPerson => resumed_by_person,
         /// Inside its window: suspended.
         InsideWindow => inside_window,
         /// Outside of its window, and the keeper's field is still on it: resumed.
         OutsideWindow => outside_window,
-        /// Its condition does not show what is: written.
+        /// Its status does not show what is: written.
         StateNotShown => state_not_shown,
         /// It is suspended until its window ends.
         Held => held,
@@ -68,11 +68,15 @@ fn words(effective: &Effective) -> String {
 
 fn being_deleted(object: &FluxObject, _: &World, _: Timestamp) -> Found {
     object.is_deleting.then(|| {
-        RuleMatch::nothing(if object.is_suspended() {
-            "it is being deleted while it is suspended: what it has applied stays behind, as Flux does not prune it"
+        if object.is_held() {
+            RuleMatch::refuse(
+                None,
+                "it is being deleted while its window suspends it: what it has applied stays behind, as Flux does not \
+                 prune it; delete that by hand, and next time resume it first",
+            )
         } else {
-            "it is being deleted"
-        })
+            RuleMatch::nothing("it is being deleted")
+        }
     })
 }
 
@@ -81,10 +85,16 @@ fn invalid_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     if object.has_traces() {
         return Some(ordered(Action::Resume, now, invalid.to_string()));
     }
-    let unknown =
-        Condition { status: "Unknown".to_owned(), reason: "InvalidWindow".to_owned(), message: invalid.to_string() };
-    let shown = !can_show(object, world) || object.condition.as_ref() == Some(&unknown);
-    Some(RuleMatch::refuse((!shown).then_some(Action::Show(Some(unknown))), invalid.to_string()))
+    let show = show_refusal(object, world, "Unknown", "InvalidWindow", &invalid.to_string());
+    Some(RuleMatch::refuse(show, invalid.to_string()))
+}
+
+/// Shows why an object is not suspended although it has a window; `None` if that is shown or must not be.
+fn show_refusal(object: &FluxObject, world: &World, status: &str, reason: &str, message: &str) -> Option<Action> {
+    let (status, reason, message) = (status.to_owned(), reason.to_owned(), message.to_owned());
+    let condition = Some(Condition { status, reason, message }).filter(|_| world.policy.show_condition);
+    let wanted = Shown { condition, suspended: false };
+    (object.has_status && !is_shown_as(object, world, &wanted)).then_some(Action::Show(wanted))
 }
 
 fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -93,7 +103,7 @@ fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
         if object.has_traces() {
             ordered(Action::Resume, now, because)
         } else if object.condition.is_some() {
-            RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+            RuleMatch::act(Action::Show(Shown::default()), now, because).with_cause(Cause::Completion)
         } else {
             RuleMatch::nothing(because)
         }
@@ -101,35 +111,37 @@ fn native_kind(object: &FluxObject, world: &World, now: Timestamp) -> Found {
 }
 
 fn order_over(object: &FluxObject, _: &World, now: Timestamp) -> Found {
-    let until = object.suspended_until.value().filter(|until| *until <= now)?;
+    if object.order == Order::Undone {
+        return Some(ordered(Action::EndOrder, now, "somebody undid what `caretaker suspend` had ordered"));
+    }
+    let until = object.order_until().filter(|until| *until <= now)?;
     Some(ordered(Action::EndOrder, until, format!("it was suspended until {}", time::format(until))))
 }
 
+/// What a rule waits for, or the end of an order if that comes first.
+fn or_end_of_order(found: RuleMatch<Action>, object: &FluxObject) -> RuleMatch<Action> {
+    let Some(end) = object.order_until() else { return found };
+    match &found.next {
+        Next::Wait { until, .. } if *until <= end => found,
+        Next::Wait { .. } | Next::Nothing => {
+            let because = format!("{}; somebody suspended it until {}", found.because, time::format(end));
+            RuleMatch::wait(end, Action::EndOrder, because)
+        }
+        Next::Act { .. } | Next::Refuse { .. } => found,
+    }
+}
+
 fn no_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    let clean = !object.has_traces() && object.condition.is_none();
+    let clean = !object.has_traces() && is_shown(object, world, now);
     if world.policy.effective(object, now).is_some() || !clean {
         return None;
     }
-    Some(match object.suspended_until.value() {
-        Some(until) => {
-            RuleMatch::wait(until, Action::EndOrder, format!("somebody suspended it until {}", time::format(until)))
-        }
-        None => RuleMatch::nothing("it has no window"),
-    })
+    Some(or_end_of_order(RuleMatch::nothing("it has no window"), object))
 }
 
 fn window_removed(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    if world.policy.effective(object, now).is_some() {
-        return None;
-    }
-    let because = "it has no window any more";
-    Some(if object.has_traces() {
-        ordered(Action::Resume, now, because)
-    } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
-    } else {
-        RuleMatch::nothing(because)
-    })
+    let is_gone = world.policy.effective(object, now).is_none();
+    (is_gone && object.has_traces()).then(|| ordered(Action::Resume, now, "it has no window any more"))
 }
 
 fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -138,12 +150,12 @@ fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let because = format!("{}, and somebody resumed it until {}", words(&effective), time::format(until));
     Some(if object.held_until.is_some() || object.is_managed_by(api::FIELD_MANAGER) {
         ordered(Action::Yield(until), now, because)
-    } else if object.condition.is_some() {
-        RuleMatch::act(Action::Show(None), now, because).with_cause(Cause::Completion)
+    } else if !is_shown(object, world, now) {
+        RuleMatch::act(Action::Show(wanted(object, world, now)), now, because).with_cause(Cause::Completion)
     } else if until == FOREVER {
-        RuleMatch::nothing(because)
+        or_end_of_order(RuleMatch::nothing(because), object)
     } else {
-        RuleMatch::wait(until, Action::Suspend(end_of(&effective)), because)
+        or_end_of_order(RuleMatch::wait(until, Action::Suspend(end_of(&effective)), because), object)
     })
 }
 
@@ -153,7 +165,6 @@ fn resumed_by_person(object: &FluxObject, world: &World, now: Timestamp) -> Foun
     let because = format!("{}, and somebody resumed it", words(&effective));
     Some(match world.policy.on_resume {
         OnResume::Yield => ordered(Action::Yield(held_until), now, because),
-        OnResume::Enforce if object.declared_by().is_some() => return None,
         OnResume::Enforce => {
             ordered(Action::Suspend(end_of(&effective)), now, format!("{because}, which the settings do not allow"))
         }
@@ -162,16 +173,17 @@ fn resumed_by_person(object: &FluxObject, world: &World, now: Timestamp) -> Foun
 
 fn enforcement_conflict(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = open_window(object, world, now)?;
-    let declared_by = object.declared_by().filter(|_| object.suspended == Some(false))?;
-    Some(RuleMatch::refuse(
-        None,
-        format!(
-            "{}, and {declared_by} declares suspend: false; drop that line from Git, or let the parent Kustomization \
-             ignore /spec/suspend (spec.ignore, kustomize-controller 1.9 or newer), or annotate the object with \
-             kustomize.toolkit.fluxcd.io/reconcile: disabled",
-            words(&effective)
-        ),
-    ))
+    let declared_by = object.pinned_by()?;
+    let because = format!(
+        "{}, and {declared_by} declares suspend: false; drop that line from Git, or let the parent Kustomization \
+         ignore /spec/suspend (spec.ignore, kustomize-controller 1.9 or newer), or annotate the object with \
+         kustomize.toolkit.fluxcd.io/reconcile: disabled",
+        words(&effective)
+    );
+    // What is left of an earlier hold says nothing any more.
+    let traces = object.has_traces().then_some(Action::Resume);
+    let show = || show_refusal(object, world, "False", "EnforcementConflict", &because);
+    Some(RuleMatch::refuse(traces.or_else(show), because.clone()))
 }
 
 fn inside_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -202,27 +214,62 @@ fn jitter(object: &FluxObject, most: SignedDuration) -> SignedDuration {
     most.mul_f64(f64::from(u16::try_from(hash >> 48).unwrap_or_default()) / f64::from(u16::MAX))
 }
 
-/// The condition that an object should have.
-fn wanted_condition(object: &FluxObject, world: &World, now: Timestamp) -> Option<Condition> {
-    let effective = open_window(object, world, now).filter(|_| object.is_held())?;
-    let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let message = format!("{}{reason}", words(&effective));
-    Some(Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message })
+/// True if the status of an object shows this. Whether its schema keeps `status.suspended` is known only after the
+/// first answer to a write; until then the condition counts, and every write tries both.
+fn is_shown_as(object: &FluxObject, world: &World, wanted: &Shown) -> bool {
+    let says_so = object.status_suspended == Some(true);
+    // What somebody else suspends, somebody else may show.
+    let is_right = says_so == wanted.suspended || (says_so && object.is_suspended());
+    object.condition == wanted.condition
+        && match world.keeps_status.get(object.kind) {
+            Some(true) => is_right,
+            Some(false) => true,
+            None => is_right || (wanted.suspended && wanted.condition.is_some()),
+        }
 }
 
-fn can_show(object: &FluxObject, world: &World) -> bool {
-    object.has_status && world.policy.show_condition
+/// What the status of an object should show of its suspension by a window or an order: `status.suspended` where the
+/// schema keeps it, else a condition.
+#[must_use]
+pub(crate) fn wanted(object: &FluxObject, world: &World, now: Timestamp) -> Shown {
+    let open = open_window(object, world, now).filter(|_| object.is_held());
+    let condition = match open {
+        Some(effective) => {
+            let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let message = format!("{}{reason}", words(&effective));
+            Some(Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message })
+        }
+        None => ordered_condition(object),
+    };
+    let by_condition = world.policy.show_condition && world.keeps_status.get(object.kind) != Some(&true);
+    let suspended = condition.is_some();
+    Shown { condition: condition.filter(|_| by_condition && object.has_status), suspended }
+}
+
+/// What shows a suspension by `caretaker suspend`.
+fn ordered_condition(object: &FluxObject) -> Option<Condition> {
+    let by_order = object.is_suspended() && object.is_managed_by(api::CLI_FIELD_MANAGER);
+    by_order.then(|| {
+        let by = object.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        let until = object.order_until().map(|until| format!(" until {}", time::format(until))).unwrap_or_default();
+        let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let message = format!("suspended{by}{until}{reason}");
+        Condition { status: "True".to_owned(), reason: "SuspendedByOrder".to_owned(), message }
+    })
+}
+
+/// True if its status shows what is.
+fn is_shown(object: &FluxObject, world: &World, now: Timestamp) -> bool {
+    !object.has_status || is_shown_as(object, world, &wanted(object, world, now))
 }
 
 fn state_not_shown(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    if !object.has_status {
-        return None;
-    }
-    let wanted = if world.policy.show_condition { wanted_condition(object, world, now) } else { None };
-    (object.condition != wanted).then(|| {
+    (!is_shown(object, world, now)).then(|| {
+        let wanted = wanted(object, world, now);
         let because = match &wanted {
-            Some(wanted) => format!("shows that {}", wanted.message),
-            None => "it is not suspended by a window any more".to_owned(),
+            Shown { condition: Some(condition), .. } => format!("shows that {}", condition.message),
+            Shown { suspended: true, .. } => "shows that it is suspended".to_owned(),
+            Shown { .. } => "it is not suspended any more".to_owned(),
         };
         RuleMatch::act(Action::Show(wanted), now, because).with_cause(Cause::Completion)
     })
@@ -230,20 +277,22 @@ fn state_not_shown(object: &FluxObject, world: &World, now: Timestamp) -> Found 
 
 fn held(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = open_window(object, world, now).filter(|_| object.is_held())?;
-    Some(match effective.state.until {
+    let found = match effective.state.until {
         Some(until) => RuleMatch::wait(until, Action::Resume, words(&effective)),
         None => RuleMatch::nothing(words(&effective)),
-    })
+    };
+    Some(or_end_of_order(found, object))
 }
 
 fn waiting_for_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = world.policy.effective(object, now)?;
-    Some(match effective.state.until {
+    let found = match effective.state.until {
         Some(opens) => {
             let end = world.policy.effective(object, opens).map_or(FOREVER, |inside| end_of(&inside));
             let because = format!("{} opens at {}", effective.because, time::format(opens));
             RuleMatch::wait(opens, Action::Suspend(end), because)
         }
         None => RuleMatch::nothing(format!("{} does not open any more", effective.because)),
-    })
+    };
+    Some(or_end_of_order(found, object))
 }

@@ -10,8 +10,10 @@
 //!
 //! # Modules
 //!
-//! [`api`] has the names on the wire. [`observe`] turns API objects into [`subject`]s. [`judge`] has the rules. [`act`]
-//! has the actions and their writes, [`warnings`] what people should know beforehand. `controller` connects all of that to the engine.
+//! [`api`] has the names on the wire. [`observe`] turns API objects into [`subject`]s, and [`cache`] keeps them. [`judge`]
+//! has the rules. [`act`] has the actions and their writes, [`cleanup`] what takes all of it back, [`warnings`] what
+//! people should know beforehand, [`metrics`] what dashboards show. [`manual`] has what a person orders, [`state`] what
+//! users see, [`report`] whether a freeze held. `controller` connects all of that to the engine.
 //!
 //! # What it never does
 //!
@@ -22,9 +24,15 @@
 
 pub mod act;
 pub mod api;
+pub mod cache;
+pub mod cleanup;
 mod controller;
 pub mod judge;
+pub mod manual;
+pub mod metrics;
 pub mod observe;
+pub mod report;
+pub mod state;
 pub mod subject;
 pub mod warnings;
 
@@ -41,18 +49,22 @@ use subject::{FluxObject, Policy, World};
 /// The keeper's name.
 pub const NAME: &str = "windows";
 
-/// The keeper: its settings.
+/// The keeper: its settings, and what it has learned about the API server.
 #[derive(Debug, Clone, Default)]
 pub struct Windows {
     /// The settings.
     pub policy: Arc<Policy>,
+    /// Where suspensions are shown.
+    pub(crate) kept_status: act::KeptStatus,
+    /// What dashboards show.
+    pub metrics: metrics::Metrics,
 }
 
 impl Windows {
     /// A keeper with these settings.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
-        Self { policy: Arc::new(policy) }
+        Self { policy: Arc::new(policy), ..Self::default() }
     }
 }
 

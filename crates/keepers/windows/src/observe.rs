@@ -7,7 +7,7 @@ use caretaker_core::parsed::{InvalidValue, Parsed};
 use caretaker_core::window::Window;
 use caretaker_core::{SourceId, Timestamp, time};
 use caretaker_engine::object::null_as_default;
-use caretaker_engine::{Meta, PartialObject, Rows, Source};
+use caretaker_engine::{Meta, PartialObject, Source};
 use jiff::tz::TimeZone;
 use kube::core::ApiResource;
 use serde::Deserialize;
@@ -15,20 +15,18 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::api::{self, Switch};
-use crate::subject::{Condition, FluxObject, Manager};
+pub use crate::cache::FluxCache;
+use crate::subject::{Condition, FluxObject, IgnoreTarget, Manager, Name, Order, Relations};
 
 /// The kinds of Flux.
 pub const FLUX: SourceId = SourceId("flux");
 
-/// What was observed: each object is a subject.
-pub type FluxCache = Rows<FluxObject>;
-
-/// The only source: every served kind that can be suspended.
+/// The only source: every served kind that can be suspended. A kind that cannot be read holds back no other.
 #[must_use]
 pub fn sources(zone: TimeZone) -> Vec<Source<FluxCache>> {
     let windows = Windows { zone, known: Mutex::default() };
     let wants = |resource: &ApiResource| api::kind(&resource.group, &resource.kind).is_some();
-    vec![Source::discover(FLUX, wants, move |resource, object| project(&windows, resource, object))]
+    vec![Source::discover(FLUX, wants, move |resource, object| project(&windows, resource, object)).kinds_alone()]
 }
 
 /// The windows by their text: thousands of objects share a few.
@@ -82,6 +80,38 @@ struct FluxMeta {
 #[serde(default)]
 struct Spec {
     suspend: Option<bool>,
+    wait: Option<bool>,
+    #[serde(rename = "dependsOn", deserialize_with = "null_as_default")]
+    depends_on: Vec<Dependency>,
+    /// Of a HelmRelease or an ArtifactGenerator a field of this name would be something else.
+    #[serde(deserialize_with = "null_as_default")]
+    ignore: Value,
+}
+
+/// A rule of a Kustomization about fields that it leaves alone.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct IgnoreRule {
+    paths: Vec<String>,
+    target: Option<BTreeMap<String, String>>,
+}
+
+impl IgnoreRule {
+    /// What it selects, if it is about the field that suspends; `None` if it may select less than what is read here.
+    fn target(self) -> Option<IgnoreTarget> {
+        let mut target = self.target.unwrap_or_default();
+        let is_about = self.paths.iter().any(|path| path == "/spec/suspend" || path == "/spec");
+        let mut part = |key: &str| target.remove(key).filter(|value| !value.is_empty());
+        let found = IgnoreTarget { kind: part("kind"), namespace: part("namespace"), name: part("name") };
+        (is_about && target.values().all(String::is_empty)).then_some(found)
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Dependency {
+    namespace: Option<String>,
+    name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -93,6 +123,15 @@ struct Status {
     last_applied_revision: Option<String>,
     #[serde(deserialize_with = "null_as_default")]
     artifact: Artifact,
+    #[serde(deserialize_with = "null_as_default")]
+    history: Vec<Release>,
+}
+
+/// A release of a HelmRelease; the newest is the first.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Release {
+    chart_version: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -173,7 +212,9 @@ fn project(windows: &Windows, resource: &ApiResource, object: FluxPartial) -> Op
         (None, Some(text)) => windows.read(api::SUSPEND_DURING, text),
         (None, None) => Parsed::Missing,
     };
+    let relations = relations(&meta, spec.clone(), &status.conditions);
     Some(FluxObject {
+        relations,
         api_version: resource.api_version.clone(),
         kind: kind.kind,
         namespace: meta.namespace.clone(),
@@ -191,14 +232,52 @@ fn project(windows: &Windows, resource: &ApiResource, object: FluxPartial) -> Op
         held_until: meta.annotation(api::HELD_UNTIL).and_then(time::parse).filter(|_| is_own(api::HELD_UNTIL)),
         yielded_until: read_time(&meta, api::YIELDED_UNTIL),
         is_own_yield: is_own(api::YIELDED_UNTIL),
+        order: order(&managed_fields, kind.switch),
         suspended_until: read_time(&meta, api::SUSPENDED_UNTIL),
         reason: text(api::REASON),
         by: text(api::BY),
-        revision: status.last_applied_revision.or(status.artifact.revision),
+        revision: status
+            .last_applied_revision
+            .or(status.artifact.revision)
+            .or_else(|| status.history.into_iter().next()?.chart_version),
         condition: status.conditions.iter().find_map(condition),
         conditions: serde_json::to_string(&status.conditions).unwrap_or_default().into(),
         status_suspended: status.suspended,
     })
+}
+
+fn relations(meta: &Meta, spec: Spec, conditions: &[Value]) -> Relations {
+    let rules: Vec<IgnoreRule> = serde_json::from_value(spec.ignore).unwrap_or_default();
+    let name = |dependency: Dependency| -> Name {
+        (dependency.namespace.unwrap_or_else(|| meta.namespace.clone()), dependency.name)
+    };
+    Relations {
+        own_annotations: meta.annotation_keys().filter(|key| key.starts_with(api::PREFIX)).map(str::to_owned).collect(),
+        is_detached: meta.annotation(api::DETACHED) == Some(api::DISABLED),
+        depends_on: spec.depends_on.into_iter().map(name).collect(),
+        waits: spec.wait == Some(true),
+        ignores: rules.into_iter().filter_map(IgnoreRule::target).collect(),
+        is_ready: conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True"),
+        ..Relations::default()
+    }
+}
+
+/// Reads one object, for commands; `None` if it cannot be read or its kind cannot be suspended.
+#[must_use]
+pub fn read(zone: &TimeZone, resource: &ApiResource, object: Value) -> Option<FluxObject> {
+    let windows = Windows { zone: zone.clone(), known: Mutex::default() };
+    project(&windows, resource, serde_json::from_value(object).ok()?)
+}
+
+fn order(managed_fields: &[ManagedFields], switch: Switch) -> Order {
+    let is_order = |fields: &&ManagedFields| {
+        fields.manager == api::CLI_FIELD_MANAGER
+            && fields.operation == "Apply"
+            && (fields.fields.has(switch) || !fields.fields.metadata.annotations.is_empty())
+    };
+    let Some(order) = managed_fields.iter().find(is_order) else { return Order::None };
+    let has_window = order.fields.has_annotation(api::SUSPENDED_DURING);
+    if has_window || order.fields.has(switch) { Order::Active { has_window } } else { Order::Undone }
 }
 
 fn read_time(meta: &Meta, key: &str) -> Parsed<Timestamp> {

@@ -47,6 +47,8 @@ pub struct FluxObject {
     pub yielded_until: Parsed<Timestamp>,
     /// The keeper itself wrote that.
     pub is_own_yield: bool,
+    /// What `caretaker suspend` has ordered.
+    pub order: Order,
     /// `caretaker suspend --until`: when the keeper ends that suspension.
     pub suspended_until: Parsed<Timestamp>,
     /// Why somebody suspended it.
@@ -61,6 +63,54 @@ pub struct FluxObject {
     pub conditions: Box<str>,
     /// `status.suspended`, where the served schema keeps it.
     pub status_suspended: Option<bool>,
+    /// What its spec says about other objects, and what others say about it.
+    pub relations: Relations,
+}
+
+/// What an object has to do with others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Relations {
+    /// The annotations of Caretaker that it has.
+    pub own_annotations: Vec<String>,
+    /// The Kustomization that applies it leaves it alone: an annotation says so.
+    pub is_detached: bool,
+    /// The objects of its kind that must be ready before it is applied.
+    pub depends_on: Vec<Name>,
+    /// It waits until everything that it applies is ready.
+    pub waits: bool,
+    /// Its condition `Ready` is `True`.
+    pub is_ready: bool,
+    /// The objects that it applies without the field that suspends them.
+    pub ignores: Vec<IgnoreTarget>,
+    /// The Kustomization that applies it leaves that field alone. Only the cache knows it.
+    pub is_ignored: bool,
+    /// The objects of its kind that wait for it. Only the cache knows them.
+    pub dependents: Vec<Name>,
+    /// The Kustomization that applies it and waits until it is ready. Only the cache knows it.
+    pub awaited_by: Option<Name>,
+}
+
+/// Namespace and name.
+pub type Name = (String, String);
+
+/// The target of a rule in `spec.ignore` of a Kustomization: what is `None` selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IgnoreTarget {
+    /// The kind.
+    pub kind: Option<String>,
+    /// The namespace.
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: Option<String>,
+}
+
+impl IgnoreTarget {
+    /// True if it selects this object. Patterns are not read: what they select is in doubt.
+    #[must_use]
+    pub fn selects(&self, object: &FluxObject) -> bool {
+        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        is(&self.kind, object.kind) && is(&self.namespace, &object.namespace) && is(&self.name, &object.name)
+    }
 }
 
 /// A field manager that has set the field.
@@ -70,6 +120,21 @@ pub struct Manager {
     pub name: String,
     /// It declares the field by server-side apply, and will do so again.
     pub applies: bool,
+}
+
+/// What `caretaker suspend` has ordered, as the field manager of the commands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing.
+    #[default]
+    None,
+    /// The field is set, or a window.
+    Active {
+        /// The window of the annotation is part of it, and goes with it.
+        has_window: bool,
+    },
+    /// Somebody removed the field and the window; reason, author and end are left.
+    Undone,
 }
 
 /// The condition that shows a suspension.
@@ -115,12 +180,32 @@ impl FluxObject {
         self.managers.iter().any(|manager| manager.name == name)
     }
 
+    /// When the keeper ends what `caretaker suspend` has ordered.
+    #[must_use]
+    pub fn order_until(&self) -> Option<Timestamp> {
+        self.suspended_until.value().filter(|_| self.order != Order::None)
+    }
+
+    /// True if the window of its annotation is part of what `caretaker suspend` has ordered.
+    #[must_use]
+    pub fn order_has_window(&self) -> bool {
+        self.order == Order::Active { has_window: true }
+    }
+
     /// Who declares the field by server-side apply, apart from the keeper and the commands.
     #[must_use]
     pub fn declared_by(&self) -> Option<&str> {
         let own = [crate::api::FIELD_MANAGER, crate::api::CLI_FIELD_MANAGER];
         let others = self.managers.iter().filter(|manager| manager.applies && !own.contains(&manager.name.as_str()));
         others.map(|manager| manager.name.as_str()).next()
+    }
+
+    /// Who declares that it is not suspended, so that a window cannot suspend it. Nobody if the Kustomization that
+    /// applies it leaves it alone, or at least the field.
+    #[must_use]
+    pub fn pinned_by(&self) -> Option<&str> {
+        let is_free = self.relations.is_detached || self.relations.is_ignored;
+        self.declared_by().filter(|_| self.suspended == Some(false) && !is_free)
     }
 
     /// Everything that rules look at, for people.
@@ -153,6 +238,13 @@ impl FluxObject {
         facts.extend(self.reason.as_ref().map(|reason| ("reason", reason.clone())));
         facts.extend(self.by.as_ref().map(|by| ("by", by.clone())));
         facts.extend(self.revision.as_ref().map(|revision| ("revision", revision.clone())));
+        let names =
+            |names: &[Name]| names.iter().map(|(ns, name)| format!("{ns}/{name}")).collect::<Vec<_>>().join(", ");
+        let Relations { dependents, awaited_by, is_detached, .. } = &self.relations;
+        facts.extend((!dependents.is_empty()).then(|| ("dependents", names(dependents))));
+        facts.extend(awaited_by.as_ref().map(|parent| ("awaited by", names(std::slice::from_ref(parent)))));
+        facts.extend(is_detached.then(|| ("detached", format!("{}: {}", crate::api::DETACHED, crate::api::DISABLED))));
+        facts.extend(self.relations.is_ignored.then(|| ("ignored", "its parent ignores /spec/suspend".to_owned())));
         facts.extend(
             self.condition.as_ref().map(|c| ("condition", format!("{} {}: {}", c.status, c.reason, c.message))),
         );
@@ -165,6 +257,8 @@ impl FluxObject {
 pub struct World {
     /// The settings.
     pub policy: Arc<Policy>,
+    /// For each kind whether the API server keeps `status.suspended`, as far as its answers have shown.
+    pub keeps_status: BTreeMap<&'static str, bool>,
 }
 
 /// The settings that rules look at.

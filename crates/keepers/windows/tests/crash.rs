@@ -5,19 +5,23 @@ mod flux;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use caretaker_core::limits::Ledger;
-use caretaker_engine::clock::Clock;
+use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_engine::lease::{Candidate, LeaderHandle, Timing};
 use caretaker_engine::once::run_once;
-use caretaker_keeper_testkit::{MemoryJournal, context};
+use caretaker_keeper_testkit::{LIMIT, MemoryJournal, RunningKeeper, context};
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
-use caretaker_testkit::shared_without_controllers as shared;
+use caretaker_testkit::{shared_without_controllers as shared, until};
 use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
 use kube::Client;
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
+const EVENING: &str = "2026-03-01T22:00:00Z";
 const NIGHT: &str = "2026-03-02T00:00:01Z";
 const MORNING: &str = "2026-03-02T05:00:01Z";
 
@@ -102,4 +106,101 @@ fn killed_or_failing_at_any_call_after_a_window_everything_of_ours_is_gone() {
     for fault in FAULTS {
         every_call(fault, MORNING, &[(false, false, None), (true, false, None), (false, false, None)]);
     }
+}
+
+/// How long nobody may write after a leader that is cut off.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// The keeper with a Lease, and whether it leads.
+struct Replica {
+    keeper: RunningKeeper,
+    clock: ClockHandle,
+    leader: LeaderHandle,
+    /// It gives up the Lease, and goes on as a standby.
+    retire: oneshot::Sender<()>,
+}
+
+impl Replica {
+    async fn start(identity: &str, faults: &Faults, now: &str) -> Self {
+        let cluster = shared();
+        let candidate = Candidate {
+            client: cluster.client().await.unwrap(),
+            namespace: "default".to_owned(),
+            name: "caretaker-windows".to_owned(),
+            identity: identity.to_owned(),
+            timing: Timing::of(LEASE),
+            clock: Clock::manual(flux::at(now)).0,
+        };
+        let (retire, retired) = oneshot::channel::<()>();
+        let (leader, campaign) = candidate.campaign(async {
+            // A sender that was dropped stops it as well.
+            let _ = retired.await;
+        });
+        tokio::spawn(campaign);
+        let writer = faults.client(cluster.admin_config().await.unwrap()).unwrap();
+        let (time, clock) = Clock::manual(flux::at(now));
+        let leadership = leader.clone();
+        let keeper = RunningKeeper::start(Windows::default(), &cluster.client().await.unwrap(), time, |context| {
+            (context.writer, context.urgent_writer) = (writer.clone(), writer);
+            context.leadership = Some(leadership);
+        });
+        Self { keeper, clock, leader, retire }
+    }
+
+    async fn leads(&self) {
+        until("it to lead", LIMIT, async || {
+            Ok(if self.leader.is_leader() { Ok(()) } else { Err("another one leads".to_owned()) })
+        })
+        .await
+        .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn edges_during_a_change_of_the_leader_are_completed_and_nothing_flips() {
+    let place = Place::new("leaders").await;
+    let names: Vec<String> = (0..8).map(|i| format!("apps-{i}")).collect();
+    let mut generations = Vec::new();
+    for name in &names {
+        generations.push(place.create_nightly("Kustomization", name).await.metadata.generation.unwrap());
+    }
+    // The first replica is cut off in the middle of the edge, after three writes.
+    let is_hold = |path: &str| path.contains("fieldManager=caretaker-windows") && !path.contains("/status");
+    let cut = (4..2_000).fold(Faults::none(), |faults, n| faults.at(n, Fault::CutBefore)).among(is_hold);
+    let first = Replica::start("first", &cut, EVENING).await;
+    first.leads().await;
+    first.keeper.ready().await;
+    let second = Replica::start("second", &Faults::none(), EVENING).await;
+
+    for replica in [&first, &second] {
+        replica.clock.set(flux::at(NIGHT));
+    }
+    until("the edge to be half done", LIMIT, async || {
+        Ok(if cut.struck() { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+    let Replica { keeper: cut_off, retire, .. } = first;
+    retire.send(()).unwrap();
+    second.leads().await;
+    for (name, generation) in names.iter().zip(&generations) {
+        let held = place.until("Kustomization", name, "it to be held", |o| condition(o) == Some("True")).await;
+        assert_eq!(held["metadata"]["generation"], json!(generation + 1), "suspended once, and never resumed: {name}");
+    }
+    cut_off.stop().await;
+
+    // The window ends while nobody leads.
+    let third = Replica::start("third", &Faults::none(), NIGHT).await;
+    let Replica { keeper: retired, clock, retire, .. } = second;
+    retire.send(()).unwrap();
+    clock.set(flux::at(MORNING));
+    third.clock.set(flux::at(MORNING));
+    third.leads().await;
+    for (name, generation) in names.iter().zip(&generations) {
+        let free = |o: &serde_json::Value| !is_managed(o) && condition(o).is_none();
+        let resumed = place.until("Kustomization", name, "it to be resumed", free).await;
+        assert_eq!(resumed["metadata"]["generation"], json!(generation + 2), "resumed once: {name}");
+    }
+    retired.stop().await;
+    third.keeper.stop().await;
 }

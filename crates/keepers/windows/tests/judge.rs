@@ -1,14 +1,21 @@
 //! The decisions as a table: what an object looks like, what the time is, and what follows.
 
+#[path = "judge/report.rs"]
+mod report;
+#[path = "judge/state.rs"]
+mod state;
+
 use std::sync::Arc;
 
 use caretaker_core::window::Window;
 use caretaker_core::{Action as _, Keeper, Next, Parsed, RuleSet as _, Timestamp, VerdictOf};
-use caretaker_windows::Windows;
-use caretaker_windows::act::{Action, FOREVER};
+use caretaker_windows::act::{Action, FOREVER, Shown};
 use caretaker_windows::api::{CLI_FIELD_MANAGER, FIELD_MANAGER, Switch};
 use caretaker_windows::judge::Rule;
-use caretaker_windows::subject::{Condition, FluxObject, Manager, OnResume, Policy, WindowRule, World};
+use caretaker_windows::subject::{
+    Condition, FluxObject, Manager, OnResume, Order, Policy, Relations, WindowRule, World,
+};
+use caretaker_windows::{Windows, warnings};
 use jiff::tz::TimeZone;
 use rstest::rstest;
 
@@ -44,6 +51,7 @@ fn plain() -> FluxObject {
         held_until: None,
         yielded_until: Parsed::Missing,
         is_own_yield: false,
+        order: Order::None,
         suspended_until: Parsed::Missing,
         reason: None,
         by: None,
@@ -51,6 +59,7 @@ fn plain() -> FluxObject {
         condition: None,
         conditions: "[]".into(),
         status_suspended: None,
+        relations: Relations::default(),
     }
 }
 
@@ -78,9 +87,39 @@ fn shown() -> Condition {
     Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message: message.to_owned() }
 }
 
+/// Inside its window, Git says that it is not suspended, and its condition shows that.
+fn in_conflict() -> FluxObject {
+    let object = set_by(windowed(), "kustomize-controller", true, false);
+    let verdict = judge(&object, Policy::default(), NIGHT);
+    let Some(Action::Show(Shown { condition, .. })) = verdict.next.action() else { panic!("{verdict:?}") };
+    FluxObject { condition: condition.clone(), ..object }
+}
+
 /// Held before, and the field is gone.
 fn resumed() -> FluxObject {
     FluxObject { suspended: None, managers: Vec::new(), ..held() }
+}
+
+/// Suspended by `caretaker suspend --until`, and shown to be.
+fn ordered() -> FluxObject {
+    FluxObject {
+        suspended_until: Parsed::Valid(at(DAY)),
+        order: Order::Active { has_window: false },
+        condition: Some(shown_as_ordered(" until 2026-03-02T12:00:00Z")),
+        by: Some("ann".to_owned()),
+        reason: Some("migration".to_owned()),
+        ..set_by(plain(), CLI_FIELD_MANAGER, true, true)
+    }
+}
+
+fn shown_as_ordered(until: &str) -> Condition {
+    let message = format!("suspended by ann{until}: migration");
+    Condition { status: "True".to_owned(), reason: "SuspendedByOrder".to_owned(), message }
+}
+
+/// Held inside a window of `caretaker suspend --during`.
+fn held_by_order() -> FluxObject {
+    FluxObject { order: Order::Active { has_window: true }, ..held() }
 }
 
 fn yielded() -> FluxObject {
@@ -89,7 +128,7 @@ fn yielded() -> FluxObject {
 }
 
 fn judge(object: &FluxObject, policy: Policy, now: &str) -> VerdictOf<Windows> {
-    Rule::judge(object, &World { policy: Arc::new(policy) }, at(now))
+    Rule::judge(object, &World { policy: Arc::new(policy), ..World::default() }, at(now))
 }
 
 /// `act suspend`, `wait resume 2026-…`, `refuse`, `none`.
@@ -123,27 +162,64 @@ fn summary(verdict: &VerdictOf<Windows>) -> String {
     FluxObject { is_own_yield: false, ..yielded() }, "2026-03-03T00:00:00Z", "InsideWindow act suspend"
 )]
 #[case::false_before_the_window(set_by(windowed(), "kubectl-patch", false, false), NIGHT, "InsideWindow act suspend")]
-#[case::git_says_false(set_by(windowed(), "kustomize-controller", true, false), NIGHT, "EnforcementConflict refuse")]
+#[case::git_says_false(
+    set_by(windowed(), "kustomize-controller", true, false),
+    NIGHT,
+    "EnforcementConflict refuse show"
+)]
+#[case::git_says_false_and_that_is_shown(in_conflict(), NIGHT, "EnforcementConflict refuse")]
+#[case::git_says_false_while_it_is_held(
+    set_by(resumed(), "kustomize-controller", true, false),
+    NIGHT,
+    "EnforcementConflict refuse resume"
+)]
+#[case::git_says_false_and_its_parent_leaves_it_alone(
+    FluxObject {
+        relations: Relations { is_detached: true, ..Relations::default() },
+        ..set_by(windowed(), "kustomize-controller", true, false)
+    },
+    NIGHT, "InsideWindow act suspend"
+)]
+#[case::the_window_of_a_conflict_is_over(in_conflict(), DAY, "StateNotShown act show")]
 #[case::git_says_true(set_by(windowed(), "kustomize-controller", true, true), NIGHT, "InsideWindow act suspend")]
 #[case::git_says_false_outside(
     set_by(windowed(), "kustomize-controller", true, false),
     DAY,
     "WaitingForWindow wait suspend 2026-03-03T00:00:00Z"
 )]
-#[case::being_deleted(FluxObject { is_deleting: true, ..held() }, NIGHT, "BeingDeleted none")]
+#[case::being_deleted(FluxObject { is_deleting: true, ..windowed() }, NIGHT, "BeingDeleted none")]
+#[case::being_deleted_inside_its_window(FluxObject { is_deleting: true, ..held() }, NIGHT, "BeingDeleted refuse")]
 #[case::always(
     FluxObject { during: Parsed::Valid(window("@always")), ..plain() }, NIGHT, "InsideWindow act suspend"
 )]
 #[case::never(
     FluxObject { during: Parsed::Valid(window("0 0 30 2 *")), ..plain() }, NIGHT, "WaitingForWindow none"
 )]
-#[case::ordered_until(
-    FluxObject { suspended_until: Parsed::Valid(at(DAY)), ..set_by(plain(), CLI_FIELD_MANAGER, true, true) },
-    NIGHT, "NoWindow wait end-order 2026-03-02T12:00:00Z"
+#[case::ordered(FluxObject { suspended_until: Parsed::Missing, condition: Some(shown_as_ordered("")), ..ordered() }, NIGHT, "NoWindow none")]
+#[case::ordered_until(ordered(), NIGHT, "NoWindow wait end-order 2026-03-02T12:00:00Z")]
+#[case::ordered_and_not_shown(FluxObject { condition: None, ..ordered() }, NIGHT, "StateNotShown act show")]
+#[case::that_order_is_over(ordered(), DAY, "OrderOver act end-order")]
+#[case::that_order_was_undone(
+    FluxObject { suspended: None, managers: Vec::new(), order: Order::Undone, ..ordered() },
+    NIGHT, "OrderOver act end-order"
 )]
-#[case::that_order_is_over(
-    FluxObject { suspended_until: Parsed::Valid(at(DAY)), ..set_by(plain(), CLI_FIELD_MANAGER, true, true) },
-    DAY, "OrderOver act end-order"
+#[case::an_end_that_no_order_has(
+    FluxObject { suspended_until: Parsed::Valid(at(NIGHT)), ..plain() }, DAY, "NoWindow none"
+)]
+#[case::an_order_that_ends_before_the_window_opens(
+    FluxObject { during: windowed().during, ..ordered() }, "2026-03-02T06:00:00Z",
+    "WaitingForWindow wait end-order 2026-03-02T12:00:00Z"
+)]
+#[case::an_order_that_ends_after_the_window_opens(
+    FluxObject {
+        during: windowed().during, suspended_until: Parsed::Valid(at("2026-03-03T00:00:01Z")),
+        condition: Some(shown_as_ordered(" until 2026-03-03T00:00:01Z")), ..ordered()
+    },
+    DAY, "WaitingForWindow wait suspend 2026-03-03T00:00:00Z"
+)]
+#[case::an_ordered_window_that_ends_while_it_is_open(
+    FluxObject { suspended_until: Parsed::Valid(at("2026-03-02T03:00:00Z")), ..held_by_order() }, NIGHT,
+    "Held wait end-order 2026-03-02T03:00:00Z"
 )]
 fn what_follows(#[case] object: FluxObject, #[case] now: &str, #[case] expected: &str) {
     assert_eq!(summary(&judge(&object, Policy::default(), now)), expected);
@@ -187,7 +263,7 @@ fn settings_that_enforce_suspend_again_what_a_person_resumed() {
 
     assert_eq!(summary(&judge(&resumed(), policy(), NIGHT)), "ResumedByPerson act suspend");
     let declared = set_by(resumed(), "kustomize-controller", true, false);
-    assert_eq!(summary(&judge(&declared, policy(), NIGHT)), "EnforcementConflict refuse");
+    assert_eq!(summary(&judge(&declared, policy(), NIGHT)), "EnforcementConflict refuse resume");
 }
 
 #[test]
@@ -210,7 +286,9 @@ fn an_expression_that_cannot_be_read_keeps_nothing_suspended() {
         verdict.because,
         "annotation reconcile.fluxcd.io/suspendedDuring is \"* 22-5 * * *\": the hour \"22-5\" runs backwards; write 22-23,0-5"
     );
-    let Some(Action::Show(Some(condition))) = verdict.next.action() else { panic!("{verdict:?}") };
+    let Some(Action::Show(Shown { condition: Some(condition), .. })) = verdict.next.action() else {
+        panic!("{verdict:?}")
+    };
     assert_eq!(condition.status, "Unknown");
 
     let during = object.during.clone();
@@ -243,6 +321,12 @@ fn the_resumes_at_one_end_are_spread_and_the_suspensions_are_not() {
 #[case::the_annotation_is_gone(FluxObject { during: Parsed::Missing, ..held() }, NIGHT, false)]
 #[case::a_person_suspended_it(set_by(held(), "flux", false, true), DAY, true)]
 #[case::always(FluxObject { during: Parsed::Valid(window("@always")), ..plain() }, NIGHT, true)]
+#[case::an_order_that_is_over(ordered(), DAY, false)]
+#[case::an_order_that_is_over_and_that_a_person_made_too(set_by(ordered(), "flux", false, true), DAY, true)]
+#[case::an_order_that_nobody_shows(FluxObject { condition: None, ..ordered() }, NIGHT, true)]
+#[case::an_ordered_window_that_is_over(
+    FluxObject { suspended_until: Parsed::Valid(at("2026-03-02T01:00:00Z")), ..held_by_order() }, NIGHT, false
+)]
 fn an_object_comes_to_rest(#[case] mut object: FluxObject, #[case] now: &str, #[case] suspended: bool) {
     let keeper = Windows::default();
     let world = World::default();
@@ -255,6 +339,71 @@ fn an_object_comes_to_rest(#[case] mut object: FluxObject, #[case] now: &str, #[
     let last = Rule::judge(&object, &world, at(now));
     assert!(last.next.pending_action().is_none(), "{last:?}");
     assert_eq!(object.is_suspended(), suspended);
+}
+
+/// Where the schema keeps `status.suspended` that is written instead of a condition; it is known after the first answer.
+#[rstest]
+#[case::not_known_yet(None, None, false, "StateNotShown act show")]
+#[case::not_known_and_shown_by_a_condition(None, None, true, "Held wait resume 2026-03-02T05:00:00Z")]
+#[case::not_kept(Some(false), None, true, "Held wait resume 2026-03-02T05:00:00Z")]
+#[case::kept_and_not_written(Some(true), None, false, "StateNotShown act show")]
+#[case::kept_and_written(Some(true), Some(true), false, "Held wait resume 2026-03-02T05:00:00Z")]
+#[case::kept_and_a_condition_as_well(Some(true), Some(true), true, "StateNotShown act show")]
+fn the_state_is_shown_where_the_schema_keeps_it(
+    #[case] kept: Option<bool>,
+    #[case] status: Option<bool>,
+    #[case] condition: bool,
+    #[case] expected: &str,
+) {
+    let keeps_status = kept.into_iter().map(|kept| ("Kustomization", kept)).collect();
+    let world = World { keeps_status, ..World::default() };
+    let condition = condition.then(shown);
+    let object = FluxObject { status_suspended: status, condition, ..held() };
+
+    assert_eq!(summary(&Rule::judge(&object, &world, at(NIGHT))), expected);
+}
+
+#[test]
+fn without_a_condition_the_status_is_tried_once() {
+    let policy = Arc::new(Policy { show_condition: false, ..Policy::default() });
+    let world = |kept: Option<bool>| World {
+        policy: policy.clone(),
+        keeps_status: kept.into_iter().map(|kept| ("Kustomization", kept)).collect(),
+    };
+    let object = FluxObject { condition: None, ..held() };
+
+    assert_eq!(summary(&Rule::judge(&object, &world(None), at(NIGHT))), "StateNotShown act show");
+    let rest = "Held wait resume 2026-03-02T05:00:00Z";
+    assert_eq!(summary(&Rule::judge(&object, &world(Some(false)), at(NIGHT))), rest);
+    let written = FluxObject { status_suspended: Some(true), ..windowed() };
+    assert_eq!(
+        summary(&Rule::judge(&written, &world(Some(true)), at(DAY))),
+        "StateNotShown act show",
+        "after the window"
+    );
+}
+
+#[test]
+fn what_somebody_should_know_before_a_suspension() {
+    let relations = Relations {
+        dependents: vec![("flux-system".to_owned(), "shop".to_owned())],
+        awaited_by: Some(("flux-system".to_owned(), "all".to_owned())),
+        ..Relations::default()
+    };
+    let object = FluxObject { relations, during: Parsed::Valid(window("@daily")), ..plain() };
+    let found = warnings::of(&object);
+    for (warning, part) in
+        found.iter().zip(["single minute", "flux-system/shop depends on it", "flux-system/all waits"])
+    {
+        assert!(warning.contains(part), "{part}: {found:?}");
+    }
+    assert_eq!(found.len(), 3);
+
+    let ready = Relations { is_ready: true, dependents: Vec::new(), ..object.relations.clone() };
+    let nightly = FluxObject { relations: ready, ..windowed() };
+    assert_eq!(warnings::of(&nightly), Vec::<String>::new(), "a child that was ready does its parent no harm");
+    let pinned = set_by(windowed(), "kustomize-controller", true, false);
+    assert!(warnings::of(&pinned)[0].starts_with("kustomize-controller declares suspend: false"));
 }
 
 #[test]

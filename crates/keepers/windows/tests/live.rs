@@ -2,9 +2,18 @@
 
 mod flux;
 
+use caretaker_engine::clock::Clock;
+use caretaker_engine::events::Events;
+use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context};
+use caretaker_testkit::{shared_without_controllers, until};
+use caretaker_windows::cleanup::clean_up;
 use caretaker_windows::subject::{OnResume, Policy};
+use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
-use kube::api::DeleteParams;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
 use rstest::rstest;
 use serde_json::json;
 
@@ -119,11 +128,20 @@ async fn what_git_declares_is_reported_and_not_fought() {
     let (keeper, clock) = place.start(Policy::default(), NIGHT);
     place.until("Kustomization", "other", "the other one to be suspended", |o| condition(o) == Some("True")).await;
 
-    let entries = keeper.journal.entries();
-    let refused = entries.iter().find(|entry| entry["name"] == "apps").expect("an entry about it");
-    assert_eq!((&refused["rule"], &refused["outcome"]), (&json!("EnforcementConflict"), &json!("refused")));
+    let shown =
+        place.until("Kustomization", "apps", "the conflict to be shown", |o| condition(o) == Some("False")).await;
+    assert_eq!(
+        (&shown["spec"], &shown["metadata"]["generation"]),
+        (&before["spec"], &before["metadata"]["generation"])
+    );
+    let reported = until("the conflict to be reported", LIMIT, async || {
+        let entries = keeper.journal.entries();
+        let refused = entries.iter().find(|entry| entry["name"] == "apps" && entry["outcome"] == "refused").cloned();
+        Ok(refused.ok_or_else(|| format!("{entries:?}")))
+    });
+    let refused = reported.await.unwrap();
+    assert_eq!(refused["rule"], "EnforcementConflict");
     assert!(refused["because"].as_str().unwrap().contains("spec.ignore"), "{refused}");
-    assert_eq!(place.get("Kustomization", "apps").await, before);
 
     // Git applies again while ours holds, and Git does not name the field: ours stays.
     let again = place.apply_from_git("Kustomization", "other", json!({ "interval": "2m" })).await;
@@ -191,4 +209,138 @@ async fn a_condition_of_somebody_else_is_kept() {
     let after = place.until("Kustomization", "apps", "it to be cleared", |o| condition(o).is_none()).await;
     assert_eq!(after["status"]["conditions"], json!([ready]));
     keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_schema_that_keeps_the_status_of_the_proposal_gets_that_and_no_condition() {
+    let place = Place::new("kept-status").await;
+    place.create_nightly(flux::KEEPS_STATUS, "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+
+    let held = place
+        .until(flux::KEEPS_STATUS, "apps", "its status to show it", |o| {
+            o["status"]["suspended"] == true && condition(o).is_none()
+        })
+        .await;
+    assert_eq!(held["spec"]["suspend"], true);
+
+    clock.set(flux::at(MORNING));
+    place.until(flux::KEEPS_STATUS, "apps", "its status to be cleared", |o| o["status"]["suspended"].is_null()).await;
+    keeper.stop().await;
+}
+
+/// A user who may do everything that the keeper needs, except read HelmReleases.
+async fn without_helm_releases(client: &Client) -> Client {
+    let allowed =
+        |groups: &[&str], resources: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": ["*"] });
+    let role = json!({
+        "metadata": { "name": "no-helm" },
+        "rules": [
+            allowed(&["kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io", "image.toolkit.fluxcd.io"], &["*"]),
+            allowed(&["notification.toolkit.fluxcd.io", "source.extensions.fluxcd.io", "fluxcd.controlplane.io"], &["*"]),
+            allowed(&["", "events.k8s.io", "coordination.k8s.io"], &["*"]),
+        ],
+    });
+    let binding = json!({
+        "metadata": { "name": "no-helm" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "no-helm" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "no-helm" }],
+    });
+    let post = kube::api::PostParams::default();
+    let roles: Api<k8s_openapi::api::rbac::v1::ClusterRole> = Api::all(client.clone());
+    roles.create(&post, &serde_json::from_value(role).unwrap()).await.unwrap();
+    let bindings: Api<k8s_openapi::api::rbac::v1::ClusterRoleBinding> = Api::all(client.clone());
+    bindings.create(&post, &serde_json::from_value(binding).unwrap()).await.unwrap();
+    Client::try_from(shared_without_controllers().user_config("no-helm", None).await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_kind_without_permission_is_reported_and_the_rest_goes_on() {
+    let place = Place::new("forbidden").await;
+    place.create_nightly("HelmRelease", "chart").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let user = without_helm_releases(&place.client).await;
+    let (keeper, _clock) = Place::start_with(Windows::default(), &user, NIGHT, |_| ());
+
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+    keeper.ready().await;
+    let reported = until("the kind to be reported", LIMIT, async || {
+        let notes = keeper.health.notes().join("; ");
+        Ok(if notes.contains("HelmRelease is left out") { Ok(notes) } else { Err(notes) })
+    });
+    let notes = reported.await.unwrap();
+    assert!(notes.contains("forbidden"), "{notes}");
+    assert_eq!(place.get("HelmRelease", "chart").await["spec"]["suspend"], json!(null));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn each_edge_has_an_event_and_the_metrics_of_dashboards_follow() {
+    let place = Place::new("edges").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let base = Windows::default();
+    let mut registry = Registry::default();
+    base.metrics.register(&mut registry);
+    let (client, namespace) = (place.client.clone(), place.namespace.clone());
+    let (keeper, clock) = Place::start_with(base, &place.client, NIGHT, |context| {
+        let (metrics, health) = (context.metrics.clone(), context.health.clone());
+        let (events, writing) = Events::new(client, "caretaker-windows", "test", metrics, health);
+        tokio::spawn(writing);
+        context.events = events;
+    });
+    let metric = |registry: &Registry| {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+        text
+    };
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+    let labels = format!("{{kind=\"Kustomization\",name=\"apps\",namespace=\"{namespace}\"}}");
+    let text = metric(&registry);
+    assert!(text.contains(&format!("gotk_suspend_status{labels} 1")), "{text}");
+    assert!(text.contains("caretaker_windows_held{kind=\"Kustomization\"} 1"), "{text}");
+
+    clock.set(flux::at(MORNING));
+    place.until("Kustomization", "apps", "it to be resumed", |o| !is_managed(o) && condition(o).is_none()).await;
+    let text = metric(&registry);
+    assert!(text.contains(&format!("gotk_suspend_status{labels} 0")), "{text}");
+    let events: Api<Event> = Api::namespaced(place.client.clone(), &place.namespace);
+    let told = until("an Event at each edge", LIMIT, async || {
+        let all = events.list(&ListParams::default()).await.unwrap();
+        let mut reasons: Vec<String> = all.into_iter().filter_map(|event| event.reason).collect();
+        reasons.sort();
+        let done = ["InsideWindow", "OutsideWindow"].iter().all(|edge| reasons.iter().any(|reason| reason == edge));
+        Ok(if done { Ok(reasons) } else { Err(format!("{reasons:?}")) })
+    });
+    assert_eq!(told.await.unwrap(), ["InsideWindow", "OutsideWindow"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_cleanup_leaves_nothing_of_the_keeper_and_says_what_stays_suspended() {
+    let place = Place::new("cleaned-up").await;
+    place.create_nightly("Kustomization", "apps").await;
+    place.create_nightly("HelmRelease", "person").await;
+    place.merge("HelmRelease", "person", "flux", json!({ "spec": { "suspend": true } })).await;
+    place.create("Kustomization", "untouched", json!({}), json!({ "suspend": true })).await;
+    let (keeper, _clock) = place.start(Policy::default(), NIGHT);
+    for (kind, name) in [("Kustomization", "apps"), ("HelmRelease", "person")] {
+        place.until(kind, name, "it to be suspended", |o| condition(o) == Some("True")).await;
+    }
+    keeper.stop().await;
+    let context = context(&place.client, NAME, Clock::manual(flux::at(NIGHT)).0, MemoryJournal::default());
+
+    let report = clean_up(&Windows::default().into(), &context, None).await.unwrap();
+
+    let namespace = &place.namespace;
+    assert_eq!(report.done.len(), 2, "{report:?}");
+    assert_eq!(report.stays, [format!("HelmRelease {namespace}/person: stays suspended, as flux asked for it")]);
+    assert!(report.failed.is_empty(), "{report:?}");
+    for (kind, name, suspended) in [("Kustomization", "apps", json!(null)), ("HelmRelease", "person", json!(true))] {
+        let object = place.get(kind, name).await;
+        assert!(!is_managed(&object) && condition(&object).is_none(), "{object}");
+        assert_eq!(object["spec"]["suspend"], suspended);
+        assert_eq!(object["metadata"]["annotations"]["caretaker.dev/held-until"], json!(null));
+    }
+    let again = clean_up(&Windows::default().into(), &context, None).await.unwrap();
+    assert_eq!(again.done, Vec::<String>::new());
 }

@@ -10,12 +10,16 @@ use caretaker_engine::journal::Outcome;
 use caretaker_engine::source::Observed;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, BatchResult, Confirmed, ConfirmedAction};
+use futures::StreamExt as _;
 use serde_json::json;
 
 use crate::api::{ENDPOINT, FINALIZER, POOL};
 use crate::observe::Row;
 use crate::subject::{Endpoint, Subject};
 use crate::{Addresses, object_of};
+
+/// Endpoints of a batch that are deleted at once: as many batches as the engine runs may do so.
+const ENDPOINTS_AT_ONCE: usize = 4;
 
 /// Writes a confirmed batch, and counts what was released.
 pub(crate) async fn apply(
@@ -24,13 +28,7 @@ pub(crate) async fn apply(
     writer: &mut Writer<Addresses>,
 ) -> BatchResult {
     if batch.actions().iter().all(|action| matches!(action.subject, Subject::Endpoint(_))) {
-        let mut results = Vec::new();
-        for ConfirmedAction { subject, .. } in batch.actions() {
-            if let Subject::Endpoint(endpoint) = subject {
-                results.push(delete_endpoint(endpoint, object_of(subject), writer).await);
-            }
-        }
-        return BatchResult(results);
+        return delete_endpoints(batch.actions(), writer).await;
     }
     let result = write_pool(keeper, batch.actions(), writer).await;
     BatchResult(vec![result; batch.actions().len()])
@@ -82,6 +80,23 @@ fn left_in(answer: Option<&Observed<Row>>, released: &BTreeSet<IpAddr>) -> usize
 
 fn failed(object: ObjectRef<'_>, why: &str) -> ApplyError {
     ApplyError::Failed { what: format!("writing {POOL} {}", object.name), why: why.to_owned(), forbidden: false }
+}
+
+/// Deletes endpoints, a few at a time: each takes two calls, one after the other.
+async fn delete_endpoints(actions: &[ConfirmedAction<Addresses>], writer: &mut Writer<Addresses>) -> BatchResult {
+    let deletions = actions.iter().filter_map(|ConfirmedAction { subject, .. }| {
+        let Subject::Endpoint(endpoint) = subject else { return None };
+        let mut own = writer.fork();
+        Some(async move { (delete_endpoint(endpoint, object_of(subject), &mut own).await, own) })
+    });
+    let deletions: Vec<_> = deletions.collect();
+    let mut deletions = futures::stream::iter(deletions).buffered(ENDPOINTS_AT_ONCE);
+    let mut results = Vec::with_capacity(actions.len());
+    while let Some((result, own)) = deletions.next().await {
+        results.push(result);
+        writer.join(own);
+    }
+    BatchResult(results)
 }
 
 /// Deletes an endpoint, and then removes its finalizer. It exists until others have removed theirs.

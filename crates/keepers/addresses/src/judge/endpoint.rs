@@ -20,9 +20,9 @@ fn is_stale(endpoint: &Endpoint) -> bool {
     endpoint.holder.pod.as_ref().is_some_and(|pod| !endpoint.holder.endpoint_is_of(pod))
 }
 
-/// True if it reserves its addresses for the next pod of its name, and so is deleted before the records.
-fn reserves_ips(endpoint: &Endpoint) -> bool {
-    endpoint.holder.endpoint.as_ref().is_some_and(|state| state.reserves_ips())
+/// The action that deletes it. What reserves addresses is guarded by the breaker, as their release is.
+fn deletion(endpoint: &Endpoint) -> Action {
+    if endpoint.reserves_ips() { Action::DeleteReservation } else { Action::DeleteEndpoint }
 }
 
 fn runs_without_record(endpoint: &Endpoint) -> bool {
@@ -50,7 +50,7 @@ fn has_other_ips(pod: &PodState, endpoint: &EndpointState) -> bool {
 }
 
 pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Found {
-    let endpoint = endpoint(subject).filter(|endpoint| is_stale(endpoint) && reserves_ips(endpoint))?;
+    let endpoint = endpoint(subject).filter(|endpoint| is_stale(endpoint) && endpoint.reserves_ips())?;
     let (holder, state) = (&endpoint.holder, endpoint.holder.endpoint.as_deref()?);
     let pod = holder.pod.as_deref().filter(|pod| holder.takes_over(pod) && !pod.is_ending())?;
     if !has_other_ips(pod, state) {
@@ -65,7 +65,7 @@ pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Foun
     }
     let (apart, since) = (suspicion(Some(pod), &world.policy), since(endpoint, Rule::EndpointOutdated, now));
     let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
-    Some(RuleMatch::act_after(time::saturating_add(since, apart), Action::DeleteEndpoint, now, because))
+    Some(RuleMatch::act_after(time::saturating_add(since, apart), deletion(endpoint), now, because))
 }
 
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -93,13 +93,13 @@ pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {
 
 pub(super) fn records_unreadable(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    (endpoint.unreadable_pools && !reserves_ips(endpoint))
+    (endpoint.unreadable_pools && !endpoint.reserves_ips())
         .then(|| RuleMatch::nothing("the records of a pool cannot be read; its pod may have some there"))
 }
 
 pub(super) fn waiting_for_records(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
-    (endpoint.records > 0 && !reserves_ips(endpoint))
+    (endpoint.records > 0 && !endpoint.reserves_ips())
         .then(|| RuleMatch::nothing(format!("its pod has {} records", endpoint.records)))
 }
 
@@ -110,7 +110,7 @@ pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp)
         return None;
     }
     let until = time::saturating_add(since(endpoint, Rule::EndpointNotSeenYet, now), POD_WATCH_LAG);
-    (now <= until).then(|| RuleMatch::wait(until, Action::DeleteEndpoint, "no pod of its name was seen yet"))
+    (now <= until).then(|| RuleMatch::wait(until, deletion(endpoint), "no pod of its name was seen yet"))
 }
 
 pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
@@ -122,7 +122,7 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
         Some(_) if is_stale(endpoint) => format!("pod {key} is another one now"),
         Some(_) => return None,
     };
-    let act = || RuleMatch::act(Action::DeleteEndpoint, since(endpoint, Rule::EndpointAbandoned, now), because);
+    let act = || RuleMatch::act(deletion(endpoint), since(endpoint, Rule::EndpointAbandoned, now), because);
     Some(waits_for_others(endpoint).unwrap_or_else(act))
 }
 
@@ -145,7 +145,7 @@ pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> 
     if !world.leads {
         return Some(RuleMatch::nothing(format!("{because}; the leader deletes it")));
     }
-    Some(RuleMatch::act_after(until, Action::DeleteEndpoint, now, because))
+    Some(RuleMatch::act_after(until, deletion(endpoint), now, because))
 }
 
 pub(super) fn without_record(subject: &Subject, world: &World, now: Timestamp) -> Found {

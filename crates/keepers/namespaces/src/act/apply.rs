@@ -40,6 +40,9 @@ pub async fn apply(
                     break;
                 }
                 subject.resource_version = patch_metadata(&subject, &patch, writer).await?;
+                if patch.sleep_started.is_some() {
+                    subject.sleep_started = patch.sleep_started;
+                }
             }
             Step::SetWorkloadState { kind, name, change, skips_missed_runs, .. } => {
                 let Some(index) = subject.workloads.iter().position(|w| w.kind == kind && w.name == name) else {
@@ -114,6 +117,9 @@ fn missing_after(patch: &MetadataPatch, written: &Subject) -> Option<String> {
     if patch.last_activity.is_some_and(|at| written.last_activity.value() != Some(at)) {
         return Some(api::LAST_ACTIVITY.to_owned());
     }
+    if patch.sleep_started.is_some() && written.sleep_started != patch.sleep_started {
+        return Some(api::SLEEP_STARTED.to_owned());
+    }
     if patch.sleep_after.is_some_and(|after| written.sleep_after.value() != Some(after)) {
         return Some("its sleep-after".to_owned());
     }
@@ -143,7 +149,7 @@ async fn set_workload_state(
                 None => return Ok(None),
             }
         } else {
-            (patch::workload_state(&to), workload.resource_version.clone())
+            (patch::workload_state(&to, subject.sleep_started), workload.resource_version.clone())
         };
         let skip_until = skip_until.filter(|_| is_resumed(&workload.state, &to));
         match write_workload(workload.object(namespace), version, patch, skip_until, writer).await {
@@ -159,6 +165,7 @@ async fn set_workload_state(
             Err(ApplyError::Conflict(_)) => {
                 let found = writer.get(workload.object(namespace)).await?.and_then(as_workload);
                 let Some(found) = found.filter(|found| found.uid == workload.uid) else { return Ok(None) };
+                let found = found.with_record_of(&[subject.present_sleep()]);
                 workload = Workload { own_sleep: workload.own_sleep, ..found };
             }
             Err(error) => return Err(error),
@@ -225,7 +232,8 @@ async fn unpark_patch(
     let terms = required["nodeSelectorTerms"].as_array().cloned().unwrap_or_default();
     let others: Vec<Value> = terms.into_iter().filter(|term| !is_kubefrees(term)).collect();
     let required = if others.is_empty() { Value::Null } else { json!({ "nodeSelectorTerms": others }) };
-    let mut patch = patch::workload_state(&WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent });
+    let unparked = WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent };
+    let mut patch = patch::workload_state(&unparked, None);
     patch["spec"]["template"]["spec"]["affinity"] =
         json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
     Ok(Some((patch, found.metadata.resource_version.unwrap_or_default())))

@@ -8,6 +8,9 @@ use crate::api;
 use crate::observe::partial;
 use crate::workload::{ClaimPolicy, WorkloadState};
 
+/// The value of the copy's annotation where nothing names the sleep.
+const UNNAMED_SLEEP: &str = "true";
+
 /// The patch of a subject's own labels and annotations.
 #[must_use]
 pub fn metadata(patch: &MetadataPatch) -> Value {
@@ -28,12 +31,19 @@ pub fn metadata(patch: &MetadataPatch) -> Value {
     if let Some(at) = patch.last_activity {
         labels.insert(api::LAST_ACTIVITY.to_owned(), json!(api::label_time(at)));
     }
+    if patch.sleep_started.is_some() || patch.sleep_ended {
+        labels.insert(api::SLEEP_STARTED.to_owned(), json!(patch.sleep_started.map(api::label_time)));
+    }
     for (annotation, time) in &patch.set {
         annotations.insert(annotation.key().to_owned(), json!(time.to_string()));
     }
     if let Some(manual_sleep) = patch.manual_sleep {
         let value = if manual_sleep { json!("true") } else { Value::Null };
         annotations.insert(api::MANUAL_SLEEP.to_owned(), value);
+    }
+    if let Some(scheduled_sleep) = patch.scheduled_sleep {
+        let value = if scheduled_sleep { json!("true") } else { Value::Null };
+        annotations.insert(api::SCHEDULED_SLEEP.to_owned(), value);
     }
     for annotation in &patch.clear {
         annotations.insert(annotation.key().to_owned(), Value::Null);
@@ -50,18 +60,20 @@ pub fn metadata(patch: &MetadataPatch) -> Value {
 
 /// The patch that changes the state of a workload: the new value and the record of the old one, together.
 ///
-/// kubefree's term in the affinity of a DaemonSet is not covered: a list cannot be patched without being read.
+/// `sleep` is the name of the present sleep, which the copy of the record gets. kubefree's term in the affinity of a
+/// DaemonSet is not covered: a list cannot be patched without being read.
 #[must_use]
-pub fn workload_state(to: &WorkloadState) -> Value {
+pub fn workload_state(to: &WorkloadState, sleep: Option<Timestamp>) -> Value {
     match to {
         WorkloadState::Scaled { replicas, recorded, by_caretaker, claims } => {
             let recorded = recorded.value().map(|count| count.to_string());
-            let copy = by_caretaker.then_some("true");
+            let name = || sleep.map_or_else(|| UNNAMED_SLEEP.to_owned(), |started| started.to_string());
+            let copy = by_caretaker.then(name);
             let mut labels = json!({ api::SCALED_DOWN: recorded.as_ref().filter(|_| *by_caretaker) });
             let annotations = json!({ api::LEGACY_REPLICAS: recorded, api::LEGACY_REPLICAS_COPY: copy });
             let mut spec = json!({ "replicas": replicas });
             let policy = match claims {
-                ClaimPolicy::Retain | ClaimPolicy::AlwaysDelete => None,
+                ClaimPolicy::Retain | ClaimPolicy::AlwaysDelete | ClaimPolicy::DeleteSetByOthers => None,
                 ClaimPolicy::Delete => Some((partial::DELETE, None)),
                 ClaimPolicy::RetainWhileAsleep => Some((partial::RETAIN, Some(partial::DELETE))),
             };
@@ -112,7 +124,7 @@ mod tests {
         WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true, claims: ClaimPolicy::Retain },
         json!({"metadata": {
             "labels": {"caretaker.dev/scaled-down": "3"},
-            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "true"},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "2026-01-10T00:00:00Z"},
         }, "spec": {"replicas": 0}})
     )]
     #[case::restored(
@@ -126,7 +138,7 @@ mod tests {
         WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(3), by_caretaker: true, claims: ClaimPolicy::RetainWhileAsleep },
         json!({"metadata": {
             "labels": {"caretaker.dev/scaled-down": "3", "caretaker.dev/legacy-when-scaled": "Delete"},
-            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "true"},
+            "annotations": {"sleepmode.kubefree.com/legacy-replicas": "3", "caretaker.dev/legacy-replicas-copy": "2026-01-10T00:00:00Z"},
         }, "spec": {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain"}}})
     )]
     #[case::restored_with_its_policy(
@@ -160,7 +172,9 @@ mod tests {
         expected["metadata"]["uid"] = json!("u");
         expected["metadata"]["resourceVersion"] = json!("7");
 
-        assert_eq!(conditional(OBJECT, "7", workload_state(&to)), expected);
+        let sleep = "2026-01-10T00:00:00Z".parse().ok();
+
+        assert_eq!(conditional(OBJECT, "7", workload_state(&to, sleep)), expected);
     }
 
     #[test]
@@ -171,9 +185,12 @@ mod tests {
             sleep_after: Some(SignedDuration::from_hours(168)),
             activity: Some(Activity::recorded(at, Rule::FirstSeen)),
             last_activity: Some(at),
+            sleep_started: Some(at),
+            sleep_ended: false,
             set: vec![(TimeAnnotation::AsleepSince, at)],
             clear: vec![TimeAnnotation::AnnouncedAt],
             manual_sleep: Some(true),
+            scheduled_sleep: Some(true),
         };
 
         let written = conditional(OBJECT, "7", metadata(&patch));
@@ -185,12 +202,14 @@ mod tests {
             json!({
                 "sleepmode.kubefree.com/state": "sleep", "sleepmode.kubefree.com/sleep-after": "168h",
                 "caretaker.dev/last-activity": "20260110T000000Z",
+                "caretaker.dev/sleep-started": "20260110T000000Z",
             })
         );
         let annotations = &metadata["annotations"];
         assert_eq!(annotations["caretaker.dev/asleep-since"], "2026-01-10T00:00:00Z");
         assert_eq!(annotations["caretaker.dev/default-policy"], "168h");
         assert_eq!(annotations["caretaker.dev/manual-sleep"], "true");
+        assert_eq!(annotations[api::SCHEDULED_SLEEP], "true");
         assert_eq!(annotations["caretaker.dev/announced-at"], Value::Null);
         assert!(annotations[api::ACTIVITY].as_str().is_some_and(|a| a.contains("\"ActionBy\":\"FirstSeen\"")));
     }

@@ -47,7 +47,8 @@ pub fn activity_write(
 ) -> ActivityWrite {
     let sleeps = ns.state() != State::Normal;
     // An annotation that exists is kept up to date: it must not be old when the namespace gets a label one day.
-    let managed = ns.labelled || policy.defaults.is_some() || sleeps || ns.activity.is_set();
+    let managed =
+        ns.labelled || policy.defaults.is_some() || sleeps || ns.activity.is_set() || ns.sleep_during.is_set();
     // Protection forbids sleep and deletion; what is asleep already is still woken.
     let protected = !sleeps && policy.protects(&ns.name).is_some();
     if !managed || ns.inactive.is_some() || ns.activity.invalid().is_some() || protected {
@@ -82,7 +83,8 @@ pub fn activity_write(
 /// could not.
 fn first_deadline(ns: &Subject, policy: &Policy, known: Option<Timestamp>) -> Option<Timestamp> {
     let defaults = policy.defaults.as_ref().filter(|_| !ns.labelled).map(|defaults| defaults.sleep_after);
-    let periods = [ns.sleep_after(), ns.delete_after.value(), defaults];
+    let scheduled = ns.sleep_during.is_set().then_some(policy.awake_after_use);
+    let periods = [ns.sleep_after(), ns.delete_after.value(), defaults, scheduled];
     let shortest = periods.into_iter().flatten().min().filter(|_| ns.state() == State::Normal)?;
     Some(time::saturating_add(known?, shortest))
 }
@@ -91,6 +93,9 @@ fn first_deadline(ns: &Subject, policy: &Policy, known: Option<Timestamp>) -> Op
 fn wakes(ns: &Subject, used: Timestamp, known: Option<Timestamp>, now: Timestamp) -> bool {
     if ns.state() == State::Normal || ns.manual_sleep {
         return false;
+    }
+    if ns.scheduled_sleep {
+        return ns.sleep_during_strict.value() != Some(true);
     }
     match (ns.asleep_since.value(), ns.sleep_after()) {
         (Some(since), _) if ns.is_asleep() => used > since && known.is_none_or(|known| known <= since),

@@ -11,7 +11,7 @@ use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::cache::is_newer_version;
 use caretaker_engine::projection::{get_with_server_time, is_conflict, is_forbidden, is_not_found};
 use caretaker_engine::writer::conditional;
-use caretaker_engine::{Change, ObjectId, Observed, SourceContext, format_error};
+use caretaker_engine::{Change, ObjectId, SourceContext, format_error};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caretaker_core::RuleSet as _;
+use caretaker_core::{RuleSet as _, SignedDuration, Timestamp, time};
 use caretaker_engine::SourceContext;
 
 use crate::api::Activity;
@@ -21,12 +21,16 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// Until the namespaces are listed for the first time.
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
 
-/// How many namespaces a label or the defaults can put to sleep or delete, if nobody reports activity in any of them;
-/// `None` if somebody does, if there is no such namespace, and where Caretaker records activity itself.
+/// How long a report proves that somebody reports. In a week somebody uses something in every cluster; an older
+/// annotation may be of a program that is gone.
+pub const REPORTS_COUNT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// How many namespaces a label or the defaults can put to sleep or delete, if nobody reported activity in any of them for
+/// a week; `None` if somebody did, if there is no such namespace, and where Caretaker records activity itself.
 #[must_use]
-pub fn unreported(cache: &NamespaceCache, policy: &Policy) -> Option<usize> {
-    let is_reported =
-        |subject: &Subject| subject.activity.invalid().is_some() || subject.activity.get().is_some_and(by_others);
+pub fn unreported(cache: &NamespaceCache, policy: &Policy, now: Timestamp) -> Option<usize> {
+    let is_recent = |activity: &Activity| time::saturating_add(activity.at, REPORTS_COUNT_FOR) >= now;
+    let is_reported = |subject: &Subject| subject.activity.get().is_some_and(|a| by_others(a) && is_recent(a));
     if policy.records_activity || cache.bare_namespaces().any(is_reported) {
         return None;
     }
@@ -43,8 +47,8 @@ fn by_others(activity: &Activity) -> bool {
 #[must_use]
 pub fn warning(namespaces: usize) -> String {
     format!(
-        "nothing reports activity: no namespace has an activity-status that another program wrote, so each of \
-         {namespaces} namespaces looks unused since it was first seen, whether it is used or not; set \
+        "nothing reports activity: no namespace has an activity-status that another program wrote within a week, so \
+         each of {namespaces} namespaces looks unused, whether it is used or not; set \
          keepers.namespaces.activity.source to audit (docs/activity.md), or let a program write the annotation"
     )
 }
@@ -59,7 +63,7 @@ pub(super) async fn watch(
     loop {
         let found = context.cache.read(|feed| {
             let listed = feed.status(NAMESPACES).synced;
-            listed.then(|| unreported(&feed.cache, &policy))
+            listed.then(|| unreported(&feed.cache, &policy, context.context.clock.now()))
         });
         let Some(found) = found else {
             tokio::time::sleep(UNTIL_LISTED).await;

@@ -2,7 +2,7 @@
 
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, time};
 
-use super::{Found, Rule, Schedule, left_as_it_is, left_scaled_down, refuse};
+use super::{Found, Rule, Schedule, left_as_it_is, left_scaled_down, refuse, scheduled};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::State;
 use crate::pods::{self, Pod};
@@ -28,7 +28,8 @@ pub(super) fn retained_for_pvcs(ns: &Subject, world: &World, now: Timestamp) -> 
             format!("{} PersistentVolumeClaims", ns.pvc_count)
         };
         let why = if by_settings { "retainWithPVCs is set" } else { "the defaults put it to sleep" };
-        left_as_it_is(ns, now, format!("{why}, and it has {pvcs}: it is not deleted"))
+        let kept = left_as_it_is(ns, now, format!("{why}, and it has {pvcs}: it is not deleted"));
+        scheduled::not_after_next_sleep(ns, kept, now)
     })
 }
 
@@ -58,16 +59,22 @@ pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Foun
     })
 }
 
+/// How long it is asleep at this time.
+pub(crate) fn asleep_for(ns: &Subject, at: Timestamp) -> SignedDuration {
+    ns.asleep_since.value().map_or(SignedDuration::ZERO, |since| time::duration_between(since, at))
+}
+
 pub(super) fn pods_running(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let running: Vec<&Pod> = ns.pods.running().iter().collect();
     if running.is_empty() || !asleep_and_near(ns, world, now) {
         return None;
     }
     let is_due = Schedule::new(ns, world, now).deletion_is_due();
+    let asleep_for = asleep_for(ns, now);
     let holding: Vec<&Pod> = if is_due {
-        ns.pods.holding_back(&ns.workloads).collect()
+        ns.pods.holding_back(&ns.workloads, asleep_for).collect()
     } else {
-        ns.pods.left_running(&ns.workloads).collect()
+        ns.pods.holding_back_notice(&ns.workloads, asleep_for).collect()
     };
     if !holding.is_empty() {
         let because = format!(
@@ -96,7 +103,10 @@ pub(super) fn contains_excluded(ns: &Subject, world: &World, now: Timestamp) -> 
     match schedule.sleep() {
         _ if ns.has_announcement() => Some(RuleMatch::refuse(Some(Action::Record(Bookkeeping::Withdraw)), because)),
         Some(due) if now > due => None,
-        Some(due) => Some(RuleMatch::wait(due, Action::Sleep(SleepReason::Idle), because)),
+        Some(due) => {
+            let waits = RuleMatch::wait(due, Action::Sleep(SleepReason::Idle), because);
+            Some(scheduled::not_after_next_sleep(ns, waits, now))
+        }
         None => Some(RuleMatch::refuse(None, because)),
     }
 }
@@ -156,8 +166,9 @@ pub(super) fn deletion_announced(ns: &Subject, world: &World, now: Timestamp) ->
     let at = schedule.deletion_if_announced(announced)?;
     let next_sleep = schedule.sleep().filter(|sleep| *sleep < at);
     let because = format!("{}; its deletion was announced {}", schedule.why_idle(), ago(announced, now));
-    Some(match next_sleep {
+    let waits = match next_sleep {
         Some(sleep) => RuleMatch::wait(sleep, Action::Sleep(SleepReason::Idle), because),
         None => RuleMatch::wait(at, Action::Delete, because),
-    })
+    };
+    Some(scheduled::not_after_next_sleep(ns, waits, now))
 }

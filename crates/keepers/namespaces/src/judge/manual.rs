@@ -2,7 +2,7 @@
 
 use caretaker_core::{Cause, Parsed, RuleMatch, Timestamp, time};
 
-use super::{Found, Rule, Schedule, left_as_it_is, left_running};
+use super::{Found, Rule, Schedule, left_as_it_is, left_running, scheduled};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::{self, State};
 use crate::subject::{Subject, World, ago};
@@ -10,7 +10,7 @@ use crate::subject::{Subject, World, ago};
 pub(super) fn wake(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let until = ns.awake_until.value().filter(|until| *until >= now)?;
     let because = format!("a person ordered it to stay awake {}", until_when(until));
-    let slept = ns.asleep_since.is_set() || ns.manual_sleep || ns.sleep_until.is_set();
+    let slept = ns.asleep_since.is_set() || ns.manual_sleep || ns.scheduled_sleep || ns.sleep_until.is_set();
     if ns.is_asleep_in_part() || slept {
         return Some(RuleMatch::act(Action::Wake(Some(Rule::ManualWake)), now, because));
     }
@@ -18,8 +18,10 @@ pub(super) fn wake(ns: &Subject, world: &World, now: Timestamp) -> Found {
         return Some(left_as_it_is(ns, now, because));
     }
     // Without activity there is no deadline yet, and idle time starts to count as with any other subject.
-    let (at, then) = Schedule::new(ns, world, now).next()?;
-    Some(RuleMatch::wait(at.max(until), then, because))
+    let by_labels = Schedule::new(ns, world, now).next_by_labels().map(|(at, then)| (at.max(until), then));
+    let by_schedule = scheduled::next_sleep(ns, until);
+    let (at, then) = [by_schedule, by_labels].into_iter().flatten().min_by_key(|(at, _)| *at)?;
+    Some(RuleMatch::wait(at, then, because))
 }
 
 fn until_when(until: Timestamp) -> String {

@@ -2,7 +2,7 @@
 
 use caretaker_core::{Next, RuleMatch, RuleSet as _, Timestamp, duration};
 
-use super::{Found, Rule, left_as_it_is, schedule};
+use super::{Found, Rule, left_as_it_is, left_scaled_down, schedule, scheduled};
 use crate::act::{Action, Bookkeeping};
 use crate::subject::{Defaults, Kind, Policy, Subject, World};
 use crate::system::why_system;
@@ -66,7 +66,10 @@ pub fn is_about_to_get_defaults(ns: &Subject, policy: &Policy) -> bool {
 
 pub(super) fn defaults_off(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let off = has_defaults_only(ns) && world.policy.defaults.is_none();
-    off.then(|| left_as_it_is(ns, now, "the defaults wrote its sleep-after, and they are switched off".to_owned()))
+    off.then(|| {
+        let because = "the defaults wrote its sleep-after, and they are switched off".to_owned();
+        scheduled::not_after_next_sleep(ns, left_as_it_is(ns, now, because), now)
+    })
 }
 
 pub(super) fn system_namespace(ns: &Subject, world: &World, now: Timestamp) -> Found {
@@ -75,7 +78,11 @@ pub(super) fn system_namespace(ns: &Subject, world: &World, now: Timestamp) -> F
     }
     let why = why_system(ns, &world.policy)?;
     let because = format!("a system namespace, which the defaults leave alone: {why}; a label of its own manages it");
-    Some(left_as_it_is(ns, now, because))
+    // Only the defaults put it to sleep, before it was known to be one.
+    if ns.is_asleep_in_part() || left_scaled_down(ns).next().is_some() {
+        return Some(RuleMatch::act(Action::Wake(Some(Rule::SystemNamespace)), now, because));
+    }
+    Some(scheduled::not_after_next_sleep(ns, left_as_it_is(ns, now, because), now))
 }
 
 pub(super) fn defaults_applied(ns: &Subject, world: &World, now: Timestamp) -> Found {

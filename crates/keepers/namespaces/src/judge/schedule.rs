@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
+use super::scheduled;
 use crate::act::{Action, SleepReason};
 use crate::judge::Rule;
 use crate::subject::{Deletion, Kind, Policy, Subject, World, ago};
@@ -107,7 +108,12 @@ impl<'a> Schedule<'a> {
             Lifecycle::None | Lifecycle::Idle(_) => return None,
         };
         let held = self.subject.is_asleep() || (self.subject.namespace_asleep && self.subject.kind != Kind::Namespace);
-        if held { None } else { Some(time::saturating_add(self.idle_since()?, after)) }
+        if held {
+            return None;
+        }
+        let idle = self.idle_since()?;
+        let from = scheduled::last_end(self.subject, self.now).map_or(idle, |end| idle.max(end));
+        Some(time::saturating_add(from, after))
     }
 
     /// When it is deleted, apart from the announcement. For a subject that is awake: if it is put to sleep as soon as
@@ -225,6 +231,13 @@ impl<'a> Schedule<'a> {
     /// What happens next by itself, if the deletion is not announced.
     #[must_use]
     pub fn next(&self) -> Option<(Timestamp, Action)> {
+        let scheduled = scheduled::next_sleep(self.subject, self.now);
+        [self.next_by_labels(), scheduled].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// The same without its window of sleep.
+    #[must_use]
+    pub fn next_by_labels(&self) -> Option<(Timestamp, Action)> {
         let sleep = self.sleep().map(|at| (at, Action::Sleep(SleepReason::Idle)));
         let asleep_enough = !self.must_be_asleep() || self.subject.is_asleep();
         let delete = match self.announcement() {

@@ -5,13 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use caretaker_activity::gap::Gaps;
 use caretaker_core::SourceId;
 use caretaker_engine::cache::{Cache, InvalidObject, is_newer_version};
+use caretaker_engine::source::group_of;
 use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
 
 use super::namespace_rows::{Caller, NamespaceRows};
-use super::sources::{self, ACTIVITY, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES};
+use super::scalable::Definition;
+use super::sources::{
+    self, ACTIVITY, CUSTOM_RESOURCE_DEFINITIONS, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS,
+    SERVICES,
+};
 use super::{ReceivedActivity, Row};
 use crate::pods::Pods;
-use crate::subject::{Kind, Subject};
+use crate::subject::{Kind, ScalableKind, Subject};
 use crate::workload::{Workload, WorkloadKind};
 
 /// What was observed of a cluster. Plain data: fed by a watch, by lists or from files, it has the same subjects.
@@ -20,6 +25,8 @@ pub struct NamespaceCache {
     namespaces: BTreeMap<String, NamespaceRows>,
     /// The namespaces of the Services that each caller makes the API server call.
     calls: BTreeMap<Caller, BTreeSet<String>>,
+    /// The definitions of kinds that the settings name, by the name of the definition.
+    definitions: BTreeMap<String, Definition>,
     /// When activity may have been missed.
     gaps: Gaps,
     /// What a list in progress has not delivered yet, by source; of a source of several kinds, by kind.
@@ -40,6 +47,11 @@ fn name_of(source: SourceId, id: &ObjectId) -> Name {
     (namespace, id.name.clone())
 }
 
+fn is_of_kind(workload: WorkloadKind, kind: &ScalableKind) -> bool {
+    let WorkloadKind::Other(_) = workload else { return false };
+    workload.name() == kind.kind && group_of(workload.api_version()) == kind.group
+}
+
 impl NamespaceCache {
     /// A Namespace by its own labels and annotations, without what is in it.
     #[must_use]
@@ -56,6 +68,41 @@ impl NamespaceCache {
     #[must_use]
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
+    }
+
+    /// The definition of a kind that the settings name.
+    pub(super) fn definition(&self, kind: &ScalableKind) -> Option<&Definition> {
+        self.definitions.values().find(|definition| definition.kind == *kind)
+    }
+
+    /// True if there are workloads of a kind that the settings name.
+    pub(super) fn has_workloads_of(&self, kind: &ScalableKind) -> bool {
+        let is_of = |workload: &Workload| is_of_kind(workload.kind, kind);
+        self.namespaces.values().any(|rows| rows.workloads.iter().any(is_of))
+    }
+
+    /// The subjects of these rows, without workloads that cannot be scaled.
+    fn subjects_of(&self, rows: &NamespaceRows) -> Vec<Subject> {
+        let mut subjects = rows.subjects();
+        for Definition { kind, .. } in self.definitions.values().filter(|definition| definition.replicas.is_err()) {
+            for subject in &mut subjects {
+                subject.workloads.retain(|workload| !is_of_kind(workload.kind, kind));
+            }
+        }
+        subjects
+    }
+
+    fn set_definition(&mut self, name: &str, definition: Option<Definition>) {
+        let before = self.definitions.get(name);
+        if before == definition.as_ref() {
+            return;
+        }
+        match definition {
+            Some(definition) => _ = self.definitions.insert(name.to_owned(), definition),
+            None => _ = self.definitions.remove(name),
+        }
+        // It decides in every namespace whether such a workload counts.
+        self.dirty.extend(self.namespaces.keys().cloned());
     }
 
     fn rows_mut(&mut self, namespace: &str) -> &mut NamespaceRows {
@@ -88,7 +135,12 @@ impl NamespaceCache {
                 let known = rows(namespace_of(id))?.standalone.get(&(Kind::Service, id.name.clone()))?;
                 Some((&known.uid, &known.resource_version))
             }
-            Row::PersistentVolumeClaim | Row::ServiceCaller(_) | Row::Activity(_) | Row::Gaps(_) | Row::Pods(_) => None,
+            Row::PersistentVolumeClaim
+            | Row::ServiceCaller(_)
+            | Row::Definition(..)
+            | Row::Activity(_)
+            | Row::Gaps(_)
+            | Row::Pods(_) => None,
         }
     }
 
@@ -122,6 +174,10 @@ impl NamespaceCache {
                 self.rows_mut(namespace_of(&id)).pvcs.insert(id.name);
             }
             Row::ServiceCaller(called) => self.apply_caller((source, id.name), called),
+            Row::Definition(definition, called) => {
+                self.set_definition(&id.name, Some(definition));
+                self.apply_caller((source, id.name), called);
+            }
             Row::Activity(received) => self.rows_mut(&id.name).activity = Some(Box::new(received)),
             Row::Pods(pods) => self.rows_mut(&id.name).pods = pods,
             Row::Gaps(gaps) => {
@@ -198,7 +254,12 @@ impl NamespaceCache {
             (PODS, _) => self.remove_from(name, |rows| rows.pods = Pods::NotRead),
             (PERSISTENT_VOLUME_CLAIMS, _) => self.remove_from(namespace, |rows| _ = rows.pvcs.remove(name)),
             (SERVICES, _) => self.remove_from(namespace, |rows| rows.remove_service(name)),
-            (caller, _) => self.remove_caller(&(caller, name.to_owned())),
+            (caller, _) => {
+                if caller == CUSTOM_RESOURCE_DEFINITIONS {
+                    self.set_definition(name, None);
+                }
+                self.remove_caller(&(caller, name.to_owned()));
+            }
         }
     }
 
@@ -275,7 +336,7 @@ impl Cache for NamespaceCache {
     }
 
     fn subjects_for(&self, key: &String) -> Vec<Subject> {
-        self.namespaces.get(key).map(NamespaceRows::subjects).unwrap_or_default()
+        self.namespaces.get(key).map(|rows| self.subjects_of(rows)).unwrap_or_default()
     }
 
     fn extract(&self, keys: &BTreeSet<String>) -> Self {
@@ -284,6 +345,7 @@ impl Cache for NamespaceCache {
         Self {
             namespaces: rows.collect(),
             calls: calls.map(|(caller, called)| (caller.clone(), called.clone())).collect(),
+            definitions: self.definitions.clone(),
             gaps: self.gaps.clone(),
             ..Self::default()
         }
@@ -291,7 +353,7 @@ impl Cache for NamespaceCache {
 
     /// All namespaces by name, then the standalone subjects by kind, namespace and name.
     fn subjects(&self) -> Vec<Subject> {
-        let all = self.namespaces.values().flat_map(NamespaceRows::subjects);
+        let all = self.namespaces.values().flat_map(|rows| self.subjects_of(rows));
         let (mut subjects, mut standalone): (Vec<_>, Vec<_>) = all.partition(|s| s.kind == Kind::Namespace);
         standalone.sort_by(|a, b| (a.kind, &a.namespace, &a.name).cmp(&(b.kind, &b.namespace, &b.name)));
         subjects.append(&mut standalone);
@@ -302,7 +364,7 @@ impl Cache for NamespaceCache {
     fn invalid_objects(&self, key: &String) -> Vec<InvalidObject> {
         let Some(rows) = self.namespaces.get(key) else { return Vec::new() };
         let is_active = rows.namespace.as_ref().is_some_and(|namespace| namespace.inactive.is_none());
-        let workloads = rows.workloads.iter().filter(|_| is_active);
+        let workloads = rows.settled_workloads().filter(|_| is_active);
         let invalid = workloads.filter_map(|workload| {
             Some(InvalidObject {
                 api_version: workload.kind.api_version().to_owned(),

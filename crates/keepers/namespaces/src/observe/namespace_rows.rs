@@ -11,7 +11,7 @@ use crate::judge::Rule;
 use crate::pods::Pods;
 use crate::subject::{Kind, Subject};
 use crate::system::SystemRole;
-use crate::workload::{Workload, WorkloadKind};
+use crate::workload::{PresentSleep, Workload, WorkloadKind};
 
 /// An object that makes the API server call a Service: its source, and its name.
 pub(super) type Caller = (SourceId, String);
@@ -77,11 +77,27 @@ impl NamespaceRows {
         self.standalone.remove(&(Kind::Service, name.to_owned()));
     }
 
+    fn present_sleep(&self) -> PresentSleep {
+        self.namespace.as_ref().map_or(PresentSleep::None, |namespace| namespace.present_sleep())
+    }
+
+    /// The workloads, each with its record.
+    pub(super) fn settled_workloads(&self) -> impl Iterator<Item = Workload> {
+        let of_namespace = self.present_sleep();
+        self.workloads.iter().map(move |workload| {
+            let own = self.standalone.get(&(Kind::Deployment, workload.name.clone()));
+            let own = own.filter(|_| workload.kind == WorkloadKind::Deployment);
+            let own = own.map_or(PresentSleep::None, Subject::present_sleep);
+            workload.clone().with_record_of(&[own, of_namespace])
+        })
+    }
+
     /// The subjects: the namespace first, then the standalone ones by kind and name. Each knows what other objects of
     /// the namespace say about it.
     pub(super) fn subjects(&self) -> Vec<Subject> {
         let caller = self.callers.first().map(|(source, name)| format!("{}/{name}", kind_of(*source).kind));
         let mut subjects = Vec::with_capacity(1 + self.standalone.len());
+        let present = self.present_sleep();
         let (mut asleep, mut sleep_until, mut woken_at) = (false, None, None);
         if let Some(mut namespace) = self.namespace.as_deref().cloned() {
             let woken = namespace.activity.get().filter(|a| a.recorded_under() == Some(Rule::ManualSleepExpired));
@@ -90,7 +106,7 @@ impl NamespaceRows {
             if let Some(received) = &self.activity {
                 add_activity(&mut namespace, received);
             }
-            namespace.workloads.clone_from(&self.workloads);
+            namespace.workloads = self.settled_workloads().collect();
             namespace.pvc_count = self.pvcs.len();
             namespace.pods.clone_from(&self.pods);
             let system = self.system.first_key_value();
@@ -103,6 +119,9 @@ impl NamespaceRows {
             standalone.namespace_asleep = asleep;
             (standalone.namespace_sleep_until, standalone.namespace_woken_at) = (sleep_until, woken_at);
             standalone.used_by_control_plane.clone_from(&caller);
+            let present = [standalone.present_sleep(), present];
+            let workloads = std::mem::take(&mut standalone.workloads).into_iter();
+            standalone.workloads = workloads.map(|workload| workload.with_record_of(&present)).collect();
             subjects.push(standalone);
         }
         subjects

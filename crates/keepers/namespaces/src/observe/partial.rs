@@ -13,7 +13,7 @@ pub type MetadataObject = Partial;
 /// A Namespace.
 pub type NamespaceObject = Partial<IgnoredAny, NamespaceStatus>;
 
-/// A Deployment, StatefulSet, ReplicaSet, Rollout or CloneSet, or one of a kind that the settings name.
+/// A Deployment, ReplicaSet, Rollout or CloneSet, or one of a kind that the settings name.
 pub type ScaledWorkloadObject = Partial<ScaleSpec>;
 
 /// A DaemonSet.
@@ -42,6 +42,90 @@ pub struct WebhookConfigurationObject {
 impl PartialObject for WebhookConfigurationObject {
     fn metadata(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+/// A StatefulSet.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct StatefulSetObject {
+    /// The metadata.
+    pub metadata: ManagedMeta,
+    /// The spec.
+    #[serde(deserialize_with = "null_as_default")]
+    pub spec: ScaleSpec,
+}
+
+impl PartialObject for StatefulSetObject {
+    fn metadata(&self) -> &Meta {
+        &self.metadata.meta
+    }
+}
+
+/// Metadata, with the managers of the fields.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedMeta {
+    /// The metadata.
+    #[serde(flatten)]
+    pub meta: Meta,
+    /// Who manages which fields.
+    #[serde(rename = "managedFields", deserialize_with = "null_as_default")]
+    pub managed_fields: Vec<ManagedFields>,
+}
+
+/// The fields of one manager.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedFields {
+    /// The name of the manager.
+    pub manager: String,
+    /// `Apply` or `Update`.
+    pub operation: String,
+    /// The fields.
+    #[serde(rename = "fieldsV1", deserialize_with = "null_as_default")]
+    pub fields: ManagedSpec,
+}
+
+/// Fields of a spec.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedSpec {
+    /// The fields.
+    #[serde(rename = "f:spec", deserialize_with = "null_as_default")]
+    pub spec: ManagedClaimPolicy,
+}
+
+/// The policy among the fields of a spec.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedClaimPolicy {
+    /// The fields of the policy.
+    #[serde(rename = "f:persistentVolumeClaimRetentionPolicy", deserialize_with = "null_as_default")]
+    pub policy: ManagedWhenScaled,
+}
+
+/// One field among those of the policy.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedWhenScaled {
+    /// It is managed.
+    #[serde(rename = "f:whenScaled")]
+    pub when_scaled: Option<IgnoredAny>,
+}
+
+/// The beginnings of the names under which GitOps tools write without server-side apply.
+const GITOPS_MANAGERS: [&str; 7] =
+    ["argocd", "kustomize-controller", "helm-controller", "fleet", "kapp", "configsync", "gitops"];
+
+impl ManagedFields {
+    /// True if the manager sets `whenScaled`, and sets it again when somebody else changes it: a GitOps tool, or another
+    /// program that applies a manifest on the server's side. A person with kubectl does so once.
+    #[must_use]
+    pub fn sets_when_scaled_again(&self) -> bool {
+        let applies = self.operation == "Apply" && self.manager != "kubectl";
+        let is_gitops = GITOPS_MANAGERS.iter().any(|name| self.manager.starts_with(name));
+        self.fields.spec.policy.when_scaled.is_some() && (applies || is_gitops)
     }
 }
 
@@ -246,9 +330,53 @@ pub struct ApiServiceSpec {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct CustomResourceDefinitionSpec {
+    /// The API group.
+    pub group: String,
+    /// The names.
+    #[serde(deserialize_with = "null_as_default")]
+    pub names: DefinitionNames,
+    /// The versions.
+    #[serde(deserialize_with = "null_as_default")]
+    pub versions: Vec<DefinitionVersion>,
     /// The conversion between versions.
     #[serde(deserialize_with = "null_as_default")]
     pub conversion: Conversion,
+}
+
+/// The names of a definition.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionNames {
+    /// The kind.
+    pub kind: String,
+}
+
+/// A version of a definition.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionVersion {
+    /// True if the API server serves it.
+    pub served: bool,
+    /// The subresources.
+    #[serde(deserialize_with = "null_as_default")]
+    pub subresources: Subresources,
+}
+
+/// The subresources of a version.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Subresources {
+    /// How it is scaled; `None` if it cannot be.
+    pub scale: Option<ScaleSubresource>,
+}
+
+/// How a kind is scaled.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ScaleSubresource {
+    /// Where the number of replicas is.
+    #[serde(deserialize_with = "null_as_default")]
+    pub spec_replicas_path: String,
 }
 
 /// A conversion between versions.

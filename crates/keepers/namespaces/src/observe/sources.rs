@@ -7,7 +7,7 @@ use kube::core::ApiResource;
 
 use super::partial::{
     ApiServiceObject, CronJobObject, CustomResourceDefinitionObject, DaemonSetObject, MetadataObject,
-    ScaledWorkloadObject, WebhookConfigurationObject,
+    ScaledWorkloadObject, StatefulSetObject, WebhookConfigurationObject,
 };
 use super::{NamespaceCache, Row};
 use crate::act::{ANNOUNCE, DELETE, WAKE};
@@ -133,7 +133,7 @@ fn other_kind(resource: &ApiResource) -> WorkloadKind {
 
 /// True if the objects of a source are in namespaces.
 pub(super) fn is_namespaced(id: SourceId) -> bool {
-    id == SCALABLE || (![ACTIVITY, PODS].contains(&id) && kind_of(id).namespaced)
+    id == SCALABLE || KINDS.iter().any(|kind| kind.id == id && kind.namespaced)
 }
 
 /// True if a sleep changes workloads of this kind whatever is set.
@@ -200,12 +200,10 @@ pub(crate) fn scalable(kinds: Vec<ScalableKind>) -> Source<NamespaceCache> {
     Source::discover(SCALABLE, wants, project).unread_fields(UNREAD)
 }
 
-/// The kinds, each with its projection.
-pub(crate) fn watched() -> Vec<Source<NamespaceCache>> {
+/// The kinds, each with its projection. `named` are the further kinds of the settings.
+pub(crate) fn watched(named: Vec<ScalableKind>) -> Vec<Source<NamespaceCache>> {
     let api_service = |object: &ApiServiceObject| super::project_caller(object.spec.service.iter());
-    let definition = |object: &CustomResourceDefinitionObject| {
-        super::project_caller(object.spec.conversion.webhook.client_config.service.iter())
-    };
+    let definition = move |object: &CustomResourceDefinitionObject| super::project_definition(object, &named);
     vec![
         watch(NAMESPACES, |object| Some(super::project_namespace(object))),
         watch_workload(DEPLOYMENTS, super::project_deployment),
@@ -243,6 +241,12 @@ trait HasSystemRole {
 }
 
 impl HasSystemRole for ScaledWorkloadObject {
+    fn system_role(&self) -> Option<SystemRole> {
+        SystemRole::of_priority_class(&self.spec.template.spec.priority_class_name)
+    }
+}
+
+impl HasSystemRole for StatefulSetObject {
     fn system_role(&self) -> Option<SystemRole> {
         SystemRole::of_priority_class(&self.spec.template.spec.priority_class_name)
     }

@@ -33,6 +33,9 @@ pub const ADVANCED_STATEFUL_SET: CustomKind =
 pub const GAME_SERVER_SET: CustomKind =
     CustomKind { group: "games.example.com", version: "v1", kind: "GameServerSet", plural: "gameserversets" };
 
+/// A kind whose number of replicas is not where the others have it.
+pub const FLEET: CustomKind = CustomKind { group: "games.example.com", version: "v1", kind: "Fleet", plural: "fleets" };
+
 impl CustomKind {
     pub fn resource(self) -> ApiResource {
         let Self { group, version, kind, plural } = self;
@@ -46,8 +49,13 @@ impl CustomKind {
 
     /// Makes the API server serve it, with its subresources.
     pub async fn install(self, client: &Client) {
+        self.install_with_replicas_at(client, ".spec.replicas").await;
+    }
+
+    /// The same with the number of replicas at another place.
+    pub async fn install_with_replicas_at(self, client: &Client, path: &str) {
         let Self { group, version, kind, plural } = self;
-        let scale = json!({ "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas" });
+        let scale = json!({ "specReplicasPath": path, "statusReplicasPath": ".status.replicas" });
         let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
         let definition: CustomResourceDefinition = serde_json::from_value(json!({
             "metadata": { "name": format!("{plural}.{group}") },

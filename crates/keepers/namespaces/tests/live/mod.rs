@@ -15,9 +15,9 @@ use caretaker_testkit::make::{Said, mk_namespace, mk_service_account};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -189,6 +189,26 @@ impl TestNamespace {
         let outcomes = self.round(now).await;
         assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
         assert_eq!(self.state().await, "sleep");
+    }
+
+    /// Waits until the controllers have seen that its Deployments are at zero, and no pod of them is left. A clock of a test
+    /// leaves them no time, and a namespace with pods is not deleted.
+    pub async fn pods_end(&self) {
+        becomes_true("the controllers to delete the pods", async || {
+            let deployments = self.all::<Deployment>().list(&ListParams::default()).await.unwrap();
+            let sets = self.all::<ReplicaSet>().list(&ListParams::default()).await.unwrap();
+            let pods = self.all::<Pod>().list(&ListParams::default()).await.unwrap();
+            let seen = deployments.iter().all(|deployment| {
+                let status = deployment.status.clone().unwrap_or_default();
+                status.observed_generation == deployment.metadata.generation
+            });
+            let down = sets.iter().all(|set| {
+                let status = set.status.clone().unwrap_or_default();
+                status.observed_generation == set.metadata.generation && status.replicas == 0
+            });
+            seen && down && pods.items.is_empty()
+        })
+        .await;
     }
 
     /// In the third hour it is used, and is awake again.

@@ -155,7 +155,16 @@ pub fn scaled(replicas: i32, recorded: Option<i32>) -> Workload {
 
 pub fn workload(kind: WorkloadKind, state: WorkloadState) -> Workload {
     let (uid, resource_version) = (String::new(), String::new());
-    Workload { kind, name: "web".to_owned(), uid, resource_version, excluded: false, own_sleep: false, state }
+    Workload {
+        kind,
+        name: "web".to_owned(),
+        uid,
+        resource_version,
+        excluded: false,
+        own_sleep: false,
+        state,
+        unlabelled: None,
+    }
 }
 
 pub fn excluded(mut workload: Workload) -> Workload {

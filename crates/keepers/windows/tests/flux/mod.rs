@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use caretaker_engine::Context;
 use caretaker_engine::clock::{Clock, ClockHandle};
 use caretaker_engine::source::resource;
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 pub const SUSPENDED_DURING: &str = "reconcile.fluxcd.io/suspendedDuring";
+
+/// The kind whose schema keeps `status.suspended`, as the proposal wants it; stock Flux has none.
+pub const KEEPS_STATUS: &str = "Bucket";
 
 /// From 00:00 to 05:00.
 pub const NIGHTLY: &str = "* 0-4 * * *";
@@ -51,10 +55,13 @@ fn definition(kind: &FluxKind) -> CustomResourceDefinition {
             "observedGeneration": { "type": "integer" },
         },
     });
-    let status = json!({ "type": "object", "properties": {
+    let mut status = json!({ "type": "object", "properties": {
         "conditions": { "type": "array", "items": condition },
         "lastAppliedRevision": { "type": "string" },
     } });
+    if kind.kind == KEEPS_STATUS {
+        status["properties"]["suspended"] = json!({ "type": "boolean" });
+    }
     let spec = json!({
         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": { "suspend": { "type": "boolean" } },
@@ -148,8 +155,18 @@ impl Place {
 
     /// The keeper, which looks at this namespace and at all others: tests use names of their own.
     pub fn start(&self, policy: Policy, now: &str) -> (RunningKeeper, ClockHandle) {
+        Self::start_with(Windows::new(policy), &self.client, now, |_| ())
+    }
+
+    /// The same as another user, and with something changed.
+    pub fn start_with(
+        keeper: Windows,
+        client: &Client,
+        now: &str,
+        change: impl FnOnce(&mut Context),
+    ) -> (RunningKeeper, ClockHandle) {
         let (clock, handle) = Clock::manual(at(now));
-        (RunningKeeper::start(Windows::new(policy), &self.client, clock, |_| ()), handle)
+        (RunningKeeper::start(keeper, client, clock, change), handle)
     }
 
     /// Waits until an object is as expected.

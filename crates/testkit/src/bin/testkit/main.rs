@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use caretaker_testkit::assets::Assets;
+use caretaker_testkit::flux::FluxAssets;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Find the Kubernetes binaries, or build them, and print their folder
     Binaries,
+    /// Find Flux's controllers, or build them, and print their folder
+    Flux,
     /// Start a cluster in the background and print the shell variables to use it
     Up,
     /// End the cluster that `up` started
@@ -58,6 +61,7 @@ fn run(command: Command) -> Result<ExitCode> {
     runtime.block_on(async {
         match command {
             Command::Binaries => print_binaries()?,
+            Command::Flux => println!("{}", FluxAssets::get()?.folder().display()),
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,

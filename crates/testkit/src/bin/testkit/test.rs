@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// How many test programs run at a time
     #[arg(long, default_value_t = 3)]
     jobs: usize,
+    /// Run what failed once more, alone, and list what passes then as unstable instead of failed
+    #[arg(long)]
+    again: bool,
     /// Arguments for each test program, as after `cargo test --`
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -57,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
     let began = Instant::now();
     let summary = Mutex::new(Summary::default());
-    let queue = Mutex::new(VecDeque::from(programs));
+    let queue = Mutex::new(programs.iter().collect::<VecDeque<_>>());
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
@@ -69,7 +72,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             });
         }
     });
-    let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if options.again {
+        run_again(&programs, &mut summary, &options.arguments);
+    }
     if options.selects_all_tests() {
         times.save(&summary.durations);
     }
@@ -77,6 +83,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if summary.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn next(queue: &Mutex<VecDeque<Program>>) -> Option<Program> {
+/// Runs what failed once more, one after the other, with nothing beside it. This tells a test that depends on the
+/// load of the machine from one that is broken; both are defects.
+fn run_again(programs: &[Program], summary: &mut Summary, arguments: &[String]) {
+    for failure in summary.take_failures() {
+        let program = programs.iter().find(|program| program.name == failure.program).expect("it has run");
+        println!("\nOnce more, alone: {failure}");
+        let result = program.run(&failure.arguments(program.is_doc(), arguments));
+        summary.add_again(failure, result);
+    }
+}
+
+fn next<'a>(queue: &Mutex<VecDeque<&'a Program>>) -> Option<&'a Program> {
     queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::subjects::node_names;
 use super::{AddressCache, Key};
 use crate::api::ordinal;
 use crate::subject::Owner;
@@ -67,6 +68,13 @@ impl AddressCache {
             && let Some((name, state)) = from.nodes.get_key_value(node)
         {
             self.nodes.insert(name.clone(), *state);
+        }
+        if entry.pod.is_none() {
+            for name in node_names(key) {
+                if let Some((name, state)) = from.nodes.get_key_value(name) {
+                    self.nodes.insert(name.clone(), *state);
+                }
+            }
         }
         if from.ending.contains(key) {
             self.ending.insert(key.clone());

@@ -85,13 +85,18 @@ impl AddressCache {
         Holder {
             key: key.clone(),
             absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
-            was_mirror: entry.is_some_and(|entry| entry.was_mirror),
+            was_mirror: entry.is_some_and(|entry| entry.was_mirror) || (pod.is_none() && self.has_node_name(key)),
             retained_by: self.retained_by(key, endpoint.as_deref(), identity),
             node_ready,
             static_ips: self.config.static_ips,
             pod,
             endpoint,
         }
+    }
+
+    /// True if the name of a pod ends with the name of a node, as the kubelet names its mirror pods.
+    fn has_node_name(&self, key: &str) -> bool {
+        node_names(key).any(|name| self.nodes.contains_key(name))
     }
 
     /// What retains the addresses of a name: a virtual machine, or the StatefulSet that wants the pod. The
@@ -130,6 +135,12 @@ impl AddressCache {
             replicas: replicas.count,
         })
     }
+}
+
+/// The names of nodes with which the name of a mirror pod may end: `etcd-a-1` is one of the node `a-1`, or of `1`.
+pub(super) fn node_names(key: &str) -> impl Iterator<Item = &str> {
+    let name = key.split_once('/').map_or(key, |(_, name)| name);
+    name.match_indices('-').map(|(dash, _)| &name[dash + 1..])
 }
 
 /// An address as text, in one allocation: there are hundreds of thousands.

@@ -124,7 +124,7 @@ fn over(ip: &str) -> Value {
     json!({ "phase": "Succeeded", "podIP": ip, "podIPs": [{ "ip": ip }], "containerStatuses": [container] })
 }
 
-fn apply(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
+pub(super) fn apply(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
     let path = cluster.folder().join(name);
     std::fs::write(&path, text)?;
     cluster.kubectl(&["apply", "-f", &path.display().to_string()])?;
@@ -132,7 +132,7 @@ fn apply(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
 }
 
 /// Prints what a command prints; of an explanation everything but the rules.
-fn ask(cluster: &Cluster, program: &Path, args: &[&str]) -> Result<()> {
+pub(super) fn ask(cluster: &Cluster, program: &Path, args: &[&str]) -> Result<()> {
     let output = Command::new(program).args(args).env("KUBECONFIG", cluster.kubeconfig()).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     let text = String::from_utf8_lossy(&output.stdout);

@@ -115,6 +115,11 @@ fn package_name(id: &str) -> &str {
 }
 
 impl Program {
+    /// True for the doc tests, which cannot be selected by their exact names.
+    pub(super) fn is_doc(&self) -> bool {
+        matches!(self.kind, Kind::Doc)
+    }
+
     /// Runs it to its end.
     pub(super) fn run(&self, arguments: &[String]) -> RunResult {
         let began = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::events::{Outcome, RunResult, Test};
@@ -9,13 +10,42 @@ use super::events::{Outcome, RunResult, Test};
 /// How many of the slowest tests are listed.
 const SLOWEST: usize = 10;
 
+/// A test that failed, or a program that broke.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) program: String,
+    /// `None` if the program did not end as a test program does: then it runs again as a whole.
+    test: Option<String>,
+    /// The name of the test, or why the program is broken.
+    what: String,
+}
+
+impl Failure {
+    /// The arguments that run it once more. Doc tests cannot be selected one by one.
+    pub(super) fn arguments(&self, doc: bool, given: &[String]) -> Vec<String> {
+        let mut arguments = given.to_vec();
+        if let Some(test) = self.test.as_ref().filter(|_| !doc) {
+            arguments.extend(["--exact".to_owned(), test.clone()]);
+        }
+        arguments
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}  {}", self.program, self.what)
+    }
+}
+
 /// All programs that have ended.
 #[derive(Default)]
 pub(super) struct Summary {
     passed: usize,
     skipped: usize,
     /// The failed tests, and the programs that broke without a failed test.
-    failed: Vec<String>,
+    failed: Vec<Failure>,
+    /// What failed and then passed when it ran once more, alone.
+    unstable: Vec<Failure>,
     /// Tests with a duration, by `program test`.
     timed: Vec<(Duration, String)>,
     /// How long each program took that ran all of its tests.
@@ -44,10 +74,15 @@ impl Summary {
 
     fn count(&mut self, program: &str, result: RunResult) {
         let before = self.failed.len();
+        let broken = result.broken.is_some();
         for Test { name, outcome, time } in result.tests {
             match outcome {
                 Outcome::Passed => self.passed += 1,
-                Outcome::Failed(_) => self.failed.push(format!("{program}  {name}")),
+                Outcome::Failed(_) => self.failed.push(Failure {
+                    program: program.to_owned(),
+                    test: (!broken).then(|| name.clone()),
+                    what: name.clone(),
+                }),
                 Outcome::Skipped(_) => {
                     self.skipped += 1;
                     continue;
@@ -56,11 +91,33 @@ impl Summary {
             self.timed.extend(time.map(|time| (time, format!("{program}  {name}"))));
         }
         match result.broken {
-            Some(why) if self.failed.len() == before => self.failed.push(format!("{program}  {why}")),
+            Some(why) if self.failed.len() == before => {
+                self.failed.push(Failure { program: program.to_owned(), test: None, what: why });
+            }
             Some(_) => {}
             None => {
                 self.durations.insert(program.to_owned(), result.time);
             }
+        }
+    }
+
+    /// What failed, to be run once more.
+    pub(super) fn take_failures(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// Counts what failed and ran once more: as unstable if it passed now, else as failed.
+    pub(super) fn add_again(&mut self, failure: Failure, result: RunResult) {
+        let [passed, failed, _] = counts(&result.tests);
+        if passed > 0 && failed == 0 && result.broken.is_none() {
+            println!("        passed");
+            // The tests of a broken program were counted when it broke, as far as they had ended.
+            self.passed += 1;
+            self.unstable.push(failure);
+        } else {
+            result.tests.iter().for_each(print_test);
+            print_block("output of the program outside of its tests", &result.output);
+            self.failed.push(failure);
         }
     }
 
@@ -76,6 +133,10 @@ impl Summary {
         println!("\nThe {SLOWEST} slowest tests:");
         for (time, name) in slowest.into_iter().take(SLOWEST) {
             println!("  {:>6.1} s  {name}", time.as_secs_f64());
+        }
+        if !self.unstable.is_empty() {
+            println!("\nUnstable: failed above, and passed when run once more, alone. Each is a defect to mend:");
+            self.unstable.iter().for_each(|name| println!("  {name}"));
         }
         if !self.failed.is_empty() {
             println!("\nFailed:");

@@ -1,0 +1,255 @@
+//! Some of Flux's kinds on a real API server, and the commands on it. Schemas prune what they do not know.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::source::resource;
+use caretaker_testkit::{Cluster, shared_without_controllers, until};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::ApiResource;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub const SUSPENDED_DURING: &str = "reconcile.fluxcd.io/suspendedDuring";
+
+/// Longer than anything here takes on a busy machine.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// Group, version, kind, plural, and whether there is a status.
+const KINDS: [(&str, &str, &str, &str, bool); 4] = [
+    ("kustomize.toolkit.fluxcd.io", "v1", "Kustomization", "kustomizations", true),
+    ("helm.toolkit.fluxcd.io", "v2", "HelmRelease", "helmreleases", true),
+    ("notification.toolkit.fluxcd.io", "v1beta3", "Alert", "alerts", false),
+    ("fluxcd.controlplane.io", "v1", "ResourceSet", "resourcesets", true),
+];
+
+fn definition(kind: &str) -> CustomResourceDefinition {
+    let (group, version, kind, plural, has_status) = *KINDS.iter().find(|known| known.2 == kind).unwrap();
+    let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let spec = json!({
+        "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": { "suspend": { "type": "boolean" } },
+    });
+    let status = json!({ "type": "object", "properties": {
+        "conditions": { "type": "array", "items": any },
+        "observedGeneration": { "type": "integer" },
+        "lastAppliedRevision": { "type": "string" },
+        "lastHandledReconcileAt": { "type": "string" },
+        "history": { "type": "array", "items": any },
+    } });
+    let mut properties = json!({ "spec": spec });
+    let mut served = json!({ "name": version, "served": true, "storage": true });
+    if has_status {
+        properties["status"] = status;
+        served["subresources"] = json!({ "status": {} });
+    }
+    served["schema"] = json!({ "openAPIV3Schema": { "type": "object", "properties": properties } });
+    let names = json!({ "kind": kind, "plural": plural, "singular": kind.to_lowercase() });
+    let spec = json!({ "group": group, "scope": "Namespaced", "versions": [served], "names": names });
+    serde_json::from_value(json!({ "metadata": { "name": format!("{plural}.{group}") }, "spec": spec })).unwrap()
+}
+
+fn served(kind: &str) -> ApiResource {
+    let (group, version, kind, plural, _) = *KINDS.iter().find(|known| known.2 == kind).unwrap();
+    resource(group, version, kind, plural)
+}
+
+async fn serve_all(client: Client) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for (.., kind, _, _) in KINDS {
+        definitions.create(&PostParams::default(), &definition(kind)).await.unwrap();
+    }
+    for (.., kind, _, _) in KINDS {
+        let objects: Api<DynamicObject> = Api::all_with(client.clone(), &served(kind));
+        until("the kind to be served", LIMIT, async || {
+            Ok(objects.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
+        })
+        .await
+        .unwrap();
+    }
+    let group = KINDS[3].0;
+    until("discovery to know the kinds", LIMIT, async || {
+        let known = kube::Discovery::new(client.clone()).run_aggregated().await.unwrap();
+        Ok(if known.has_group(group) { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .await
+    .unwrap();
+}
+
+/// An operator looks at every namespace: while one runs, no other test does.
+static OPERATOR: RwLock<()> = RwLock::const_new(());
+
+pub enum Lock {
+    Shared(#[allow(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>),
+    Alone(#[allow(dead_code, reason = "held, not read")] RwLockWriteGuard<'static, ()>),
+}
+
+/// A namespace on the shared API server.
+pub struct Place {
+    pub cluster: &'static Cluster,
+    pub client: Client,
+    pub namespace: String,
+    _lock: Lock,
+}
+
+/// What a command printed.
+#[derive(Debug)]
+pub struct Printed {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Place {
+    /// Without an operator.
+    pub async fn new(name: &str) -> Self {
+        Self::with(name, Lock::Shared(OPERATOR.read().await)).await
+    }
+
+    /// For a test with an operator.
+    pub async fn alone(name: &str) -> Self {
+        Self::with(name, Lock::Alone(OPERATOR.write().await)).await
+    }
+
+    async fn with(name: &str, lock: Lock) -> Self {
+        static SERVED: OnceCell<()> = OnceCell::const_new();
+        let cluster = shared_without_controllers();
+        let client = cluster.client().await.unwrap();
+        SERVED.get_or_init(|| serve_all(client.clone())).await;
+        cluster.namespace(name).await.unwrap();
+        Self { cluster, client, namespace: name.to_owned(), _lock: lock }
+    }
+
+    pub fn api(&self, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &served(kind))
+    }
+
+    fn body(kind: &str, name: &str, annotations: Value, spec: Value) -> Value {
+        let mut body = json!({ "apiVersion": served(kind).api_version, "kind": kind, "metadata": { "name": name } });
+        body["metadata"]["annotations"] = annotations;
+        body["spec"] = spec;
+        body
+    }
+
+    /// Creates an object as `kubectl create` does. As with Flux, no spec is empty.
+    pub async fn create(&self, kind: &str, name: &str, annotations: Value, mut spec: Value) {
+        spec["interval"] = json!("1m");
+        let object = serde_json::from_value(Self::body(kind, name, annotations, spec)).unwrap();
+        let params = PostParams { field_manager: Some("kubectl-create".to_owned()), ..PostParams::default() };
+        self.api(kind).create(&params, &object).await.unwrap();
+    }
+
+    /// Server-side apply: kustomize-controller does so with what is in Git, and the keeper.
+    pub async fn apply(&self, manager: &str, kind: &str, name: &str, annotations: Value, spec: Value) {
+        let body = Self::body(kind, name, annotations, spec);
+        self.api(kind).patch(name, &PatchParams::apply(manager).force(), &Patch::Apply(body)).await.unwrap();
+    }
+
+    /// What the keeper writes in a window without an end.
+    pub async fn hold(&self, kind: &str, name: &str) {
+        let held = json!({ "caretaker.dev/held-until": "9999-01-01T00:00:00Z" });
+        self.apply("caretaker-windows", kind, name, held, json!({ "suspend": true })).await;
+    }
+
+    /// What `flux suspend` and `kubectl patch` send.
+    pub async fn merge(&self, kind: &str, name: &str, manager: &str, patch: Value) {
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        self.api(kind).patch(name, &params, &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// What Flux's controller writes.
+    pub async fn status(&self, kind: &str, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.api(kind).patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub async fn get(&self, kind: &str, name: &str) -> Value {
+        serde_json::to_value(self.api(kind).get(name).await.unwrap()).unwrap()
+    }
+
+    /// Waits until an object is as expected.
+    pub async fn until(&self, kind: &str, name: &str, what: &str, expected: impl Fn(&Value) -> bool) -> Value {
+        until(what, LIMIT, async || {
+            let object = self.get(kind, name).await;
+            Ok(if expected(&object) { Ok(object) } else { Err(object.to_string()) })
+        })
+        .await
+        .unwrap()
+    }
+
+    /// A command in this namespace, as the administrator.
+    pub fn command(&self, args: &[&str]) -> Command {
+        self.command_as(&self.cluster.kubeconfig(), args)
+    }
+
+    pub fn command_as(&self, kubeconfig: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_caretaker"));
+        command
+            .args(args)
+            .env("KUBECONFIG", kubeconfig)
+            .env("FLUX_SYSTEM_NAMESPACE", &self.namespace)
+            .env_remove("CARETAKER_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub async fn run(&self, args: &[&str]) -> Printed {
+        run(self.command(args)).await
+    }
+
+    /// A file with settings.
+    pub fn settings(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = super::cli::folder(&[("config.yaml", text)]);
+        let path = folder.path().join("config.yaml");
+        (folder, path)
+    }
+}
+
+/// Runs a command while this test goes on.
+pub async fn run(mut command: Command) -> Printed {
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Printed { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// A time from now, to the minute.
+pub fn in_hours(hours: i64) -> Timestamp {
+    let then = Timestamp::now() + SignedDuration::from_hours(hours);
+    Timestamp::from_second(then.as_second() / 60 * 60).unwrap()
+}
+
+/// From an hour ago to an hour from now.
+pub fn open_now() -> (String, Timestamp) {
+    let [from, to] = [in_hours(-1), in_hours(1)];
+    let local = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M").to_string();
+    (format!("{}/{}", local(from), local(to)), to)
+}
+
+/// The condition that shows a suspension.
+pub fn condition(object: &Value) -> Option<&Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Suspended")
+}
+
+/// The managers that have set anything but the status.
+pub fn managers(object: &Value) -> Vec<&str> {
+    let all = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter()
+        .filter(|fields| fields["subresource"].is_null())
+        .filter_map(|fields| fields["manager"].as_str())
+        .collect()
+}
+
+pub fn ready(object: &Value, message: &str) -> Value {
+    let generation = &object["metadata"]["generation"];
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "ReconciliationSucceeded", "message": message,
+        "observedGeneration": generation, "lastTransitionTime": "2026-03-01T00:00:00Z",
+    });
+    json!({ "conditions": [condition], "observedGeneration": generation })
+}

@@ -1,0 +1,286 @@
+//! Sleep by schedule, and windows that hold sleep back: the decision table, and several days with the controllers of a
+//! real cluster.
+
+mod context;
+mod in_process;
+mod sample;
+mod table;
+
+use std::time::Duration;
+
+use caretaker_core::suspension::{SUSPENDED_DURING, Suspension, WindowAnnotation};
+use caretaker_core::{Cause, Next, Parsed, RuleSet as _, SignedDuration, Timestamp};
+use caretaker_engine::clock::Clock;
+use caretaker_namespaces::act::{Action, Bookkeeping, SleepReason, after_action};
+use caretaker_namespaces::api::{self, Activity, State};
+use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::subject::{Policy, Subject, World};
+use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::{shared, until};
+use in_process::{InProcessOperator, LIMIT};
+use jiff::tz::TimeZone;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use rstest::rstest;
+use sample::{hours, start, touch, used_at};
+use table::{SubjectBuilder as _, awake, future, now, past, scaled, short, verdict, with_policy, world};
+
+/// Open from 22:00 to 02:00 around the time of the table, which is midnight.
+const NIGHT: &str = "* 22-23,0-1 * * *";
+/// Open from 02:00 to 10:00: it is not yet.
+const LATER: &str = "* 2-9 * * *";
+/// Open from 18:00 to 22:00: it was.
+const EVENING: &str = "* 18-21 * * *";
+
+fn sleeps_during(ns: Subject, window: &str) -> Subject {
+    ns.change(|s| s.sleep_during = api::read_window(api::SLEEP_DURING, Some(window)))
+}
+
+fn strictly(ns: Subject) -> Subject {
+    ns.change(|s| s.sleep_during_strict = Parsed::Valid(true))
+}
+
+/// A namespace that is used no more since the day before.
+fn idle() -> Subject {
+    awake().idle("30h").with(scaled(3, None))
+}
+
+/// The same, after its schedule put it to sleep.
+fn by_schedule(ns: Subject) -> Subject {
+    after_action(ns, &Action::Sleep(SleepReason::Scheduled), &world(), past("1h")).unwrap()
+}
+
+#[rstest]
+#[case::inside(sleeps_during(idle(), NIGHT), "ScheduledSleep: act sleep @-2h")]
+#[case::asleep_until_its_end(by_schedule(sleeps_during(idle(), NIGHT)), "ScheduledSleep: wait wake @+2h")]
+#[case::without_an_end(by_schedule(sleeps_during(idle(), "@always")), "ScheduledSleep: none")]
+#[case::over(by_schedule(sleeps_during(idle(), EVENING)), "ScheduledSleepOver: act wake @-2h")]
+#[case::removed(by_schedule(idle()), "ScheduledSleepOver: act wake @+0s")]
+#[case::not_yet(sleeps_during(idle(), LATER), "NothingScheduled: wait sleep @+2h")]
+#[case::no_more_than_others(sleeps_during(idle(), "2020-01-01/2020-01-02"), "NothingScheduled: none")]
+#[case::interrupted(sleeps_during(idle(), NIGHT).in_state(State::Sleeping), "ScheduledSleep: act sleep @-2h")]
+#[case::interrupted_and_over(
+    sleeps_during(idle(), EVENING).in_state(State::Sleeping).change(|s| s.scheduled_sleep = true),
+    "ScheduledSleepOver: act wake @-2h"
+)]
+#[case::used_before_it_opened(sleeps_during(awake().idle("2h1m"), NIGHT), "ScheduledSleep: act sleep @-2h")]
+#[case::used_inside(sleeps_during(awake().idle("30m"), NIGHT), "AwakeAfterUse: wait sleep @+1h30m")]
+#[case::used_and_asleep(by_schedule(sleeps_during(awake().idle("30m"), NIGHT)), "AwakeAfterUse: act wake @-30m")]
+#[case::used_until_the_end(sleeps_during(awake().idle("0s"), NIGHT), "AwakeAfterUse: wait sleep @+22h")]
+#[case::a_session_is_open(sleeps_during(idle().in_use("30m"), LATER), "NothingScheduled: wait sleep @+2h")]
+#[case::a_session_is_open_inside(sleeps_during(idle().in_use("30m"), "* * * * *"), "AwakeAfterUse: wait sleep @+2h")]
+#[case::used_and_strict(strictly(sleeps_during(awake().idle("30m"), NIGHT)), "ScheduledSleep: act sleep @-2h")]
+#[case::asleep_used_and_strict(
+    strictly(by_schedule(sleeps_during(awake().idle("30m"), NIGHT))),
+    "ScheduledSleep: wait wake @+2h"
+)]
+#[case::a_record_of_our_own_is_no_use(
+    sleeps_during(idle(), NIGHT).change(|s| s.activity = Parsed::Valid(Activity::recorded(past("30m"), Rule::FirstSeen))),
+    "ScheduledSleep: act sleep @-2h"
+)]
+#[case::ordered_to_stay_awake(sleeps_during(idle(), NIGHT).ordered_awake_until(future("1h")), "ManualWake: wait sleep @+1h")]
+#[case::ordered_to_stay_awake_beyond_it(
+    sleeps_during(idle(), NIGHT).ordered_awake_until(future("3h")),
+    "ManualWake: wait sleep @+22h"
+)]
+#[case::woken_by_order(
+    by_schedule(sleeps_during(idle(), NIGHT)).ordered_awake_until(future("1h")),
+    "ManualWake: act wake @+0s"
+)]
+#[case::ordered_to_sleep(sleeps_during(idle(), LATER).ordered_asleep_until(future("1h")), "ManualSleep: act sleep @+0s")]
+#[case::protected(sleeps_during(idle(), NIGHT).called("kube-system"), "Protected: none")]
+#[case::excluded(sleeps_during(idle(), NIGHT).change(|s| s.excluded = true), "Excluded: none")]
+#[case::excluded_and_asleep(
+    by_schedule(sleeps_during(idle(), NIGHT)).change(|s| s.excluded = true),
+    "Excluded: act wake @+0s"
+)]
+#[case::unreadable(sleeps_during(idle(), "* 25 * * *"), "InvalidAnnotation: refuse")]
+#[case::unreadable_while_asleep(sleeps_during(by_schedule(idle()), "* 25 * * *"), "InvalidAnnotation: refuse")]
+fn a_schedule(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[rstest]
+#[case::idle_counts_from_the_end_of_the_window(
+    sleeps_during(idle(), EVENING).sleep_after("3h"),
+    "CountingDown: wait sleep @+1h"
+)]
+#[case::idle_for_long_enough_since(sleeps_during(idle(), EVENING).sleep_after("1h"), "SleepAfterElapsed: act sleep @-1h")]
+#[case::the_schedule_comes_first(sleeps_during(idle(), LATER).sleep_after("40h"), "CountingDown: wait sleep @+2h")]
+#[case::an_idle_sleep_becomes_one_of_the_schedule(
+    sleeps_during(table::asleep("9h30m").sleep_after("10h"), NIGHT),
+    "ScheduledSleep: act record @+0s"
+)]
+#[case::which_withdraws_an_announcement(
+    sleeps_during(table::asleep("9h30m").sleep_after("10h").announced("30m", future("30m")), NIGHT),
+    "ScheduledSleep: act record @+0s"
+)]
+#[case::never_deleted_inside(
+    by_schedule(sleeps_during(idle(), NIGHT).sleep_after("1h")),
+    "ScheduledSleep: wait wake @+2h"
+)]
+#[case::an_idle_sleep_is_judged_again_when_the_window_opens(
+    sleeps_during(table::asleep("1h").sleep_after("20h"), LATER),
+    "Asleep: wait record @+2h"
+)]
+fn a_schedule_beside_labels(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(verdict(&ns), expected);
+}
+
+#[test]
+fn a_sleep_by_schedule_is_an_order_and_completes_what_was_interrupted() {
+    let cause = |ns: &Subject| table::judge(ns, &world()).next.cause();
+    assert_eq!(cause(&sleeps_during(idle(), NIGHT)), Cause::Ordered);
+    assert_eq!(cause(&by_schedule(sleeps_during(idle(), EVENING))), Cause::Ordered);
+    assert_eq!(cause(&sleeps_during(idle(), NIGHT).in_state(State::Sleeping)), Cause::Completion);
+}
+
+#[test]
+fn how_long_a_use_keeps_it_awake_is_a_setting() {
+    let world = with_policy(Policy { awake_after_use: SignedDuration::from_mins(10), ..Policy::default() });
+    let judge = |ns: &Subject| short(&table::judge(ns, &world));
+    assert_eq!(judge(&sleeps_during(awake().idle("5m"), NIGHT)), "AwakeAfterUse: wait sleep @+5m");
+    assert_eq!(judge(&sleeps_during(awake().idle("11m"), NIGHT)), "ScheduledSleep: act sleep @-2h");
+}
+
+#[test]
+fn the_time_asleep_by_schedule_leads_to_no_deletion_and_is_restored_exactly() {
+    let before = sleeps_during(idle().sleep_after("1h"), NIGHT);
+    let asleep = by_schedule(before.clone());
+    assert_eq!((asleep.asleep_since.value(), asleep.scheduled_sleep), (None, true));
+
+    let marked = sleeps_during(table::asleep("9h30m").sleep_after("10h").announced("30m", future("30m")), NIGHT);
+    let record = Action::Record(Bookkeeping::ScheduledSleep);
+    let marked = after_action(marked, &record, &world(), now()).unwrap();
+    assert!(!marked.asleep_since.is_set() && !marked.has_announcement() && marked.scheduled_sleep);
+
+    let woken = after_action(asleep, &Action::Wake(None), &world(), future("2h")).unwrap();
+    assert_eq!(woken, before, "activity included: nothing looks used");
+}
+
+/// The verdict of the rules, held back by a window on the namespace.
+fn held_back(ns: &Subject, window: &str, at: Timestamp) -> String {
+    let annotation = WindowAnnotation { key: SUSPENDED_DURING, value: window.to_owned() };
+    let mut verdict = Rule::judge(ns, &World::default(), at);
+    Suspension::parse(annotation, &TimeZone::UTC).hold_back(&mut verdict, at);
+    short(&verdict)
+}
+
+#[rstest]
+#[case::idle_sleep(awake().idle("3h").sleep_after("2h"), "Suspended: wait sleep @+2h")]
+#[case::scheduled_sleep(sleeps_during(idle(), "@always"), "Suspended: wait sleep @+2h")]
+#[case::ordered_sleep(idle().ordered_asleep_until(future("1h")), "Suspended: wait sleep @+2h")]
+#[case::announcement(table::asleep("9h1s").sleep_after("10h"), "Suspended: wait announce @+2h")]
+#[case::deletion(
+    table::asleep("10h1s").sleep_after("10h").announced("1h1s", past("1s")),
+    "Suspended: wait delete @+2h"
+)]
+#[case::wake(table::asleep("1h").sleep_after("2h").idle("1m"), "WokenByActivity: act wake @-1m")]
+#[case::interrupted_sleep(awake().in_state(State::Sleeping).sleep_after("2h").idle("3h"), "SleepUnfinished: act sleep @+0s")]
+#[case::interrupted_ordered_sleep(
+    idle().in_state(State::Sleeping).ordered_asleep_until(future("1h")),
+    "ManualSleep: act sleep @+0s"
+)]
+fn a_window_on_a_namespace_holds_back(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(held_back(&ns, NIGHT, now()), expected);
+}
+
+/// Day and time of day in the cluster's story, which begins on a Thursday at midnight.
+fn at(day: i64, hour: i64, minute: i64) -> Timestamp {
+    hours(24 * day + hour) + SignedDuration::from_mins(minute)
+}
+
+async fn create(client: &Client, namespace: Namespace) {
+    let name = namespace.name_any();
+    let namespace = namespace.annotation(api::ACTIVITY, &used_at(start()));
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    let deployment = mk_deployment(&name, "web").replicas(2);
+    Api::namespaced(client.clone(), &name).create(&PostParams::default(), &deployment).await.unwrap();
+}
+
+/// Waits until the namespace is in a state, and as many pods are there as its Deployment wants.
+async fn becomes(client: &Client, name: &str, state: &str, pods: usize) {
+    let (namespaces, all): (Api<Namespace>, Api<Pod>) =
+        (Api::all(client.clone()), Api::namespaced(client.clone(), name));
+    until(&format!("{name} to be {state} with {pods} pods"), LIMIT, async || {
+        let namespace = namespaces.get(name).await.unwrap();
+        let is = namespace.labels().get(api::STATE).map_or("normal", String::as_str).to_owned();
+        let count = all.list(&ListParams::default()).await.unwrap().items.len();
+        Ok(if (is.as_str(), count) == (state, pods) { Ok(()) } else { Err(format!("{is} with {count} pods")) })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn several_days_with_real_controllers() {
+    let client = shared().client().await.unwrap();
+    // Asleep from 20:00 to 6:00, awake in between; used by night once.
+    create(&client, mk_namespace("night").annotation(api::SLEEP_DURING, "* 20-23,0-5 * * *")).await;
+    let strict = mk_namespace("strict").annotation(api::SLEEP_DURING, "* 20-23,0-5 * * *");
+    create(&client, strict.annotation(api::SLEEP_DURING_STRICT, "true").label(api::SLEEP_AFTER, "30h")).await;
+    // Never put to sleep in office hours.
+    let office = mk_namespace("office").annotation(SUSPENDED_DURING, "* 8-18 * * MON-FRI");
+    create(&client, office.label(api::SLEEP_AFTER, "10h").label(api::DELETE_AFTER, "1000h")).await;
+    for name in ["night", "strict", "office"] {
+        becomes(&client, name, "normal", 2).await;
+    }
+    let web = |name: &str| Api::<Deployment>::namespaced(client.clone(), name);
+    let written = async |name: &str| {
+        let deployment = web(name).get("web").await.unwrap();
+        (deployment.spec.as_ref().unwrap().replicas, deployment.labels().clone())
+    };
+    let before = written("night").await;
+    let (clock, hands) = Clock::manual(at(0, 12, 0));
+    let operator = InProcessOperator::start(&client, clock, Duration::from_mins(10), Policy::default());
+    operator.ready().await;
+
+    for day in 0..3 {
+        hands.set(at(day, 20, 1));
+        becomes(&client, "night", "sleep", 0).await;
+        becomes(&client, "strict", "sleep", 0).await;
+        if day == 0 {
+            // It was due at 10:00, in office hours, and waited until they were over.
+            becomes(&client, "office", "sleep", 0).await;
+        }
+        if day == 1 {
+            hands.set(at(day, 21, 1));
+            touch(&client, "night", at(day, 21, 0)).await;
+            touch(&client, "strict", at(day, 21, 0)).await;
+            becomes(&client, "night", "normal", 2).await;
+            hands.set(at(day, 23, 1));
+            becomes(&client, "night", "sleep", 0).await;
+        }
+        hands.set(at(day + 1, 6, 1));
+        becomes(&client, "night", "normal", 2).await;
+        becomes(&client, "strict", "normal", 2).await;
+        assert_eq!(written("night").await, before, "restored exactly");
+        if day == 0 {
+            // A use in office hours wakes it: a window never holds back a wake.
+            hands.set(at(1, 9, 1));
+            touch(&client, "office", at(1, 9, 0)).await;
+            becomes(&client, "office", "normal", 2).await;
+        }
+    }
+
+    let rules = |name: &str| operator.entries_of(name);
+    let (sleep, over) = ("ScheduledSleep done", "ScheduledSleepOver done");
+    assert_eq!(rules("night"), [sleep, over, sleep, "AwakeAfterUse done", sleep, over, sleep, over]);
+    assert_eq!(rules("strict"), [sleep, over, sleep, over, sleep, over], "and neither idle nor deleted");
+    let office = operator.done().into_iter().filter(|(name, ..)| name == "office");
+    let office: Vec<_> = office.map(|(_, when, rule, _)| (when, rule)).collect();
+    let (slept, woken) = (at(0, 20, 1), at(1, 9, 1));
+    assert_eq!(office[..2], [(slept, "SleepAfterElapsed".to_owned()), (woken, "WokenByActivity".to_owned())]);
+    operator.stop().await;
+}
+
+#[test]
+fn a_schedule_is_shown_among_the_facts() {
+    let facts = strictly(by_schedule(sleeps_during(idle(), NIGHT))).facts(now());
+    let fact = |name: &str| facts.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    assert_eq!((fact("sleeps during"), fact("asleep")), (Some("* 22-23,0-1 * * *, strictly"), Some("by schedule")));
+    let waits = table::judge(&sleeps_during(idle(), LATER), &world());
+    assert!(matches!(waits.next, Next::Wait { .. }) && waits.because.contains(LATER), "{}", waits.because);
+}

@@ -1,0 +1,388 @@
+//! What was observed: rows by object, and which task each of them matters to.
+
+use std::borrow::{Borrow, Cow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caretaker_core::Timestamp;
+use caretaker_engine::cache::RowKey;
+use caretaker_engine::source::resource;
+use caretaker_engine::{Cache, Change, ObjectId, Rows, SourceRef};
+
+use super::{DIAGNOSES, Row, SETTINGS};
+use crate::api::{self, Family, GROUP, KDOCTOR_CONTROLLER, KdoctorSettings, RuntimeStatus, Templates};
+use crate::subject::{
+    Carrier, Diagnosis, Ended, Named, Orphan, Place, Policy, Subject, Task, TaskKey, TaskRuntime, World,
+};
+
+/// What the ConfigMap with kdoctor's settings is called here.
+const SETTINGS_KIND: &str = "Settings";
+
+/// How many waiting tasks are judged again when a runtime is gone; each resync judges all.
+const WOKEN: usize = 64;
+
+/// What was observed.
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeCache {
+    rows: Rows<Row>,
+    /// The tasks that are known.
+    tasks: BTreeMap<TaskKey, Waits>,
+    /// The tasks that need a carrier, in the order in which they were created.
+    waiting: BTreeSet<(Option<Timestamp>, TaskKey)>,
+    /// The carriers of a task, and of earlier ones of its name.
+    carriers: BTreeMap<TaskKey, BTreeSet<RowKey>>,
+    /// Carriers, Services and Ingresses by their names.
+    by_name: BTreeMap<Arc<str>, BTreeSet<RowKey>>,
+    /// The task whose runtime needs a name.
+    needed_by: BTreeMap<Arc<str>, BTreeSet<TaskKey>>,
+    templates: BTreeMap<String, Result<Arc<Templates>, Arc<str>>>,
+    settings: BTreeMap<String, Arc<KdoctorSettings>>,
+    families: BTreeMap<String, Vec<Family>>,
+    refused: BTreeSet<Family>,
+    /// When a carrier was first seen without its task, by its uid.
+    orphan_since: BTreeMap<String, Timestamp>,
+    /// The task and the uid of the carrier of a row: to find them when the row is gone.
+    owners: BTreeMap<RowKey, (TaskKey, String)>,
+    /// The keys of tasks whose runtimes were looked into.
+    diagnosed: BTreeMap<RowKey, TaskKey>,
+    dirty: BTreeSet<TaskKey>,
+}
+
+/// Where a task is in the queue, if it needs a carrier.
+type Waits = Option<Option<Timestamp>>;
+
+fn task_row(key: &TaskKey) -> RowKey {
+    ((GROUP.to_owned(), key.0.name().to_owned()), None, key.1.to_string())
+}
+
+/// The names that a runtime needs, as far as they are told apart here: of the carrier, and of Services without the
+/// family.
+fn names(key: &TaskKey) -> [String; 2] {
+    let service = api::service_name(key.0, &key.1, Family::V4);
+    [api::carrier_name(key.0, &key.1), family_less(&service).to_owned()]
+}
+
+fn family_less(name: &str) -> &str {
+    name.strip_suffix("-ipv4").or_else(|| name.strip_suffix("-ipv6")).unwrap_or(name)
+}
+
+fn insert<K: Ord + Clone, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: V) {
+    index.entry(key.clone()).or_default().insert(value);
+}
+
+fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &Q, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+impl RuntimeCache {
+    fn row(&self, key: &RowKey) -> Option<Row> {
+        self.rows.subjects_for(key).pop()
+    }
+
+    fn task(&self, key: &TaskKey) -> Option<Task> {
+        match self.row(&task_row(key)) {
+            Some(Row::Task(task)) => Some(*task),
+            _ => None,
+        }
+    }
+
+    fn carriers_of(&self, key: &TaskKey) -> Vec<Carrier> {
+        let rows = self.carriers.get(key).into_iter().flatten().filter_map(|row| self.row(row));
+        rows.filter_map(|row| if let Row::Carrier(carrier) = row { Some(carrier) } else { None }).collect()
+    }
+
+    /// The rows of everything that has a name of this task's runtime.
+    fn named_rows(&self, key: &TaskKey) -> BTreeSet<&RowKey> {
+        let [carrier, service] = names(key);
+        let services = Family::ALL.map(|family| format!("{service}-{}", family.lower()));
+        let all = services.into_iter().chain([carrier]);
+        all.filter_map(|name| self.by_name.get(name.as_str())).flatten().collect()
+    }
+
+    /// Follows a row that changed, so that every task that it matters to is judged.
+    fn follow(&mut self, key: RowKey) {
+        let row = self.row(&key);
+        match (&row, key.0.0.as_str(), key.0.1.as_str()) {
+            (Some(Row::Task(_)), ..) | (None, GROUP, _) => {
+                let kind = api::TaskKind::parse(&key.0.1);
+                if let Some(kind) = kind {
+                    self.follow_task((kind, key.2.as_str().into()), row.is_some());
+                }
+            }
+            (Some(Row::Templates(_) | Row::Settings(_)), ..) | (None, "", "ConfigMap" | SETTINGS_KIND) => {
+                self.follow_config(&key, row);
+            }
+            (Some(Row::Families(_) | Row::RefusedFamily(_)), ..) | (None, _, "ServiceCIDR") => {
+                match row {
+                    Some(Row::Families(families)) => _ = self.families.insert(key.2, families),
+                    Some(Row::RefusedFamily(family)) => _ = self.refused.insert(family),
+                    _ => _ = self.families.remove(&key.2),
+                }
+                self.all_dirty();
+            }
+            (Some(Row::Diagnosis(task, _)), ..) => {
+                self.dirty.insert(task.clone());
+                self.diagnosed.insert(key, task.clone());
+            }
+            (None, "", "") => _ = self.diagnosed.remove(&key),
+            _ => self.follow_object(key, row.as_ref()),
+        }
+    }
+
+    fn follow_config(&mut self, key: &RowKey, row: Option<Row>) {
+        let namespace = key.1.clone().unwrap_or_default();
+        match row {
+            Some(Row::Templates(read)) => _ = self.templates.insert(namespace, read),
+            Some(Row::Settings(read)) => _ = self.settings.insert(namespace, read),
+            _ if key.2 == api::TEMPLATES => _ = self.templates.remove(&namespace),
+            _ => _ = self.settings.remove(&namespace),
+        }
+        self.all_dirty();
+    }
+
+    fn all_dirty(&mut self) {
+        self.dirty.extend(self.tasks.keys().cloned());
+    }
+
+    fn follow_task(&mut self, key: TaskKey, exists: bool) {
+        for name in names(&key) {
+            if exists {
+                insert(&mut self.needed_by, &Arc::from(name), key.clone());
+            } else {
+                remove(&mut self.needed_by, name.as_str(), &key);
+            }
+        }
+        if exists {
+            self.tasks.entry(key.clone()).or_default();
+        } else {
+            if let Some(Some(created)) = self.tasks.remove(&key) {
+                self.waiting.remove(&(created, key.clone()));
+            }
+            let diagnosed: Vec<RowKey> =
+                self.diagnosed.iter().filter(|(_, task)| **task == key).map(|(row, _)| row.clone()).collect();
+            for row in diagnosed {
+                self.diagnosed.remove(&row);
+                let source = SourceRef { id: DIAGNOSES, resource: None };
+                self.rows.update(&source, Change::Delete(ObjectId::named(row.2)));
+            }
+        }
+        self.touch(key);
+    }
+
+    fn follow_object(&mut self, key: RowKey, row: Option<&Row>) {
+        let name = key.2.clone();
+        let needed: Vec<TaskKey> = [name.as_str(), family_less(&name)]
+            .iter()
+            .filter_map(|name| self.needed_by.get(*name))
+            .flatten()
+            .cloned()
+            .collect();
+        if let Some((before, uid)) = self.owners.remove(&key) {
+            remove(&mut self.carriers, &before, &key);
+            self.touch(before);
+            if row.is_none() {
+                self.orphan_since.remove(&uid);
+                self.dirty.extend(self.waiting.iter().take(WOKEN).map(|(_, task)| task.clone()));
+            }
+        }
+        if let Some(Row::Carrier(carrier)) = row {
+            insert(&mut self.carriers, &carrier.task, key.clone());
+            self.owners.insert(key.clone(), (carrier.task.clone(), carrier.uid.clone()));
+            self.touch(carrier.task.clone());
+        }
+        if row.is_some() {
+            insert(&mut self.by_name, &Arc::from(name), key);
+        } else {
+            remove(&mut self.by_name, name.as_str(), &key);
+        }
+        for task in needed {
+            self.touch(task);
+        }
+    }
+
+    /// Something of this task changed: it is judged, and its place in the queue is found again.
+    fn touch(&mut self, key: TaskKey) {
+        let waits = self.task(&key).filter(|task| self.needs_carrier(task)).map(|task| task.created);
+        if let Some(known) = self.tasks.get_mut(&key)
+            && *known != waits
+        {
+            if let Some(created) = std::mem::replace(known, waits) {
+                self.waiting.remove(&(created, key.clone()));
+            }
+            if let Some(created) = waits {
+                self.waiting.insert((created, key.clone()));
+            }
+        }
+        self.dirty.insert(key);
+    }
+
+    /// True if a carrier is to be created for it, as far as that is up to the task.
+    fn needs_carrier(&self, task: &Task) -> bool {
+        let wants = task.has_agent_spec && task.invalid.is_none() && !task.is_deleting;
+        let is_over = task.runtime_status() == Some(RuntimeStatus::Deleted)
+            || task.ended(None, Timestamp::UNIX_EPOCH) != Ended::No;
+        let key = task.key();
+        let is_own = |carrier: &Carrier| carrier.task_uid == task.uid;
+        wants && !is_over && !self.carriers_of(&key).iter().any(is_own) && self.named_rows(&key).is_empty()
+    }
+
+    /// The world that tasks are judged in.
+    #[must_use]
+    pub fn world(&self, policy: &Arc<Policy>) -> World {
+        let place = self.place(policy);
+        let namespace = place.as_ref().ok().map(|place| &*place.namespace);
+        let settings = namespace.and_then(|namespace| self.settings.get(namespace)).or(self.settings.values().next());
+        let queue = if policy.max_runtimes.is_some() {
+            self.waiting.iter().enumerate().map(|(place, (_, key))| (key.clone(), place)).collect()
+        } else {
+            BTreeMap::new()
+        };
+        let mut cluster_families: Vec<Family> = self.families.values().flatten().copied().collect();
+        cluster_families.sort_unstable();
+        cluster_families.dedup();
+        World {
+            policy: policy.clone(),
+            kdoctor: settings.cloned().unwrap_or_default(),
+            place,
+            cluster_families,
+            refused_families: self.refused.iter().copied().collect(),
+            alive: self.owners.len(),
+            queue: Arc::new(queue),
+        }
+    }
+
+    fn place(&self, policy: &Policy) -> Result<Place, Arc<str>> {
+        let chosen = policy.namespace.as_deref();
+        let found = match chosen {
+            Some(namespace) => self.templates.get_key_value(namespace),
+            None => self.templates.first_key_value(),
+        };
+        let Some(namespace) = chosen.or(found.map(|(namespace, _)| namespace.as_str())) else {
+            return Err(format!(
+                "nothing says where runtimes are created: there is no ConfigMap {}; name kdoctor's namespace in keepers.runtimes.namespace",
+                api::TEMPLATES
+            )
+            .into());
+        };
+        let templates = match (&policy.templates, found) {
+            (Some(Ok(templates)), _) => templates.clone(),
+            (Some(Err(error)), _) => return Err(format!("keepers.runtimes.template: {error}").into()),
+            (None, Some((_, read))) => read.clone()?,
+            (None, None) => default_templates(),
+        };
+        Ok(Place { namespace: namespace.into(), templates })
+    }
+
+    /// True if kdoctor's own controller runs: it creates runtimes as well.
+    #[must_use]
+    pub fn kdoctor_runs(&self) -> bool {
+        let rows = self.by_name.get(KDOCTOR_CONTROLLER).into_iter().flatten().filter_map(|row| self.row(row));
+        rows.into_iter().any(|row| matches!(row, Row::Named(Named { kind: "Deployment", ready, .. }) if ready > 0))
+    }
+
+    fn runtime(&self, task: Task) -> TaskRuntime {
+        let key = task.key();
+        let mut carriers = self.carriers_of(&key);
+        carriers.retain(|carrier| carrier.task_uid == task.uid);
+        let rows = self.named_rows(&key).into_iter().filter_map(|row| self.row(row));
+        let named = rows.filter_map(|row| match row {
+            Row::Named(named) => Some(named),
+            // The carrier of another task: in the way.
+            Row::Carrier(carrier) if carrier.task_uid != task.uid => Some(in_the_way(carrier)),
+            _ => None,
+        });
+        let named = named.collect();
+        let diagnosis = self.row(&((String::new(), String::new()), None, task.uid.clone()));
+        let diagnosis = if let Some(Row::Diagnosis(_, diagnosis)) = diagnosis { Some(diagnosis) } else { None };
+        TaskRuntime { task, carriers, named, diagnosis: diagnosis.filter(|found: &Diagnosis| !found.found.is_empty()) }
+    }
+}
+
+/// The default template, which never changes.
+fn default_templates() -> Arc<Templates> {
+    static DEFAULT: std::sync::LazyLock<Arc<Templates>> = std::sync::LazyLock::new(Arc::default);
+    DEFAULT.clone()
+}
+
+/// Two sources read ConfigMaps, each by a name of its own: what one of them lists says nothing about the other.
+fn apart(source: &SourceRef) -> Cow<'_, SourceRef> {
+    if source.id != SETTINGS {
+        return Cow::Borrowed(source);
+    }
+    let kind = resource("", "v1", SETTINGS_KIND, "settings");
+    Cow::Owned(SourceRef { id: source.id, resource: Some(Arc::new(kind)) })
+}
+
+fn in_the_way(carrier: Carrier) -> Named {
+    let Carrier { kind, namespace, name, uid, task, task_uid, is_deleting, ready, .. } = carrier;
+    let controller =
+        crate::subject::Controller { kind: task.0.name().to_owned(), name: task.1.to_string(), uid: task_uid };
+    Named { kind: kind.name(), namespace, name, uid, controller: Some(controller), is_deleting, ready }
+}
+
+impl Cache for RuntimeCache {
+    type Row = Row;
+    type Key = TaskKey;
+    type Subject = Subject;
+
+    fn update(&mut self, source: &SourceRef, change: Change<Row>) {
+        self.rows.update(&apart(source), change);
+        for key in self.rows.take_dirty() {
+            self.follow(key);
+        }
+    }
+
+    fn take_dirty(&mut self) -> BTreeSet<TaskKey> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    fn keys(&self) -> Vec<TaskKey> {
+        let mut keys: BTreeSet<&TaskKey> = self.tasks.keys().collect();
+        keys.extend(self.carriers.keys());
+        keys.into_iter().cloned().collect()
+    }
+
+    fn subjects_for(&self, key: &TaskKey) -> Vec<Subject> {
+        let task = self.task(key);
+        let uid = task.as_ref().map(|task| task.uid.clone());
+        let orphans = self.carriers_of(key).into_iter().filter(|carrier| Some(&carrier.task_uid) != uid.as_ref());
+        let orphans = orphans.map(|carrier| {
+            let since = self.orphan_since.get(&carrier.uid).copied();
+            Subject::Orphan(Box::new(Orphan { carrier, since }))
+        });
+        let task = task.map(|task| Subject::Task(Box::new(self.runtime(task))));
+        task.into_iter().chain(orphans).collect()
+    }
+
+    fn extract(&self, keys: &BTreeSet<TaskKey>) -> Self {
+        let mut rows: BTreeSet<RowKey> = BTreeSet::new();
+        for key in keys {
+            rows.insert(task_row(key));
+            rows.extend(self.carriers.get(key).into_iter().flatten().cloned());
+            rows.extend(self.named_rows(key).into_iter().cloned());
+            rows.extend(self.diagnosed.iter().filter(|(_, task)| *task == key).map(|(row, _)| row.clone()));
+        }
+        let mut part =
+            Self { rows: self.rows.extract(&rows), orphan_since: self.orphan_since.clone(), ..Self::default() };
+        for row in rows {
+            if part.row(&row).is_some() {
+                part.follow(row);
+            }
+        }
+        part.dirty.clear();
+        part
+    }
+
+    fn remember(&mut self, _: &TaskKey, subject: &Subject) {
+        if let Subject::Orphan(orphan) = subject
+            && let Some(since) = orphan.since
+        {
+            self.orphan_since.insert(orphan.carrier.uid.clone(), since);
+        }
+    }
+}

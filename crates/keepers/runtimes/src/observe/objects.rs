@@ -1,0 +1,271 @@
+//! The fields that are read of each kind of object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use caretaker_core::parsed::InvalidValue;
+use caretaker_core::{Timestamp, time};
+use caretaker_engine::object::{Owner, Scalar, null_as_default};
+use caretaker_engine::{Meta, Partial, PartialObject};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Row;
+use crate::api::{
+    self, AgentSpec, CarrierKind, FINISHED_SEEN_AT, Family, GROUP, INSTANCE_LABEL, KdoctorSettings, PREFIX,
+    RuntimeStatus, TaskKind, Templates,
+};
+use crate::subject::{Agent, Carrier, Controller, Named, Round, RoundStatus, Task, TaskResource};
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct TaskSpec {
+    agent_spec: Option<Value>,
+    #[serde(deserialize_with = "null_as_default")]
+    schedule: Schedule,
+    #[serde(deserialize_with = "null_as_default")]
+    target: Target,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Schedule {
+    round_number: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Target {
+    ingress: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct TaskStatus {
+    finish: Option<bool>,
+    finish_time: Option<Scalar>,
+    last_round_status: Option<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    history: Vec<History>,
+    resource: Option<Resource>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct History {
+    #[serde(deserialize_with = "null_as_default")]
+    status: String,
+    #[serde(rename = "deadLineTimeStamp")]
+    deadline: Option<Scalar>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Resource {
+    #[serde(deserialize_with = "null_as_default")]
+    runtime_name: String,
+    #[serde(deserialize_with = "null_as_default")]
+    runtime_type: String,
+    service_name_v4: Option<String>,
+    service_name_v6: Option<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    runtime_status: String,
+}
+
+fn moment(text: Option<&Scalar>) -> Option<Timestamp> {
+    text.and_then(|text| time::parse(&text.0))
+}
+
+pub(super) fn task(kind: TaskKind, object: Partial<TaskSpec, TaskStatus>) -> Option<Row> {
+    let Partial { metadata: meta, spec, status } = object;
+    let written = spec.agent_spec.filter(|spec| !spec.is_null());
+    let read = written.as_ref().map(AgentSpec::read);
+    let agent = match (&written, &read) {
+        (Some(written), Some(Ok(read))) => {
+            Some(Agent { kind: read.kind, grace: read.grace, json: written.to_string().into() })
+        }
+        _ => None,
+    };
+    let round = status.history.first().map(|round| Round {
+        status: if round.status == "notstarted" { RoundStatus::NotStarted } else { RoundStatus::Other },
+        deadline: moment(round.deadline.as_ref()),
+    });
+    let resource = status.resource.map(|resource| TaskResource {
+        name: resource.runtime_name,
+        kind: resource.runtime_type,
+        service_v4: resource.service_name_v4,
+        service_v6: resource.service_name_v6,
+        status: RuntimeStatus::parse(&resource.runtime_status),
+    });
+    Some(Row::Task(Box::new(Task {
+        kind,
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        created: meta.created(),
+        is_deleting: meta.deletion_timestamp.is_some(),
+        has_agent_spec: written.is_some(),
+        agent,
+        invalid: read.and_then(Result::err).or_else(|| invalid_name(kind, &meta.name)),
+        wants_ingress: kind == TaskKind::NetReach && spec.target.ingress == Some(true),
+        round_number: spec.schedule.round_number,
+        has_finish: status.finish.is_some(),
+        is_finished: status.finish == Some(true),
+        finish_time: moment(status.finish_time.as_ref()),
+        has_failed: status.last_round_status.as_deref() == Some("fail"),
+        round,
+        resource,
+        name: meta.name.into(),
+    })))
+}
+
+/// The API server accepts no such name; a file may have it.
+fn invalid_name(kind: TaskKind, name: &str) -> Option<Box<InvalidValue>> {
+    let carrier = api::carrier_name(kind, name);
+    (name.is_empty() || !api::is_label_value(&carrier) || carrier != carrier.to_lowercase()).then(|| {
+        Box::new(InvalidValue {
+            field: "metadata.name".to_owned(),
+            value: name.to_owned(),
+            reason: "it cannot become the label of a pod".to_owned(),
+            remedy: "use lower case letters, digits, - and ., and begin and end with a letter or digit".to_owned(),
+        })
+    })
+}
+
+/// Fields of a DaemonSet or a Deployment.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CarrierObject {
+    metadata: CarrierMeta,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: CarrierSpec,
+    #[serde(deserialize_with = "null_as_default")]
+    status: CarrierStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct CarrierMeta {
+    #[serde(flatten)]
+    meta: Meta,
+    generation: i64,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct CarrierSpec {
+    replicas: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct CarrierStatus {
+    observed_generation: i64,
+    desired_number_scheduled: i64,
+    number_ready: i64,
+    ready_replicas: i64,
+}
+
+impl PartialObject for CarrierObject {
+    fn metadata(&self) -> &Meta {
+        &self.metadata.meta
+    }
+}
+
+/// By owner alone, never by name or label; what has a name of a runtime and another owner is in the way.
+pub(super) fn carrier(kind: CarrierKind, object: CarrierObject) -> Option<Row> {
+    let CarrierObject { metadata: CarrierMeta { meta, generation }, spec, status } = object;
+    let (desired, ready) = match kind {
+        CarrierKind::DaemonSet => (status.desired_number_scheduled, status.number_ready),
+        // The API server's own default.
+        CarrierKind::Deployment => (spec.replicas.unwrap_or(1), status.ready_replicas),
+    };
+    let task = meta.controller().and_then(task_owner);
+    let Some((task_kind, owner)) = task else { return named_as(kind.name(), meta, ready) };
+    Some(Row::Carrier(Carrier {
+        kind,
+        namespace: meta.namespace.as_str().into(),
+        task: (task_kind, owner.name.as_str().into()),
+        task_uid: owner.uid.clone(),
+        created: meta.created(),
+        is_deleting: meta.deletion_timestamp.is_some(),
+        is_observed: status.observed_generation >= generation,
+        desired,
+        ready,
+        finished_seen_at: meta.annotation(FINISHED_SEEN_AT).and_then(time::parse),
+        name: meta.name,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+    }))
+}
+
+fn task_owner(owner: &Owner) -> Option<(TaskKind, &Owner)> {
+    let is_group = owner.api_version.split('/').next() == Some(GROUP);
+    TaskKind::parse(&owner.kind).filter(|_| is_group).map(|kind| (kind, owner))
+}
+
+fn named_as(kind: &'static str, meta: Meta, ready: i64) -> Option<Row> {
+    if !meta.name.starts_with(PREFIX) {
+        return None;
+    }
+    let controller = meta.controller().map(|owner| Controller {
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    });
+    let is_deleting = meta.deletion_timestamp.is_some();
+    let namespace = meta.namespace.as_str().into();
+    Some(Row::Named(Named { kind, namespace, name: meta.name, uid: meta.uid, controller, is_deleting, ready }))
+}
+
+pub(super) fn named(kind: &'static str, object: Partial) -> Option<Row> {
+    named_as(kind, object.metadata, 0)
+}
+
+/// A ConfigMap.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ConfigMapObject {
+    metadata: Meta,
+    #[serde(deserialize_with = "null_as_default")]
+    data: BTreeMap<String, String>,
+}
+
+impl PartialObject for ConfigMapObject {
+    fn metadata(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// Either of kdoctor's ConfigMaps, whichever source delivers it.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a projection")]
+pub(super) fn config_map(object: ConfigMapObject) -> Option<Row> {
+    if object.metadata.name == api::SETTINGS { settings(&object) } else { templates(&object) }
+}
+
+fn templates(object: &ConfigMapObject) -> Option<Row> {
+    let meta = &object.metadata;
+    (meta.name == api::TEMPLATES).then(|| {
+        let read = Templates::from_config_map(&object.data, meta.label(INSTANCE_LABEL));
+        let place = format!("ConfigMap {}/{}", meta.namespace, meta.name);
+        let remedy = "repair it, or name a file in keepers.runtimes.template";
+        Row::Templates(read.map(Arc::new).map_err(|error| format!("{place}: {error}; {remedy}").into()))
+    })
+}
+
+fn settings(object: &ConfigMapObject) -> Option<Row> {
+    let text = object.data.get("conf.yml")?;
+    Some(Row::Settings(Arc::new(KdoctorSettings::read(text))))
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CidrSpec {
+    #[serde(deserialize_with = "null_as_default")]
+    cidrs: Vec<String>,
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a projection")]
+pub(super) fn families(object: Partial<CidrSpec>) -> Option<Row> {
+    let family = |cidr: &String| if cidr.contains(':') { Family::V6 } else { Family::V4 };
+    Some(Row::Families(object.spec.cidrs.iter().map(family).collect()))
+}

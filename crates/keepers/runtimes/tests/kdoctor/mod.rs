@@ -1,0 +1,291 @@
+//! kdoctor's kinds on a real API server, as the keeper meets them.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_engine::events::Events;
+use caretaker_engine::source::resource;
+use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
+use caretaker_runtimes::Runtimes;
+use caretaker_runtimes::api::{self, CarrierKind, TaskKind, Templates};
+use caretaker_runtimes::subject::Policy;
+use caretaker_testkit::{Cluster, shared_without_controllers, until};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+/// A pod that runs until it is deleted, and a Service for it.
+pub const TEMPLATE: &str = "
+kind: Pod
+metadata: {annotations: {from: template}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: agent
+      image: caretaker.test/busybox:1
+      command: [sh, -c, 'echo started; exec sleep 1000000', agent]
+---
+kind: Service
+spec: {type: ClusterIP, ports: [{name: http, port: 80, targetPort: 80}]}
+";
+
+pub fn templates(text: &str) -> Option<Result<Arc<Templates>, String>> {
+    Some(Ok(Arc::new(Templates::from_text(text).unwrap())))
+}
+
+/// Tasks of a kind.
+pub fn tasks(client: &Client, kind: TaskKind) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &resource(api::GROUP, api::VERSION, kind.name(), kind.plural()))
+}
+
+/// Objects of a kind in a namespace.
+pub fn objects(client: &Client, kind: &str, namespace: &str) -> Api<DynamicObject> {
+    let resource = match kind {
+        "DaemonSet" => resource("apps", "v1", kind, "daemonsets"),
+        "Deployment" => resource("apps", "v1", kind, "deployments"),
+        "Service" => resource("", "v1", kind, "services"),
+        "Ingress" => resource("networking.k8s.io", "v1", kind, "ingresses"),
+        other => panic!("{other}"),
+    };
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+pub const PARTS: [&str; 4] = ["DaemonSet", "Deployment", "Service", "Ingress"];
+
+/// A namespace for runtimes on an API server that serves kdoctor's kinds. A keeper looks at every task, so there is one
+/// of these at a time.
+pub struct Place {
+    pub client: Client,
+    pub namespace: String,
+    pub start: Timestamp,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    pub async fn new(name: &str) -> Self {
+        Self::on(shared_without_controllers(), name).await
+    }
+
+    pub async fn on(cluster: &Cluster, name: &str) -> Self {
+        static SERVED: OnceCell<()> = OnceCell::const_new();
+        let client = cluster.client().await.unwrap();
+        SERVED.get_or_init(|| serve_all(client)).await;
+        Self::on_served(cluster, name).await
+    }
+
+    /// On a cluster that serves kdoctor's kinds already.
+    pub async fn on_served(cluster: &Cluster, name: &str) -> Self {
+        static ALONE: Mutex<()> = Mutex::const_new(());
+        let alone = ALONE.lock().await;
+        let client = cluster.client().await.unwrap();
+        for namespace in ["caretaker-system", name] {
+            // It may be there from another test.
+            let _ = cluster.namespace(namespace).await;
+        }
+        delete_tasks(&client).await;
+        Self { client, namespace: name.to_owned(), start: Timestamp::now(), _alone: alone }
+    }
+
+    /// So many seconds after the start of this test.
+    pub fn at(&self, seconds: i64) -> Timestamp {
+        self.start + SignedDuration::from_secs(seconds)
+    }
+
+    pub fn policy(&self) -> Policy {
+        Policy { namespace: Some(self.namespace.clone()), templates: templates(TEMPLATE), ..Policy::default() }
+    }
+
+    /// The keeper, and its clock.
+    pub fn start(&self, policy: Policy) -> (RunningKeeper, ClockHandle) {
+        self.start_at(policy, 0)
+    }
+
+    pub fn start_at(&self, policy: Policy, seconds: i64) -> (RunningKeeper, ClockHandle) {
+        let (clock, handle) = Clock::manual(self.at(seconds));
+        (RunningKeeper::start(Runtimes::new(policy), &self.client, clock, |_| ()), handle)
+    }
+
+    /// The keeper, with Events.
+    pub fn start_telling(&self, policy: Policy) -> (RunningKeeper, ClockHandle) {
+        let (clock, handle) = Clock::manual(self.at(0));
+        let client = self.client.clone();
+        let keeper = RunningKeeper::start(Runtimes::new(policy), &self.client, clock, |context| {
+            let (metrics, health) = (context.metrics.clone(), context.health.clone());
+            let (events, writing) = Events::new(client, "caretaker-runtimes", "test", metrics, health);
+            tokio::spawn(writing);
+            context.events = events;
+        });
+        (keeper, handle)
+    }
+
+    /// Waits for an Event about a task with this reason, and returns its note.
+    pub async fn until_event(&self, task: &str, reason: &str, words: &[&str]) -> String {
+        let events: Api<Event> = Api::all(self.client.clone());
+        until(&format!("an Event {reason} about {task}"), LIMIT, async || {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            let about = |event: &&Event| event.regarding.as_ref().and_then(|of| of.name.as_deref()) == Some(task);
+            let notes: Vec<String> = all
+                .iter()
+                .filter(about)
+                .map(|event| {
+                    format!("{}: {}", event.reason.clone().unwrap_or_default(), event.note.clone().unwrap_or_default())
+                })
+                .collect();
+            let meant = |note: &&String| note.starts_with(reason) && words.iter().all(|word| note.contains(word));
+            Ok(notes.iter().find(meant).cloned().ok_or_else(|| format!("{notes:?}")))
+        })
+        .await
+        .unwrap()
+    }
+
+    pub async fn create_task(&self, kind: TaskKind, name: &str, spec: Value) -> DynamicObject {
+        let object = json!({
+            "apiVersion": api::API_VERSION, "kind": kind.name(), "metadata": { "name": name }, "spec": spec,
+        });
+        let object = serde_json::from_value(object).unwrap();
+        tasks(&self.client, kind).create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    pub async fn delete_task(&self, kind: TaskKind, name: &str) {
+        tasks(&self.client, kind).delete(name, &DeleteParams::background()).await.unwrap();
+    }
+
+    /// What kdoctor's controller writes.
+    pub async fn set_status(&self, kind: TaskKind, name: &str, status: Value) -> DynamicObject {
+        let params = PatchParams { field_manager: Some("kdoctor".to_owned()), ..PatchParams::default() };
+        let patch = json!({ "status": status });
+        tasks(&self.client, kind).patch_status(name, &params, &Patch::Merge(patch)).await.unwrap()
+    }
+
+    pub async fn finish(&self, kind: TaskKind, name: &str, at: Timestamp) {
+        let time = caretaker_core::time::format(at);
+        self.set_status(kind, name, json!({ "finish": true, "finishTime": time, "lastRoundStatus": "succeed" })).await;
+    }
+
+    pub async fn task(&self, kind: TaskKind, name: &str) -> Value {
+        serde_json::to_value(tasks(&self.client, kind).get(name).await.unwrap()).unwrap()
+    }
+
+    pub async fn get(&self, kind: &str, name: &str) -> Option<Value> {
+        let found = objects(&self.client, kind, &self.namespace).get_opt(name).await.unwrap();
+        found.map(|found| serde_json::to_value(found).unwrap())
+    }
+
+    pub async fn create(&self, kind: &str, object: Value) -> Value {
+        let object = serde_json::from_value(object).unwrap();
+        let made = objects(&self.client, kind, &self.namespace).create(&PostParams::default(), &object).await.unwrap();
+        serde_json::to_value(made).unwrap()
+    }
+
+    pub async fn delete(&self, kind: &str, name: &str) {
+        objects(&self.client, kind, &self.namespace).delete(name, &DeleteParams::background()).await.unwrap();
+    }
+
+    /// Kind and name of everything of runtimes in this namespace.
+    pub async fn all(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for kind in PARTS {
+            let found = objects(&self.client, kind, &self.namespace).list(&ListParams::default()).await.unwrap();
+            all.extend(found.items.into_iter().map(|o| format!("{kind}/{}", o.metadata.name.unwrap_or_default())));
+        }
+        all
+    }
+
+    /// What the controllers of a cluster would write when every pod is ready.
+    pub async fn make_ready(&self, kind: CarrierKind, name: &str) {
+        let object = self.get(kind.name(), name).await.unwrap();
+        let generation = &object["metadata"]["generation"];
+        let status = match kind {
+            CarrierKind::DaemonSet => json!({
+                "observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
+                "numberMisscheduled": 0, "numberReady": 1,
+            }),
+            CarrierKind::Deployment => {
+                let count = &object["spec"]["replicas"];
+                json!({ "observedGeneration": generation, "replicas": count, "readyReplicas": count })
+            }
+        };
+        let patch = Patch::Merge(json!({ "status": status }));
+        let carriers = objects(&self.client, kind.name(), &self.namespace);
+        carriers.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Waits until the status of a task's runtime is this word.
+    pub async fn until_status(&self, kind: TaskKind, name: &str, status: &str, keeper: &RunningKeeper) -> Value {
+        until(&format!("{kind} {name} to be {status}"), LIMIT, async || {
+            let task = self.task(kind, name).await;
+            let is = task["status"]["resource"]["runtimeStatus"] == status;
+            let story =
+                || format!("{}, {:?}, {:?}", task["status"], keeper.journal.entries(), keeper.health.blockers());
+            Ok(if is { Ok(task) } else { Err(story()) })
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until the journal has an entry about this name with this rule and outcome.
+    pub async fn until_told(&self, line: &str, keeper: &RunningKeeper) -> Value {
+        until(&format!("the journal to say {line}"), LIMIT, async || {
+            let outcomes = keeper.journal.outcomes();
+            let place = outcomes.iter().position(|outcome| outcome == line);
+            Ok(place.map(|place| keeper.journal.entries()[place].clone()).ok_or_else(|| format!("{outcomes:?}")))
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until an object is there, or is gone.
+    pub async fn until_there(&self, kind: &str, name: &str, there: bool, keeper: &RunningKeeper) {
+        until(&format!("{kind} {name} to be there: {there}"), LIMIT, async || {
+            let found = self.get(kind, name).await;
+            Ok(if found.is_some() == there { Ok(()) } else { Err(format!("{:?}", keeper.journal.entries())) })
+        })
+        .await
+        .unwrap();
+    }
+}
+
+pub async fn serve_all(client: Client) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for definition in api::crds() {
+        definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
+    }
+    until_served(&client).await;
+}
+
+pub async fn until_served(client: &Client) {
+    for kind in TaskKind::ALL {
+        until("the kind to be served", LIMIT, async || {
+            let listed = tasks(client, kind).list(&ListParams::default()).await;
+            Ok(listed.map(drop).map_err(|error| error.to_string()))
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// Deletes what earlier tests left behind.
+pub async fn delete_tasks(client: &Client) {
+    for kind in TaskKind::ALL {
+        for task in tasks(client, kind).list(&ListParams::default()).await.unwrap() {
+            let name = task.metadata.name.unwrap_or_default();
+            let _ = tasks(client, kind).delete(&name, &DeleteParams::background()).await;
+        }
+    }
+}
+
+/// Deletes every carrier, Service and Ingress of a namespace.
+pub async fn delete_parts(client: &Client, namespace: &str) {
+    for kind in PARTS {
+        let api = objects(client, kind, namespace);
+        for object in api.list(&ListParams::default()).await.unwrap() {
+            let _ = api.delete(&object.metadata.name.unwrap_or_default(), &DeleteParams::background()).await;
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! On a real node: the pods of every kind of runtime run, Services select them, and after finish and grace all is gone.
+
+mod kdoctor;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use caretaker_core::SignedDuration;
+use caretaker_runtimes::api::{CarrierKind, TaskKind};
+use caretaker_runtimes::subject::Policy;
+use caretaker_testkit::harness::{Need, main as run, test};
+use caretaker_testkit::{Cluster, Error, shared_with_node, until};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kdoctor::Place;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::json;
+
+/// A folder with kdoctor's own CustomResourceDefinitions, which are not published where the tests run.
+const CRDS: &str = "CARETAKER_KDOCTOR_CRDS";
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Six runtimes start and stop on one node.
+const LIMIT: Duration = Duration::from_mins(4);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("pods_run_services_select_them_and_after_the_grace_all_is_gone", Need::Node, pods_run_and_go),
+        test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
+        test("on_kdoctors_own_definitions", Need::Folder(CRDS), on_kdoctors_own_definitions),
+        test("on_a_dual_stack_cluster_there_is_a_service_for_each_family", Need::Nothing, dual_stack),
+    ])
+}
+
+fn names(kind: TaskKind, carrier: CarrierKind) -> (String, String) {
+    let task = format!("on-{}", carrier.name().to_lowercase());
+    let runtime = format!("kdoctor-{}-{task}", kind.name().to_lowercase());
+    (task, runtime)
+}
+
+/// The addresses that a Service leads to.
+async fn addresses(place: &Place, service: &str) -> caretaker_testkit::Result<Vec<String>> {
+    let slices: Api<EndpointSlice> = Api::namespaced(place.client.clone(), &place.namespace);
+    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+    let slices = slices.list(&of_service).await.map_err(Error::api("listing EndpointSlices"))?;
+    let ready = slices.items.into_iter().flat_map(|slice| slice.endpoints.unwrap_or_default());
+    let ready = ready.filter(|endpoint| endpoint.conditions.as_ref().and_then(|c| c.ready) == Some(true));
+    Ok(ready.flat_map(|endpoint| endpoint.addresses).collect())
+}
+
+async fn pods_run_and_go() -> Outcome {
+    let place = Place::on(shared_with_node(), "on-a-node").await;
+    let cases = TaskKind::ALL.iter().flat_map(|kind| CarrierKind::ALL.map(|carrier| (*kind, carrier)));
+    let cases: Vec<(TaskKind, CarrierKind)> = cases.collect();
+    for (kind, carrier) in &cases {
+        let agent = json!({ "kind": carrier.name(), "terminationGracePeriodMinutes": 5 });
+        place.create_task(*kind, &names(*kind, *carrier).0, json!({ "agentSpec": agent })).await;
+    }
+    let after_failure = Some(SignedDuration::from_mins(10));
+    let (keeper, clock) = place.start_telling(Policy { grace_after_failure: after_failure, ..place.policy() });
+
+    for (kind, carrier) in &cases {
+        let (task, runtime) = names(*kind, *carrier);
+        until(&format!("{kind} {task} to be created"), LIMIT, async || {
+            let shown = place.task(*kind, &task).await["status"]["resource"]["runtimeStatus"].clone();
+            Ok(if shown == "created" { Ok(()) } else { Err(format!("{shown}, {:?}", keeper.journal.entries())) })
+        })
+        .await?;
+        until(&format!("the Service of {runtime} to select its pod"), LIMIT, async || {
+            let labels = format!("app.kubernetes.io/name={runtime}");
+            let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+            let pods = pods.list(&ListParams::default().labels(&labels)).await.map_err(Error::api("listing pods"))?;
+            let running: Vec<String> = pods.items.into_iter().filter_map(|pod| pod.status?.pod_ip).collect();
+            let selected = addresses(&place, &format!("{runtime}-ipv4")).await?;
+            let fine = running.len() == 1 && running == selected;
+            Ok(if fine { Ok(()) } else { Err(format!("{running:?}, {selected:?}")) })
+        })
+        .await?;
+        place.finish(*kind, &task, place.at(0)).await;
+    }
+
+    // One has failed: it can be looked at for longer.
+    let (failed_kind, failed_carrier) = cases[0];
+    let failed = names(failed_kind, failed_carrier);
+    place.set_status(failed_kind, &failed.0, json!({ "lastRoundStatus": "fail" })).await;
+    clock.set(place.at(301));
+    for (kind, carrier) in &cases[1..] {
+        place.until_status(*kind, &names(*kind, *carrier).0, "deleted", &keeper).await;
+    }
+    assert!(place.get(failed_carrier.name(), &failed.1).await.is_some(), "before the end of its grace");
+    clock.set(place.at(601));
+    place.until_status(failed_kind, &failed.0, "deleted", &keeper).await;
+    place.until_event(&failed.0, "LastLines", &["started"]).await;
+    until("everything of them to be gone", LIMIT, async || {
+        let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+        let pods = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?.items.len();
+        let left = place.all().await;
+        Ok(if left.is_empty() && pods == 0 { Ok(()) } else { Err(format!("{left:?}, {pods} pods")) })
+    })
+    .await?;
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn an_image_that_nobody_has() -> Outcome {
+    let cluster = shared_with_node();
+    let place = Place::on(cluster, "no-image").await;
+    let text =
+        "kind: Pod\nspec: {containers: [{name: a, image: 'caretaker.test/nobody-has-it:1', imagePullPolicy: Never}]}";
+    let policy = Policy {
+        templates: kdoctor::templates(text),
+        creation_timeout: SignedDuration::from_secs(1),
+        ..place.policy()
+    };
+    place.create_task(TaskKind::NetReach, "stuck", json!({ "agentSpec": {} })).await;
+    let (keeper, clock) = place.start_telling(policy);
+    place.until_status(TaskKind::NetReach, "stuck", "creating", &keeper).await;
+    until("the node to say that it has no such image", LIMIT, async || {
+        let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+        let pods = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
+        let text = format!("{:?}", pods.items);
+        Ok(if text.contains("ErrImageNeverPull") { Ok(()) } else { Err(text) })
+    })
+    .await?;
+
+    let node = cluster.node().expect("the cluster has a node").name();
+    clock.set(place.at(60));
+    place.until_event("stuck", "CreationOverdue", &[&format!("node {node}"), "ErrImageNeverPull"]).await;
+    // What was found is in the reason of the next look.
+    clock.set(place.at(120));
+    until("the second look", LIMIT, async || {
+        let entries = keeper.journal.entries();
+        let said = |entry: &serde_json::Value| {
+            let because = entry["because"].as_str().unwrap_or_default();
+            because.contains(&format!("node {node}")) && because.contains("ErrImageNeverPull")
+        };
+        Ok(if entries.iter().any(said) { Ok(()) } else { Err(format!("{entries:?}")) })
+    })
+    .await?;
+    keeper.stop().await;
+    Ok(())
+}
+
+/// From creation to retirement, on the schemas of kdoctor itself.
+async fn on_kdoctors_own_definitions() -> Outcome {
+    let cluster = Cluster::builder().start().await?;
+    let folder = std::env::var(CRDS)?;
+    cluster.kubectl(&["apply", "-f", &folder])?;
+    kdoctor::until_served(&cluster.client().await?).await;
+    let place = Place::on_served(&cluster, "own-crds").await;
+    for kind in TaskKind::ALL {
+        let target = match kind {
+            TaskKind::NetReach => json!({ "ingress": true }),
+            TaskKind::AppHttpHealthy => json!({ "host": "http://shop.example", "method": "GET" }),
+            TaskKind::Netdns => {
+                json!({ "targetDns": { "testIPv4": true, "serviceName": "dns", "serviceNamespace": "kube-system" } })
+            }
+        };
+        let agent = json!({ "kind": "Deployment", "terminationGracePeriodMinutes": 5 });
+        place.create_task(kind, "own", json!({ "agentSpec": agent, "target": target })).await;
+    }
+    let (keeper, clock) = place.start(place.policy());
+
+    for kind in TaskKind::ALL {
+        let task = place.until_status(kind, "own", "creating", &keeper).await;
+        let runtime = task["status"]["resource"]["runtimeName"].as_str().unwrap_or_default();
+        place.make_ready(CarrierKind::Deployment, runtime).await;
+        place.until_status(kind, "own", "created", &keeper).await;
+        place.finish(kind, "own", place.at(0)).await;
+    }
+    clock.set(place.at(301));
+    for kind in TaskKind::ALL {
+        place.until_status(kind, "own", "deleted", &keeper).await;
+    }
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn dual_stack() -> Outcome {
+    let ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112";
+    let cluster = Cluster::builder().api_server_flag(ranges).start().await?;
+    kdoctor::serve_all(cluster.client().await?).await;
+    let place = Place::on_served(&cluster, "dual").await;
+    place.create_task(TaskKind::NetReach, "mesh", json!({ "agentSpec": {} })).await;
+    let (keeper, _clock) = place.start(place.policy());
+
+    let task = place.until_status(TaskKind::NetReach, "mesh", "creating", &keeper).await;
+
+    let shown = &task["status"]["resource"];
+    for (family, field) in [("IPv4", "serviceNameV4"), ("IPv6", "serviceNameV6")] {
+        let name = format!("kdoctor-netreach-mesh-{}", family.to_lowercase());
+        assert_eq!(shown[field], name.as_str());
+        let service = place.get("Service", &name).await.expect("a Service of each family");
+        assert_eq!(
+            (&service["spec"]["ipFamilies"], &service["spec"]["ipFamilyPolicy"]),
+            (&json!([family]), &json!("SingleStack"))
+        );
+    }
+    keeper.stop().await;
+    Ok(())
+}
