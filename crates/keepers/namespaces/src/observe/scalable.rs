@@ -11,6 +11,7 @@ use futures::stream;
 use super::partial::CustomResourceDefinitionSpec;
 use super::sources::{CUSTOM_RESOURCE_DEFINITIONS, SCALABLE};
 use super::{NamespaceCache, Row};
+use crate::act::WAKE;
 use crate::metrics::ScalableKindMetrics;
 use crate::subject::ScalableKind;
 
@@ -79,7 +80,8 @@ pub(crate) fn check(named: Vec<ScalableKind>, metrics: ScalableKindMetrics) -> S
         let listed = stream::iter([Change::<Row>::Init, Change::InitDone]);
         listed.chain(stream::once(work).filter_map(async |()| None)).boxed()
     };
-    Source::stream(SCALABLE_KINDS_CHECK, start).needed_for(|_| false)
+    // A source that nothing needs is not run. It is complete at once.
+    Source::stream(SCALABLE_KINDS_CHECK, start).needed_for(|kind| *kind != WAKE)
 }
 
 async fn watch(
