@@ -66,8 +66,10 @@ pub fn apps(annotations: &str, spec: &str) -> String {
     child("apps", &format!("reconcile.fluxcd.io/suspendedDuring: '{NIGHTLY}'{annotations}"), spec)
 }
 
-fn config_map(name: &str, version: &str) -> String {
-    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{version: '{version}'}}\n")
+fn config_map(namespace: &str, name: &str, version: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{version: '{version}'}}\n"
+    )
 }
 
 impl Fleet {
@@ -111,7 +113,8 @@ impl Fleet {
     }
 
     fn commit_version(&self, version: &str) -> String {
-        let files = ["apps", "canary"].map(|name| (format!("{name}/config-map.yaml"), config_map(name, version)));
+        let files = ["apps", "canary"]
+            .map(|name| (format!("{name}/config-map.yaml"), config_map(&self.namespace, name, version)));
         let files = files.each_ref().map(|(path, text)| (path.as_str(), text.as_str()));
         self.repository.commit(&files).unwrap()
     }
