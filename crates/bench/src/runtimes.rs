@@ -83,6 +83,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
     }
     ready.sort_unstable();
     lags.sort_unstable();
+    #[expect(clippy::cast_precision_loss, reason = "counts of writes")]
     let per_task = |writes: usize| writes as f64 / count as f64;
     let longest = ready.last().context("some tasks")?.as_secs_f64();
     let latest = lags.last().context("some tasks")?.as_secs_f64();
@@ -104,7 +105,7 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
         },
         Row {
             what: "memory with these tasks",
-            measured: format!("{:.1} MB", memory as f64 / 1e6),
+            measured: format!("{:.1} MB", megabytes(memory)),
             beside: format!("{count} tasks; wanted: 50 MB with 5,000"),
         },
         Row {
@@ -202,4 +203,9 @@ fn memory(operator: &Operator) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", operator.id()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
     Ok(line.split_whitespace().next().context("a number")?.parse::<u64>()? * 1024)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of memory")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }

@@ -89,6 +89,7 @@ pub struct NodeArgs {
 }
 
 /// The keys of labels.
+#[expect(clippy::struct_field_names, reason = "the names of the fields are those of the flags")]
 #[derive(Debug, Clone, Args)]
 pub struct LabelArgs {
     /// Label: the keeper may touch it.

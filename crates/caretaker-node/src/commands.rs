@@ -117,7 +117,7 @@ pub fn plan(args: &PlanArgs) -> Result<String> {
                 json!({
                     "keeper": snapshot.keeper.name(), "kind": "Container", "namespace": null,
                     "name": subject.container.id, "rule": verdict.rule.name(), "because": verdict.because,
-                    "next": verdict.next.name(), "action": verdict.next.action().map(|action| action.name()),
+                    "next": verdict.next.name(), "action": verdict.next.action().map(caretaker_core::Action::name),
                     "at": verdict.next.deadline(),
                 })
             })

@@ -164,7 +164,7 @@ async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Ship
 }
 
 /// Serves every kind of Flux, with its names and a schema that takes anything.
-async fn serve_flux(cluster: &Cluster) {
+fn serve_flux(cluster: &Cluster) {
     let definitions: Vec<Value> = KINDS
         .iter()
         .map(|kind| {
@@ -196,7 +196,7 @@ async fn serve_flux(cluster: &Cluster) {
 #[tokio::test]
 async fn the_roles_of_windows_grant_what_flux_needs_and_with_exactly_these_rights_objects_are_suspended() {
     let (cluster, client) = WINDOWS.installed(Cluster::builder()).await;
-    serve_flux(&cluster).await;
+    serve_flux(&cluster);
     let keeper = Windows::default();
     let sources = Sources::of(&keeper);
     sources.list_all(&client, 4).await.unwrap();

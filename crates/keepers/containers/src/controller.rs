@@ -52,7 +52,7 @@ struct DefinitionStatus {
 }
 
 /// A definition that is being deleted deletes its objects first.
-fn definition(object: Partial<IgnoredAny, DefinitionStatus>) -> Option<Row> {
+fn definition(object: &Partial<IgnoredAny, DefinitionStatus>) -> Option<Row> {
     let served = object.status.conditions.iter().any(|c| c.kind == "Established" && c.status == "True");
     (served && object.metadata.deletion_timestamp.is_none()).then_some(Row::Definition)
 }
@@ -77,7 +77,7 @@ impl Controller for Containers {
             resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
         vec![
             Source::stream(IDENTITY, move |context| identity::follow(checker.clone(), context)),
-            Source::watch(DEFINITION, definitions, definition)
+            Source::watch(DEFINITION, definitions, |object| definition(&object))
                 .fields(format!("metadata.name={}.{}", sandboxes.plural, sandboxes.group)),
             Source::watch(PODS, resource("", "v1", "Pod", "pods"), pods)
                 .fields(format!("spec.nodeName={}", self.settings.node)),
@@ -147,7 +147,7 @@ impl Controller for Containers {
                 results.iter().filter(same).map(|one| one.planned.subject.container.id.as_str()).collect();
             let word = if failed { "could not be cleaned" } else { "cleaned" };
             events.push(EventRecord {
-                regarding: event_target(self.node_ref(&result.planned.subject)),
+                regarding: event_target(Self::node_ref(&result.planned.subject)),
                 warning: failed,
                 reason: rule,
                 action: "clean",

@@ -112,7 +112,7 @@ fn agent_terminating(subject: &Subject, _: &World, _: Timestamp) -> Found {
 fn agent_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let Agent::Found(pod) = &subject.agent else { return None };
     let finished = api::FINISHED_PHASES.contains(&pod.phase.as_str());
-    finished.then(|| past_window(subject, world, now, format!("its agent {} is {}", pod.name, pod.phase)))
+    finished.then(|| past_window(subject, world, now, &format!("its agent {} is {}", pod.name, pod.phase)))
 }
 
 fn no_sandbox_name(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -129,7 +129,7 @@ fn sandbox_missing(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let name = subject.owner.sandbox_name.as_deref().unwrap_or_default();
     let place = subject.owner.namespace.as_ref().map_or_else(|| "any namespace".to_owned(), Clone::clone);
     (subject.sandbox == SandboxState::Missing)
-        .then(|| past_window(subject, world, now, format!("there is no Sandbox {name} in {place}")))
+        .then(|| past_window(subject, world, now, &format!("there is no Sandbox {name} in {place}")))
 }
 
 fn sandbox_somewhere(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -154,14 +154,14 @@ fn sandbox_moved(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let assigned = api::ASSIGNED_PHASES.contains(&sandbox.phase.as_str()) && !sandbox.assigned_pod.is_empty();
     (assigned && sandbox.assigned_pod != *agent).then(|| {
         let because = format!("Sandbox {} is assigned to {}, not to {agent}", sandbox.name, sandbox.assigned_pod);
-        past_window(subject, world, now, because)
+        past_window(subject, world, now, &because)
     })
 }
 
 fn sandbox_expired(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let sandbox = sandbox(subject)?;
     (sandbox.phase == api::EXPIRED)
-        .then(|| past_window(subject, world, now, format!("Sandbox {} has expired", sandbox.name)))
+        .then(|| past_window(subject, world, now, &format!("Sandbox {} has expired", sandbox.name)))
 }
 
 /// The fast path makes the container first and the object later: one that is being deleted may be the one before.
@@ -170,7 +170,7 @@ fn container_replaced(subject: &Subject, world: &World, now: Timestamp) -> Found
     let tested = subject.owner.claim_uid.is_none() && !sandbox.deleting && !sandbox.sandbox_id.is_empty();
     (tested && sandbox.sandbox_id != *id).then(|| {
         let because = format!("Sandbox {} has the container {}, not {id}", sandbox.name, sandbox.sandbox_id);
-        past_window(subject, world, now, because)
+        past_window(subject, world, now, &because)
     })
 }
 
@@ -179,7 +179,7 @@ fn in_use(_: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 /// Cleaned once the container is older than the window.
-fn past_window(subject: &Subject, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
+fn past_window(subject: &Subject, world: &World, now: Timestamp, because: &str) -> RuleMatch<Action> {
     let created = subject.container.created.unwrap_or(now);
     let because =
         format!("{because}; it was created {}, the window is {}", time::ago(created, now), world.window_text());

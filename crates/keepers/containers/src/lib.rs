@@ -138,7 +138,7 @@ impl Containers {
     }
 
     /// The Node, for Events. The uid of a Node in its Events is its name, as the kubelet writes it.
-    pub(crate) fn node_ref<'a>(&self, subject: &'a Subject) -> ObjectRef<'a> {
+    pub(crate) fn node_ref(subject: &Subject) -> ObjectRef<'_> {
         let name = &subject.node.name;
         ObjectRef { api_version: "v1", kind: "Node", namespace: None, name, uid: name }
     }
@@ -164,7 +164,7 @@ impl Keeper for Containers {
                 name: &sandbox.name,
                 uid: &sandbox.uid,
             },
-            _ => self.node_ref(subject),
+            _ => Self::node_ref(subject),
         };
         let Subject { container, uid, .. } = subject;
         SubjectRef { kind: "Container", namespace: None, name: &container.id, uid, object }

@@ -169,26 +169,26 @@ impl ContainerCache {
         sandbox.node.is_empty() || here || self.containers.values().any(named)
     }
 
-    fn put_pod(&mut self, pod: AgentPod) {
+    fn put_pod(&mut self, pod: &AgentPod) {
         let name = (pod.name.clone(), pod.namespace.clone());
         self.seen(PODS, &name);
         let uid = pod.uid.clone();
         self.elsewhere.remove(&name);
         let before = self.pods.insert(name.clone(), pod.clone());
-        if before.as_ref() != Some(&pod) {
+        if before.as_ref() != Some(pod) {
             let before = before.map(|pod| pod.uid).unwrap_or_default();
             self.touch_agent(&name, &[&uid, &before]);
         }
     }
 
-    fn put_sandbox(&mut self, sandbox: Sandbox) {
+    fn put_sandbox(&mut self, sandbox: &Sandbox) {
         let name = (sandbox.name.clone(), sandbox.namespace.clone());
         self.seen(SANDBOXES, &name);
-        if !self.is_wanted(&sandbox) {
+        if !self.is_wanted(sandbox) {
             self.sandboxes.remove(&name);
             return;
         }
-        if self.sandboxes.insert(name.clone(), sandbox.clone()).as_ref() != Some(&sandbox) {
+        if self.sandboxes.insert(name.clone(), sandbox.clone()).as_ref() != Some(sandbox) {
             self.touch_sandbox(&name.0);
         }
     }
@@ -319,8 +319,8 @@ impl Cache for ContainerCache {
                     self.elsewhere.insert(name.clone(), pod);
                     self.touch_agent(&name, &[&uid]);
                 }
-                Row::Pod(pod) => self.put_pod(pod),
-                Row::Sandbox(sandbox) => self.put_sandbox(sandbox),
+                Row::Pod(pod) => self.put_pod(&pod),
+                Row::Sandbox(sandbox) => self.put_sandbox(&sandbox),
                 Row::Definition => self.set_definition(true),
                 Row::NotElsewhere => self.forget_elsewhere(&(id.name, id.namespace.unwrap_or_default())),
                 Row::Doubt(doubt) => {

@@ -52,10 +52,10 @@ async fn every_state() -> Outcome {
         assert!(container.created.is_some() && container.cgroup.ends_with(&id));
         assert_ne!(lab.traces(&container).await, [""; 0]);
 
-        let cleaned = cleaner.clean(&container, now()).await?;
+        let done = cleaner.clean(&container, now()).await?;
 
         assert_eq!(lab.traces(&container).await, [""; 0], "{state:?}");
-        assert!(cleaned.bytes > 0 || state == State::NoTask, "bytes are measured");
+        assert!(done.bytes > 0 || state == State::NoTask, "bytes are measured");
         assert!(std::fs::read_dir(&lab.host.fifo_root)?.next().is_none(), "the folders of its FIFOs are gone");
         // A second time there is nothing to do.
         cleaner.clean(&container, now()).await?;
@@ -117,7 +117,7 @@ async fn restarted_at_any_call() -> Outcome {
         lab.containerd().start_again().await?;
 
         until("the container to be cleaned", LIMIT, async || {
-            let Some(found) = lab.client.get(&id).await.map_err(refused)? else { return Ok(Ok(())) };
+            let Some(found) = lab.client.get(&id).await.map_err(|error| refused(&error))? else { return Ok(Ok(())) };
             Ok(lab.cleaner().clean(&found, now()).await.map(drop).map_err(|error| error.to_string()))
         })
         .await?;
@@ -127,7 +127,7 @@ async fn restarted_at_any_call() -> Outcome {
     Ok(())
 }
 
-fn refused(error: caretaker_containers::containerd::ContainerdError) -> caretaker_testkit::Error {
+fn refused(error: &caretaker_containers::containerd::ContainerdError) -> caretaker_testkit::Error {
     caretaker_testkit::Error::Command { command: "get".into(), why: error.to_string() }
 }
 

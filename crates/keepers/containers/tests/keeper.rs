@@ -19,7 +19,7 @@ use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, shared_without_controllers, until};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lab::{Lab, Outcome, STATES, State, labels};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ impl Objects {
         }
         until("Sandboxes to be served", LIMIT, async || {
             let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
-            Ok(all.list(&Default::default()).await.map(drop).map_err(|error| error.to_string()))
+            Ok(all.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
         })
         .await?;
         Ok(())

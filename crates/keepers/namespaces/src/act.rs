@@ -257,7 +257,7 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
             let (scheduled_sleep, sleep_ended) =
                 (subject.scheduled_sleep.then_some(false), subject.sleep_started.is_some());
-            let ended = MetadataPatch { scheduled_sleep, sleep_ended, ..MetadataPatch::default() };
+            let ended = MetadataPatch { sleep_ended, scheduled_sleep, ..MetadataPatch::default() };
             let patch = MetadataPatch { state, activity, clear, manual_sleep, ..ended };
             steps.push(Step::PatchMetadata(patch));
             steps

@@ -81,9 +81,8 @@ impl Story {
     fn now(self) -> Timestamp {
         match self {
             Self::Sleep => hours(2),
-            Self::Wake => hours(3),
+            Self::Wake | Self::ScheduledSleep => hours(3),
             Self::Delete => hours(4) + SignedDuration::from_mins(8),
-            Self::ScheduledSleep => hours(3),
             Self::ScheduledWake => hours(6) + SignedDuration::from_mins(1),
         }
     }

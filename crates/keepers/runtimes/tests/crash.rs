@@ -101,9 +101,9 @@ fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_e
             let faults = Faults::none().at(n, fault).among(is_write);
 
             // The life that dies, at any point of it.
-            let died = mortal(&faults, config.clone(), async |client| life(&place, &client).await);
-            let dies = fault == Fault::DieAfter;
-            assert_eq!(died == Life::Died, dies && faults.struck(), "{what}");
+            let ended = mortal(&faults, config.clone(), async |client| life(&place, &client).await);
+            let is_deadly = fault == Fault::DieAfter;
+            assert_eq!(ended == Life::Died, is_deadly && faults.struck(), "{what}");
             let before = runtime.block_on(status(&place));
             let is_finished = runtime.block_on(place.task(NetReach, "mesh"))["status"]["finish"] == true;
 

@@ -41,7 +41,7 @@ pub(super) async fn read_live(
     let mut asks_definition = false;
     for planned in &batch.actions {
         let owner = &planned.subject.owner;
-        let (agent, sandbox) = reads(planned.verdict.rule.clone());
+        let (agent, sandbox) = reads(planned.verdict.rule);
         if let Some(uid) = owner.agent_uid.as_deref().filter(|_| agent) {
             agents.insert((owner.namespace.as_deref(), owner.agent_name.as_deref(), uid), owner);
         }
@@ -138,16 +138,18 @@ async fn find_pod(uid: &str, name: Option<&str>, client: kube::Client) -> Result
     }
 }
 
+/// A list of Sandboxes.
+#[derive(serde::Deserialize)]
+struct Found {
+    items: Vec<Partial<IgnoredAny, SandboxStatus>>,
+}
+
 /// Looks for Sandboxes of this name in all namespaces.
 async fn find_sandbox(keeper: &Containers, name: &str, live: View<'_, '_>) -> Result<(), ReadError> {
     let resource = &keeper.settings.sandboxes;
     let path = format!("/apis/{}/{}?fieldSelector=metadata.name%3D{name}", resource.api_version, resource.plural);
     let failed = |why: String, forbidden| ReadError { what: format!("Sandboxes of the name {name}"), why, forbidden };
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| failed(error.to_string(), false))?;
-    #[derive(serde::Deserialize)]
-    struct Found {
-        items: Vec<Partial<IgnoredAny, SandboxStatus>>,
-    }
     let found: Found = live
         .client()
         .request(request)

@@ -59,7 +59,7 @@ async fn run(checker: Checker, context: SourceContext<ContainerCache>, changes: 
         let mut complete = false;
         loop {
             let engine = &context.context;
-            let checked = check_identity(
+            let identity = check_identity(
                 &engine.reader,
                 &checker.node,
                 &checker.host,
@@ -67,7 +67,7 @@ async fn run(checker: Checker, context: SourceContext<ContainerCache>, changes: 
                 &engine.clock,
                 !engine.dry_run,
             );
-            let (news, pause) = match checked.await {
+            let (news, pause) = match identity.await {
                 Ok(doubt) => {
                     let row = Change::apply(ObjectId::named(checker.node.clone()), Row::Doubt(doubt));
                     let news = if complete { vec![row] } else { vec![Change::Init, row, Change::InitDone] };

@@ -78,15 +78,12 @@ fn unescape(text: &str) -> String {
     while let Some(place) = rest.find('\\') {
         plain.push_str(&rest[..place]);
         let code = rest.get(place + 1..place + 4).and_then(|code| u8::from_str_radix(code, 8).ok());
-        match code {
-            Some(code) => {
-                plain.push(char::from(code));
-                rest = &rest[place + 4..];
-            }
-            None => {
-                plain.push('\\');
-                rest = &rest[place + 1..];
-            }
+        if let Some(code) = code {
+            plain.push(char::from(code));
+            rest = &rest[place + 4..];
+        } else {
+            plain.push('\\');
+            rest = &rest[place + 1..];
         }
     }
     plain + rest

@@ -45,7 +45,8 @@ impl Mortal {
 
 macro_rules! pass {
     ($($method:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)+) => {
-        $(fn $method<'a>(&'a self, $($arg: $kind),*) -> BoxFuture<'a, Answer<$answer>> {
+        $(#[allow(clippy::elidable_lifetime_names, reason = "the arguments of some methods have it")]
+        fn $method<'a>(&'a self, $($arg: $kind),*) -> BoxFuture<'a, Answer<$answer>> {
             self.pass(self.inner.$method($($arg),*)).boxed()
         })+
     };

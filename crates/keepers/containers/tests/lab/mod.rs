@@ -184,7 +184,7 @@ impl Lab {
         }
         ask!(tasks, start, api::StartRequest { container_id: container_id(), exec_id: String::new() });
         match state {
-            State::Paused => _ = ask!(tasks, pause, api::PauseTaskRequest { container_id: container_id() }),
+            State::Paused => ask!(tasks, pause, api::PauseTaskRequest { container_id: container_id() }),
             State::Stopped => {
                 let exec_id = String::new;
                 ask!(

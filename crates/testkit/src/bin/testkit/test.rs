@@ -90,7 +90,7 @@ fn run_again(programs: &[Program], summary: &mut Summary, arguments: &[String]) 
         let program = programs.iter().find(|program| program.name == failure.program).expect("it has run");
         println!("\nOnce more, alone: {failure}");
         let result = program.run(&failure.arguments(program.is_doc(), arguments));
-        summary.add_again(failure, result);
+        summary.add_again(failure, &result);
     }
 }
 

@@ -107,7 +107,7 @@ impl Summary {
     }
 
     /// Counts what failed and ran once more: as unstable if it passed now, else as failed.
-    pub(super) fn add_again(&mut self, failure: Failure, result: RunResult) {
+    pub(super) fn add_again(&mut self, failure: Failure, result: &RunResult) {
         let [passed, failed, _] = counts(&result.tests);
         if passed > 0 && failed == 0 && result.broken.is_none() {
             println!("        passed");
