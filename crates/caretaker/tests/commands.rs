@@ -319,7 +319,8 @@ fn a_closed_pipe_is_no_error() {
         ("a.yaml", &namespaces(5_000, "2026-03-02T07:00:00Z")),
         ("b.yaml", "kind: APIService\nmetadata:\n  name: v1.apps\n"),
     ]);
-    let command = format!("{} plan --from {} | head -n 1", env!("CARGO_BIN_EXE_caretaker"), many.path().display());
+    let command =
+        format!("{} plan --at {AT} --from {} | head -n 1", env!("CARGO_BIN_EXE_caretaker"), many.path().display());
 
     let output = Command::new("sh").args(["-c", &command]).output().unwrap();
 
