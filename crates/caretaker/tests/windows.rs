@@ -109,7 +109,7 @@ fn the_manifest_grants_exactly_what_the_keeper_needs_of_every_kind() {
     let right = |group: &str, resource: &str, verb: &str| (group.to_owned(), resource.to_owned(), verb.to_owned());
     let mut needed = BTreeSet::new();
     for kind in &KINDS {
-        needed.extend(["list", "watch", "patch"].map(|verb| right(kind.group, kind.aliases[1], verb)));
+        needed.extend(["get", "list", "watch", "patch"].map(|verb| right(kind.group, kind.aliases[1], verb)));
         if kind.has_status {
             needed.insert(right(kind.group, &format!("{}/status", kind.aliases[1]), "patch"));
         }

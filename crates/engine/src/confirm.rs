@@ -324,7 +324,7 @@ impl<'a, K: Controller> LiveView<'a, K> {
     }
 
     /// Only the same rule with the same action goes on, and only if no window on its object is open; an action that needs
-    /// no live read goes on as it is.
+    /// no live read goes on as it is, unless a conflict has shown that the cache is behind.
     pub(crate) fn confirm(
         &self,
         keeper: &K,
@@ -332,7 +332,7 @@ impl<'a, K: Controller> LiveView<'a, K> {
         now: Timestamp,
     ) -> Result<ConfirmedAction<K>, ApplyError> {
         let PlannedAction { key, subject, verdict, action } = planned;
-        let confirmed = if action.kind().confirmed {
+        let confirmed = if action.kind().confirmed || self.retries > 0 {
             if let Some(error) = self.unreadable.get(key) {
                 return Err(error.clone().into());
             }

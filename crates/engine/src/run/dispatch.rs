@@ -171,7 +171,9 @@ pub async fn confirm_and_apply<K: Controller>(
     let mut unfinished: Option<Batch<K>> = None;
     loop {
         let to_read = unfinished.as_ref().unwrap_or(&batch);
-        if needs_read && let Err(error) = keeper.read_live(to_read, &mut live).await {
+        if (needs_read || live.retries() > 0)
+            && let Err(error) = keeper.read_live(to_read, &mut live).await
+        {
             fill(&mut results, &error.into());
             break;
         }

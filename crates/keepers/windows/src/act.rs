@@ -24,8 +24,9 @@ const SOURCE: &str = "source.toolkit.fluxcd.io";
 const IMAGE: &str = "image.toolkit.fluxcd.io";
 const OPERATOR: &str = "fluxcd.controlplane.io";
 
-/// The kinds with a status.
-const WRITE_STATUS: &[Permission] = &[
+/// What shows a suspension: the kinds with a status, and reading an object again that Flux wrote meanwhile.
+const SHOW: &[Permission] = &[
+    Permission::on(FLUX, "get"),
     Permission::resource("patch", "kustomize.toolkit.fluxcd.io", "kustomizations/status"),
     Permission::resource("patch", "helm.toolkit.fluxcd.io", "helmreleases/status"),
     Permission::resource("patch", SOURCE, "gitrepositories/status"),
@@ -80,7 +81,7 @@ actions! {
         /// Ends a suspension by `caretaker suspend --until`.
         EndOrder => ActionKind::plain("end-order").kinds_alone().needs(&[Permission::on(FLUX, "patch")]),
         /// Writes what shows the suspension, or removes it.
-        Show(Shown) => ActionKind::plain("show").kinds_alone().needs(WRITE_STATUS),
+        Show(Shown) => ActionKind::plain("show").kinds_alone().needs(SHOW),
     }
 }
 

@@ -3,13 +3,16 @@
 use caretaker_core::{Keeper as _, Timestamp};
 use caretaker_engine::events::{EventRecord, default_events, event_target};
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{ActionResult, BatchResult, Confirmed, Controller, ReplicaRole, Source};
+use caretaker_engine::{ActionResult, BatchResult, Confirmed, Controller, ReplicaRole, Source, WriteTarget};
 use prometheus_client::registry::Registry;
 
 use crate::act::{self, Action};
 use crate::cache::FluxCache;
-use crate::subject::World;
+use crate::subject::{FluxObject, World};
 use crate::{Windows, observe, warnings};
+
+/// Flux writes a status a few times in a row.
+const CONFLICT_RETRIES: u32 = 6;
 
 impl Controller for Windows {
     type Cache = FluxCache;
@@ -25,6 +28,11 @@ impl Controller for Windows {
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {
         act::apply(&batch, &self.kept_status, writer).await
+    }
+
+    /// Flux writes the status of an object as soon as it is suspended or resumed, which is when the keeper shows that.
+    fn write_target(&self, object: &FluxObject) -> WriteTarget {
+        WriteTarget::object(object.object()).conflict_retries(CONFLICT_RETRIES)
     }
 
     /// One at each edge, and one more for a suspension that somebody should look at. What only shows the state has none.

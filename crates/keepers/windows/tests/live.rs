@@ -5,13 +5,14 @@ mod flux;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
 use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context};
+use caretaker_testkit::faults::{Faults, WatchFault};
 use caretaker_testkit::{shared_without_controllers, until};
 use caretaker_windows::cleanup::clean_up;
 use caretaker_windows::subject::{OnResume, Policy};
 use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use rstest::rstest;
@@ -21,6 +22,9 @@ const EVENING: &str = "2026-03-01T22:00:00Z";
 const NIGHT: &str = "2026-03-02T00:00:01Z";
 const MORNING: &str = "2026-03-02T05:00:01Z";
 const NEXT_NIGHT: &str = "2026-03-03T00:00:01Z";
+
+/// More than a keeper is sent within a test.
+const MOST_EVENTS: usize = 100;
 
 #[rstest]
 #[case("Kustomization")]
@@ -153,6 +157,33 @@ async fn what_git_declares_is_reported_and_not_fought() {
 }
 
 #[tokio::test]
+async fn what_flux_writes_to_a_status_at_the_same_time_stays_and_the_state_is_shown_at_once() {
+    let place = Place::new("status-conflict").await;
+    place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await;
+    // What the keeper does not see of a write by Flux makes its own a conflict.
+    let faults = (1..=MOST_EVENTS).fold(Faults::none(), |faults, n| faults.on_event(n, WatchFault::Delay));
+    let client = faults.client(shared_without_controllers().admin_config().await.unwrap()).unwrap();
+    let (keeper, clock) = Place::start_with(Windows::default(), &client, EVENING, |_| ());
+    keeper.ready().await;
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "Succeeded", "message": "",
+        "lastTransitionTime": "2026-03-01T22:00:00Z",
+    });
+    let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
+    place.api("Kustomization").patch_status("apps", &PatchParams::default(), &status).await.unwrap();
+
+    clock.set(flux::at(NIGHT));
+    let shown = place.until("Kustomization", "apps", "the state to be shown", |o| condition(o).is_some()).await;
+
+    let conditions = shown["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.iter().map(|c| &c["type"]).collect::<Vec<_>>(), ["Ready", "Suspended"]);
+    let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && call.path.contains("/apps/status"));
+    assert_eq!(writes.count(), 2, "a conflict, and what was read after it");
+    keeper.done(&["apps EnforcementConflict done", "apps EnforcementConflict refused"]).await;
+    keeper.stop().await;
+}
+
+#[tokio::test]
 async fn an_object_that_is_recreated_inside_its_window_is_suspended_at_once() {
     let place = Place::new("recreated").await;
     place.create_nightly("Kustomization", "apps").await;
@@ -197,10 +228,10 @@ async fn a_condition_of_somebody_else_is_kept() {
         "type": "Ready", "status": "True", "reason": "ReconciliationSucceeded", "message": "Applied revision",
         "lastTransitionTime": "2026-03-01T00:00:00Z", "observedGeneration": 1,
     });
-    let params = kube::api::PatchParams::default();
+    let params = PatchParams::default();
     let status = json!({ "status": { "conditions": [ready] } });
     let objects = place.api("Kustomization");
-    objects.patch_status("apps", &params, &kube::api::Patch::Merge(status)).await.unwrap();
+    objects.patch_status("apps", &params, &Patch::Merge(status)).await.unwrap();
     let (keeper, clock) = place.start(Policy::default(), NIGHT);
 
     let held = place.until("Kustomization", "apps", "it to be shown", |o| condition(o) == Some("True")).await;
