@@ -71,10 +71,14 @@ async fn a_namespace_is_put_to_sleep_and_woken_manually_without_an_operator() {
 
     let (code, output, errors) = caretaker(cluster, &["sleep", "manual"]);
     assert_eq!((code, errors.as_str()), (0, ""));
-    assert_eq!(
-        output,
-        "namespace manual: asleep until it is woken manually\n  write state=sleeping\n  Deployment/web: 3 replicas → 0 replicas, recorded 3\n  write state=sleep, manual-sleep\n"
-    );
+    let namespace = Api::<Namespace>::all(client.clone()).get("manual").await.unwrap();
+    let lines: Vec<&str> = output.lines().collect();
+    let (named, name) =
+        lines[1].split_once("sleep-started=").unwrap_or_else(|| panic!("no name of the sleep: {output}"));
+    assert_eq!(namespace.labels()["caretaker.dev/sleep-started"], name.replace(['-', ':'], ""));
+    let steps = ["  Deployment/web: 3 replicas → 0 replicas, recorded 3", "  write state=sleep, manual-sleep"];
+    assert_eq!((lines[0], named), ("namespace manual: asleep until it is woken manually", "  write state=sleeping, "));
+    assert_eq!(lines[2..], steps);
     assert_eq!(state_of(&client, "manual").await, ("sleep".to_owned(), 0));
 
     let (code, output, errors) = caretaker(cluster, &["wake", "manual"]);
