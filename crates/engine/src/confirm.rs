@@ -71,7 +71,7 @@ pub struct LiveView<'a, K: Controller> {
     sources: &'a Sources<K::Cache>,
     client: Client,
     unreadable: BTreeMap<KeyOf<K>, ReadError>,
-    /// What no source delivers, for the keeper's cache.
+    /// What no source delivers or has delivered yet, for the keeper's cache.
     remembered: Vec<Delivered<K::Cache>>,
     server_time: Option<Timestamp>,
     /// When the rows were taken out of the cache.
@@ -166,6 +166,23 @@ impl<'a, K: Controller> LiveView<'a, K> {
             let listed = reading.list(&self.client, namespace).await;
             let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
             for change in changes {
+                self.extract.update(&source, change);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, and the keeper's cache gets what is there as well: for what is judged to have changed unexpectedly, which
+    /// may only mean that an event was lost.
+    pub async fn list_and_remember(&mut self, source: SourceId, namespace: Option<&str>) -> Result<(), ReadError> {
+        let Some(readings) = self.sources.readings_of(source) else { return Err(no_source(source.0)) };
+        for reading in readings {
+            let listed = reading.list(&self.client, namespace).await;
+            let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
+            for change in changes {
+                if matches!(change, Change::Apply(_)) {
+                    self.remembered.push((source.clone(), change.clone()));
+                }
                 self.extract.update(&source, change);
             }
         }

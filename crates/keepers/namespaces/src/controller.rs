@@ -12,9 +12,9 @@ use caretaker_engine::{
 };
 use prometheus_client::registry::Registry;
 
-use crate::act::{Action, apply};
-use crate::judge::asleep_for;
-use crate::observe::sources::{self, NAMESPACES, PODS, SCALABLE};
+use crate::act::{Action, Bookkeeping, apply};
+use crate::judge::{Rule, asleep_for};
+use crate::observe::sources::{self, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, SCALABLE};
 use crate::observe::{NamespaceCache, Row, scalable};
 use crate::pods::Pods;
 use crate::subject::{Kind, Subject, World};
@@ -51,6 +51,9 @@ impl Controller for Namespaces {
                 read_everything(self, planned.subject.namespace_name(), live).await?;
             } else {
                 live.get_object(planned.subject.object()).await?;
+            }
+            if planned.action == Action::Record(Bookkeeping::Restart(Rule::RunningAgain)) {
+                read_what_may_run(self, planned.subject.namespace_name(), live).await?;
             }
             read_pods(planned, live).await?;
         }
@@ -103,6 +106,22 @@ async fn read_everything(
     }
     if !keeper.policy.scalable_kinds.is_empty() {
         live.list(SCALABLE, Some(namespace)).await?;
+    }
+    Ok(())
+}
+
+/// What a sleeping namespace has that may run again or be excluded. A row that is out of date, because an event was lost,
+/// would otherwise start its period again for ever.
+async fn read_what_may_run(
+    keeper: &Namespaces,
+    namespace: &str,
+    live: &mut LiveView<'_, Namespaces>,
+) -> Result<(), ReadError> {
+    for kind in sources::KINDS.iter().filter(|kind| kind.namespaced && kind.id != PERSISTENT_VOLUME_CLAIMS) {
+        live.list_and_remember(kind.id, Some(namespace)).await?;
+    }
+    if !keeper.policy.scalable_kinds.is_empty() {
+        live.list_and_remember(SCALABLE, Some(namespace)).await?;
     }
     Ok(())
 }
