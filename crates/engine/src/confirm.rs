@@ -161,26 +161,22 @@ impl<'a, K: Controller> LiveView<'a, K> {
 
     /// Lists a kind in one namespace, or in all; whatever else the view had of it there is gone.
     pub async fn list(&mut self, source: SourceId, namespace: Option<&str>) -> Result<(), ReadError> {
-        let Some(readings) = self.sources.readings_of(source) else { return Err(no_source(source.0)) };
-        for reading in readings {
-            let listed = reading.list(&self.client, namespace).await;
-            let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
-            for change in changes {
-                self.extract.update(&source, change);
-            }
-        }
-        Ok(())
+        self.read_list(source, namespace, false).await
     }
 
     /// The same, and the keeper's cache gets what is there as well: for what is judged to have changed unexpectedly, which
     /// may only mean that an event was lost.
     pub async fn list_and_remember(&mut self, source: SourceId, namespace: Option<&str>) -> Result<(), ReadError> {
+        self.read_list(source, namespace, true).await
+    }
+
+    async fn read_list(&mut self, source: SourceId, namespace: Option<&str>, remembers: bool) -> Result<(), ReadError> {
         let Some(readings) = self.sources.readings_of(source) else { return Err(no_source(source.0)) };
         for reading in readings {
             let listed = reading.list(&self.client, namespace).await;
             let (source, changes) = listed.map_err(|error| ReadError::from_api(error.path, &error.source))?;
             for change in changes {
-                if matches!(change, Change::Apply(_)) {
+                if remembers && matches!(change, Change::Apply(_)) {
                     self.remembered.push((source.clone(), change.clone()));
                 }
                 self.extract.update(&source, change);
