@@ -5,6 +5,8 @@ mod cli;
 mod flux;
 #[path = "windows/orders.rs"]
 mod orders;
+#[path = "windows/real_flux.rs"]
+mod real_flux;
 #[path = "windows/shown.rs"]
 mod shown;
 
