@@ -148,7 +148,7 @@ fn two_spellings_that_differ_are_a_conflict(#[case] all: &[(&str, &str)], #[case
     let conflict = WindowAnnotation::find(find).unwrap().conflict();
 
     assert_eq!(conflict.as_ref().map(|conflict| conflict.value.as_str()), expected);
-    for conflict in conflict {
+    if let Some(conflict) = conflict {
         let sentence = "annotation reconcile.fluxcd.io/suspendDuring is \"b\": annotation \
                         reconcile.fluxcd.io/suspendedDuring says something else, and counts; remove it";
         assert_eq!(conflict.to_string(), sentence);

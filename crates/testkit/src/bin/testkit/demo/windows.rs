@@ -9,7 +9,7 @@ use caretaker_testkit::flux::{Fleet, FluxAssets, GitServer, child};
 use caretaker_testkit::operator::Operator;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::{journaled, print, show};
+use super::{journaled, print};
 
 /// Inside its window a Kustomization does not get what is committed; once it is resumed, it does.
 pub(super) async fn a_flux_object_freezes_and_thaws(
@@ -49,8 +49,10 @@ pub(super) async fn a_flux_object_freezes_and_thaws(
 
 /// Shows what is applied, and fails if it is something else.
 async fn versions(cluster: &Cluster, fleet: &Fleet, expected: [&str; 2]) -> Result<()> {
-    let columns = "custom-columns=NAME:.metadata.name,VERSION:.data.version";
-    show(cluster, &["get", "configmaps", "apps", "canary", "-n", "fleet", "-o", columns])?;
+    let objects = ["get", "configmaps", "apps", "canary", "-n", "fleet"];
+    let columns = ["-o", "custom-columns=NAME:.metadata.name,VERSION:.data.version"];
+    println!("          $ kubectl {} \\\n              {}", objects.join(" "), columns.join(" "));
+    print(&cluster.kubectl(&[&objects[..], &columns].concat())?);
     let found = [fleet.version("apps").await, fleet.version("canary").await].map(Option::unwrap_or_default);
     ensure!(found == expected, "{found:?} is applied instead of {expected:?}");
     Ok(())
