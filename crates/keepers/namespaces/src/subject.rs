@@ -8,6 +8,7 @@ use caretaker_core::parsed::{InvalidValue, Parsed, quoted};
 pub use caretaker_core::time::ago;
 use caretaker_core::window::Window;
 use caretaker_core::{ObjectRef, SignedDuration, Timestamp, duration, time};
+use jiff::tz::TimeZone;
 use wildmatch::WildMatch;
 
 use crate::api::{Activity, State, TimeAnnotation};
@@ -289,7 +290,7 @@ impl Subject {
         }
         if self.sleep_during.is_set() {
             let strict = if self.sleep_during_strict.value() == Some(true) { ", strictly" } else { "" };
-            let window = shown(&self.sleep_during, |window| format!("{}{strict}", window.text()));
+            let window = shown(&self.sleep_during, |window| format!("{window}{strict}"));
             facts.push(("sleeps during", window));
         }
         if let Some(phase) = &self.inactive {
@@ -368,6 +369,8 @@ pub struct Policy {
     pub missed_cron_job_runs: MissedRuns,
     /// Further kinds of workloads that a sleep scales to zero.
     pub scalable_kinds: Vec<ScalableKind>,
+    /// The zone of windows that name none.
+    pub zone: TimeZone,
 }
 
 /// Which labels lead to a deletion.
@@ -466,6 +469,7 @@ impl Default for Policy {
             awake_after_use: Self::AWAKE_AFTER_USE,
             missed_cron_job_runs: MissedRuns::default(),
             scalable_kinds: Vec::new(),
+            zone: TimeZone::UTC,
             deletion: Deletion::default(),
             retain_with_pvcs: false,
             system: Vec::new(),
