@@ -137,6 +137,9 @@ pub struct RunArgs {
     /// What is done with what is left of containers without a record.
     #[arg(long, value_enum, default_value_t)]
     pub residue: ResidueMode,
+    /// Write what would happen to a ConfigMap of this node in this namespace, for caretaker plan; in a dry run too
+    #[arg(long, value_name = "NAMESPACE")]
+    pub report: Option<String>,
     /// Where health and metrics are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
@@ -151,6 +154,8 @@ pub enum Format {
     /// A table.
     #[default]
     Table,
+    /// With deadlines.
+    Wide,
     /// JSON.
     Json,
 }
