@@ -1,6 +1,7 @@
 //! `make demo`: what the keepers do, on a cluster that is gone afterwards.
 
 mod addresses;
+mod containers;
 mod runtimes;
 
 use std::path::Path;
@@ -43,6 +44,7 @@ pub(crate) async fn run() -> Result<()> {
     a_namespace_sleeps_and_wakes(&audited, &program, node.is_ok(), &say).await?;
     addresses::leaked_addresses_return(&audited.cluster, &program, &say).await?;
     runtimes::a_task_gets_a_runtime(&audited.cluster, &program, node.is_ok(), &say).await?;
+    containers::orphans_vanish(&audited.cluster, &program, node.is_ok(), &say).await?;
 
     let folder = audited.cluster.folder().to_owned();
     audited.cluster.end()?;
