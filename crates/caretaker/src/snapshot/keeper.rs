@@ -15,8 +15,8 @@ use caretaker_engine::cache::Cache as _;
 use caretaker_engine::windows::ObjectWindows;
 
 use crate::breaker;
-use crate::output::explain::Explanation;
 use crate::keepers::{KeeperCli, KindNames};
+use crate::output::explain::Explanation;
 use crate::output::plan::PlanRow;
 use crate::simulate::{BlockedUser, EventRow};
 use crate::timeline;
