@@ -15,9 +15,9 @@ use caretaker_engine::cache::Cache as _;
 use caretaker_engine::windows::{ObjectWindows, WindowConflict};
 
 use crate::breaker;
-use crate::explain::Explanation;
 use crate::keepers::{KeeperCli, KindNames};
-use crate::plan::PlanRow;
+use crate::output::explain::Explanation;
+use crate::output::plan::PlanRow;
 use crate::simulate::{BlockedUser, EventRow};
 use crate::timeline;
 

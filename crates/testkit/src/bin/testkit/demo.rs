@@ -1,6 +1,7 @@
 //! `make demo`: what the keepers do, on a cluster that is gone afterwards.
 
 mod addresses;
+mod containers;
 mod runtimes;
 mod windows;
 
@@ -45,6 +46,7 @@ pub(crate) async fn run() -> Result<()> {
     addresses::leaked_addresses_return(&audited.cluster, &program, &say).await?;
     runtimes::a_task_gets_a_runtime(&audited.cluster, &program, node.is_ok(), &say).await?;
     windows::a_flux_object_freezes_and_thaws(&audited.cluster, &program, &say).await?;
+    containers::orphans_vanish(&audited.cluster, &program, node.is_ok(), &say).await?;
 
     let folder = audited.cluster.folder().to_owned();
     audited.cluster.end()?;
