@@ -77,7 +77,7 @@ impl FluxAssets {
             go,
             cannot_build: &|why| {
                 let (go, cache) = (go_version(GO_MOD).to_owned(), cache.to_owned());
-                Error::NoFlux { why, go, cache }
+                Error::NoProgram { what: "Flux controllers", why, go, cache }
             },
         };
         build.run(|| assets.missing(), |module| assets.copy_definitions(go, module))?;
