@@ -17,7 +17,7 @@ use caretaker_testkit::faults::Faults;
 use caretaker_testkit::shared_without_controllers as shared;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
-use objects::{PodExt as _, delete, delete_named, endpoint, set_endpoint, uid};
+use objects::{delete, delete_named, endpoint, set_endpoint, uid};
 use real::follow::Leader;
 use real::{Corner, all_done, is_stale, later, meanwhile, own, seconds};
 use rstest::rstest;
