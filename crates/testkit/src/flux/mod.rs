@@ -57,6 +57,7 @@ impl FluxAssets {
         let build = GoBuild {
             what: &format!("Flux ({})", versions.join(", ")),
             module: (GO_MOD, GO_SUM),
+            tags: "",
             link_flags: "",
             folder: &assets.folder,
             go,

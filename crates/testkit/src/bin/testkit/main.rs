@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use caretaker_testkit::assets::Assets;
+use caretaker_testkit::containerd::ContainerdAssets;
 use caretaker_testkit::flux::FluxAssets;
 use clap::{Parser, Subcommand};
 
@@ -26,6 +27,8 @@ enum Command {
     Binaries,
     /// Find Flux's controllers, or build them, and print their folder
     Flux,
+    /// Find containerd 2, or build it, and print its folder
+    Containerd,
     /// Start a cluster in the background and print the shell variables to use it
     Up,
     /// End the cluster that `up` started
@@ -62,6 +65,7 @@ fn run(command: Command) -> Result<ExitCode> {
         match command {
             Command::Binaries => print_binaries()?,
             Command::Flux => println!("{}", FluxAssets::get()?.folder().display()),
+            Command::Containerd => println!("{}", ContainerdAssets::get()?.folder().display()),
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
