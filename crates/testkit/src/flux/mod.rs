@@ -72,6 +72,7 @@ impl FluxAssets {
         let build = GoBuild {
             what: &format!("Flux ({})", Self::versions().join(", ")),
             module: (GO_MOD, GO_SUM),
+            tags: "",
             link_flags: "",
             folder: &assets.folder,
             go,
