@@ -246,13 +246,16 @@ pub fn condition(object: &Value) -> Option<&Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Suspended")
 }
 
-/// The managers that have set anything but the status.
+/// The managers that have set anything but the status, by name: the API server sorts them by the second.
 pub fn managers(object: &Value) -> Vec<&str> {
     let all = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
-    all.iter()
+    let mut managers: Vec<&str> = all
+        .iter()
         .filter(|fields| fields["subresource"].is_null())
         .filter_map(|fields| fields["manager"].as_str())
-        .collect()
+        .collect();
+    managers.sort_unstable();
+    managers
 }
 
 pub fn ready(object: &Value, message: &str) -> Value {
