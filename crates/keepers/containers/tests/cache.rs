@@ -53,7 +53,9 @@ fn a_sandbox_that_comes_before_the_containers_and_the_node_is_not_missing() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut cache = ContainerCache::default();
 
-        order.iter().for_each(|step| steps[*step](&mut cache));
+        for step in order {
+            steps[step](&mut cache);
+        }
 
         assert_eq!(found(&cache), [true, true], "{order:?}");
     }

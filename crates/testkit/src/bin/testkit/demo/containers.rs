@@ -44,7 +44,7 @@ metadata: { namespace: sandboxes, name: beta }
 ";
 
 /// What the scene works on.
-struct Scene<'a> {
+struct OnNode<'a> {
     cluster: &'a Cluster,
     socket: PathBuf,
     fifos: PathBuf,
@@ -60,7 +60,7 @@ pub(super) async fn orphans_vanish(cluster: &Cluster, caretaker: &Path, pods: bo
     let program = caretaker.with_file_name(PROCESS);
     ensure!(program.is_file(), "{} is missing: run make demo", program.display());
     let folder = cluster.folder();
-    let scene = Scene {
+    let scene = OnNode {
         cluster,
         socket: node.containerd_socket().to_owned(),
         fifos: folder.join("demo-fifo"),
@@ -119,7 +119,7 @@ pub(super) async fn orphans_vanish(cluster: &Cluster, caretaker: &Path, pods: bo
     Ok(())
 }
 
-impl Scene<'_> {
+impl OnNode<'_> {
     async fn prepare(&self) -> Result<()> {
         for namespace in [NAMESPACE, "caretaker-node"] {
             self.cluster.namespace(namespace).await?;
