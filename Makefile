@@ -34,7 +34,7 @@ test: setup ## Run all tests, against a real API server and, as root, a real nod
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster
-	@cargo build --quiet --package caretaker
+	@cargo build --quiet --package caretaker --package caretaker-node
 	@$(TESTKIT) demo
 	@echo
 	@echo "And what Caretaker would do to the example cluster in the next two days:"
@@ -51,7 +51,7 @@ cluster-down: ## End that cluster
 
 .PHONY: bench
 bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures one part
-	cargo build --quiet --release --package caretaker
+	cargo build --quiet --release --package caretaker --package caretaker-node
 	cargo run --quiet --release --package caretaker-bench -- $(PART)
 
 .PHONY: images

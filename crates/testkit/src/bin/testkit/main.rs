@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use caretaker_testkit::assets::Assets;
+use caretaker_testkit::containerd::ContainerdAssets;
 use caretaker_testkit::flux::FluxAssets;
 use caretaker_testkit::helm;
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Command {
     Flux,
     /// Find Helm, or build it, and print its path
     Helm,
+    /// Find containerd 2, or build it, and print its folder
+    Containerd,
     /// Start a cluster in the background and print the shell variables to use it
     Up,
     /// End the cluster that `up` started
@@ -69,6 +72,7 @@ fn run(command: Command) -> Result<ExitCode> {
             Command::Binaries => print_binaries()?,
             Command::Flux => println!("{}", FluxAssets::get()?.folder().display()),
             Command::Helm => println!("{}", helm::program()?.display()),
+            Command::Containerd => println!("{}", ContainerdAssets::get()?.folder().display()),
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
