@@ -135,6 +135,7 @@ impl Assets {
         let build = GoBuild {
             what: &format!("Kubernetes {kubernetes}"),
             module: (GO_MOD, GO_SUM),
+            tags: "",
             link_flags: &format!(
                 "-X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
             ),

@@ -3,6 +3,8 @@
 //! A test program with [`main`] runs in PID, mount and IPC namespaces of its own, with its own `/run`. Whatever it starts
 //! there ends with it, and it sees no process, mount or runc state of another containerd on the machine.
 
+mod assets;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +12,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
+pub use assets::ContainerdAssets;
+
+use crate::harness::Need;
 use crate::image::Image;
-use crate::node::{BUSYBOX_COMMANDS, find_program, require_program};
+use crate::node::{find_program, require_program};
 use crate::supervise::{INIT, may_isolate};
 use crate::wait::until;
 use crate::{Error, Result, harness, is_root, make, pki};
@@ -27,6 +32,8 @@ const NOT_STARTED: u8 = 101;
 #[derive(Debug)]
 pub struct Containerd {
     folder: PathBuf,
+    /// `None` for the one that is installed.
+    built: Option<ContainerdAssets>,
     process: Mutex<Option<Child>>,
 }
 
@@ -52,19 +59,27 @@ impl Containerd {
         if may_isolate() { Ok(()) } else { Err("needs CAP_SYS_ADMIN (unshare failed)".to_owned()) }
     }
 
-    /// Starts it in the folder of this test program, with the image of the test pods, and returns when it answers.
+    /// Starts it in the folder of this test program, with the image of the test pods, and returns when it answers. In the
+    /// second test of [`test_on_both`] it is the one that the test kit builds.
+    ///
+    /// # Panics
+    /// If the search for its programs panics, which is a bug of this crate.
     pub async fn start() -> Result<Self> {
         let folder = std::env::var_os(FOLDER).map(PathBuf::from);
         let folder =
             folder.ok_or_else(|| Error::NoNode("needs containerd::main as the main of the program".to_owned()))?;
         let folder = folder.join(format!("containerd-{:08x}", fastrand::u32(..)));
         std::fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
-        let containerd = Self { folder, process: Mutex::default() };
+        let built = if BUILT.try_with(|built| *built).unwrap_or(false) {
+            Some(tokio::task::spawn_blocking(ContainerdAssets::get).await.expect("the search does not panic")?)
+        } else {
+            None
+        };
+        let containerd = Self { folder, built, process: Mutex::default() };
         pki::write(&containerd.folder, "containerd.toml", &containerd.config())?;
         containerd.start_again().await?;
         let busybox = require_program("busybox")?;
-        let (links, command) = (&BUSYBOX_COMMANDS, ["sleep", "3600"]);
-        let image = Image { name: make::IMAGE, program: &busybox, at: "bin/busybox", links, command: &command };
+        let image = Image::busybox(make::IMAGE, &busybox, &["sleep", "3600"]);
         let archive = image.write(&containerd.folder.join("busybox.tar"))?;
         containerd.ctr(&["images", "import", &archive.to_string_lossy()])?;
         Ok(containerd)
@@ -115,9 +130,22 @@ impl Containerd {
         self.stop();
         let log = self.folder.join("containerd.log");
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&log).map_err(Error::file(&log))?;
-        let process = Command::new(require_program("containerd")?)
+        let mut path = std::env::var_os("PATH").unwrap_or_default();
+        let program = match &self.built {
+            Some(built) => {
+                // Its own shim comes before the installed one.
+                path = std::env::join_paths(
+                    [built.folder().to_owned()].into_iter().chain(std::env::split_paths(&path)),
+                )
+                .unwrap_or(path);
+                built.folder().join("containerd")
+            }
+            None => require_program("containerd")?,
+        };
+        let process = Command::new(program)
             .arg("--config")
             .arg(self.folder.join("containerd.toml"))
+            .env("PATH", path)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)
@@ -167,6 +195,24 @@ address = "{}"
             socket.display()
         )
     }
+}
+
+tokio::task_local! {
+    /// Whether a test wants the containerd that the test kit builds.
+    static BUILT: bool;
+}
+
+/// The same test twice: on the containerd that is installed, and on the one that the test kit builds.
+pub fn test_on_both<F, Fut>(name: &str, body: F) -> [Trial; 2]
+where
+    F: Fn() -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = std::result::Result<(), Box<dyn std::error::Error>>>,
+{
+    let again = body.clone();
+    [
+        harness::test(name, Need::Containerd, body),
+        harness::test(&format!("{name}_on_containerd_2"), Need::Containerd, move || BUILT.scope(true, again())),
+    ]
 }
 
 /// Lets paused containers of this test program run, so that they can end: what is frozen does not even die.

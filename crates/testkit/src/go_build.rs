@@ -16,6 +16,8 @@ pub(crate) struct GoBuild<'a> {
     pub what: &'a str,
     /// The Go module: `go.mod` and `go.sum`.
     pub module: (&'a str, &'a str),
+    /// Build tags, separated by commas.
+    pub tags: &'a str,
     /// Flags of the linker, beside those that leave out symbols.
     pub link_flags: &'a str,
     /// Where the programs go.
@@ -98,7 +100,7 @@ impl GoBuild<'_> {
         let output = Command::new(self.go)
             .current_dir(module)
             .env("CGO_ENABLED", "0")
-            .args(["build", "-trimpath", "-ldflags"])
+            .args(["build", "-trimpath", "-tags", self.tags, "-ldflags"])
             .arg(format!("-s -w {}", self.link_flags))
             .arg("-o")
             .arg(&temporary)

@@ -292,7 +292,7 @@ impl Subject {
         }
         if self.sleep_during.is_set() {
             let strict = if self.sleep_during_strict.value() == Some(true) { ", strictly" } else { "" };
-            let window = shown(&self.sleep_during, |window| format!("{}{strict}", window.text()));
+            let window = shown(&self.sleep_during, |window| format!("{window}{strict}"));
             facts.push(("sleeps during", window));
         }
         if let Some(phase) = &self.inactive {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use caretaker_core::{SignedDuration, Timestamp};
+use jiff::tz::TimeZone;
 use wildmatch::WildMatch;
 
 use super::Subject;
@@ -41,6 +42,8 @@ pub struct Policy {
     pub missed_cron_job_runs: MissedRuns,
     /// Further kinds of workloads that a sleep scales to zero.
     pub scalable_kinds: Vec<ScalableKind>,
+    /// The zone of windows that name none.
+    pub zone: TimeZone,
 }
 
 /// Which labels lead to a deletion.
@@ -137,6 +140,7 @@ impl Default for Policy {
             awake_after_use: Self::AWAKE_AFTER_USE,
             missed_cron_job_runs: MissedRuns::default(),
             scalable_kinds: Vec::new(),
+            zone: TimeZone::UTC,
             deletion: Deletion::default(),
             retain_with_pvcs: false,
             system: Vec::new(),
