@@ -135,10 +135,9 @@ impl Containerd {
         let program = match &self.built {
             Some(built) => {
                 // Its own shim comes before the installed one.
-                path = std::env::join_paths(
-                    [built.folder().to_owned()].into_iter().chain(std::env::split_paths(&path)),
-                )
-                .unwrap_or(path);
+                path =
+                    std::env::join_paths([built.folder().to_owned()].into_iter().chain(std::env::split_paths(&path)))
+                        .unwrap_or(path);
                 built.folder().join("containerd")
             }
             None => require_program("containerd")?,
