@@ -30,11 +30,12 @@ setup: packages ## Install the Debian packages that are missing, and get the bin
 
 .PHONY: test
 test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program
+	@$(TESTKIT) helm >/dev/null
 	@$(TESTKIT) test $(if $(CI),--again) $(ONLY)
 
 .PHONY: demo
 demo: setup ## Show the main job on a throwaway cluster
-	@cargo build --quiet --package caretaker
+	@cargo build --quiet --package caretaker --package caretaker-node
 	@$(TESTKIT) demo
 	@echo
 	@echo "And what Caretaker would do to the example cluster in the next two days:"
@@ -51,8 +52,12 @@ cluster-down: ## End that cluster
 
 .PHONY: bench
 bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures one part
-	cargo build --quiet --release --package caretaker
+	cargo build --quiet --release --package caretaker --package caretaker-node
 	cargo run --quiet --release --package caretaker-bench -- $(PART)
+
+.PHONY: images
+images: packages ## Build the images of both programs as archives, without a container engine, into target/images
+	@$(TESTKIT) images
 
 # A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod audit;
+mod containers;
 mod ground;
 mod operator;
 mod rehearsal;
@@ -54,6 +55,9 @@ fn main() -> Result<()> {
     }
     if wanted("runtimes") {
         rows.extend(runtime.block_on(runtimes::rows())?);
+    }
+    if wanted("containers") {
+        rows.extend(runtime.block_on(containers::rows())?);
     }
     if wanted("ground") {
         rows.extend(runtime.block_on(ground::rows())?);

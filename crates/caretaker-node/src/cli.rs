@@ -12,7 +12,7 @@ use caretaker_containers::{Containers, PARALLEL, Settings};
 use caretaker_core::{SignedDuration, duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Removes containers of this node whose agent or Sandbox is gone, with everything that belongs to them.
+/// Removes containers of this node whose agent or Sandbox is gone, with everything that belongs to them
 #[derive(Debug, Parser)]
 #[command(name = "caretaker-node", version)]
 pub struct Cli {
@@ -24,17 +24,17 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watches and cleans until it is told to stop.
+    /// Run the keeper: watch and clean until it is told to stop
     Run(RunArgs),
-    /// Shows what would happen to each container now, and what comes next.
+    /// Show what would happen to each container now, and what comes next
     Plan(PlanArgs),
-    /// Shows every fact about one container, and every rule that was tried on it.
+    /// Show every fact about one container, and every rule tried on it
     Explain(ExplainArgs),
-    /// Reads containerd and the node once: containers, and what is left of containers without a record.
+    /// List the managed containers, and what is left of containers without a record
     Scan(NodeArgs),
-    /// Runs the clock forward: what would be cleaned, and when.
+    /// Run the clock forward and show what would be cleaned
     Simulate(SimulateArgs),
-    /// Shows whether the breaker is open, and closes it.
+    /// Show whether the breaker is open, or close it
     Breaker(BreakerArgs),
 }
 
@@ -48,43 +48,43 @@ fn parse_duration(text: &str) -> Result<SignedDuration, String> {
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
     /// The name of this node.
-    #[arg(long, alias = "node-name", env = "NODE_NAME")]
+    #[arg(long, value_name = "NAME", alias = "node-name", env = "NODE_NAME")]
     pub node: String,
     /// containerd's socket.
-    #[arg(long, alias = "containerd-socket", default_value = "/run/containerd/containerd.sock")]
+    #[arg(long, value_name = "SOCKET", alias = "containerd-socket", default_value = "/run/containerd/containerd.sock")]
     pub containerd: PathBuf,
     /// containerd's namespace.
-    #[arg(long, default_value = CONTAINERD_NAMESPACE)]
+    #[arg(long, value_name = "NAME", default_value = CONTAINERD_NAMESPACE)]
     pub containerd_namespace: String,
     /// The folder of the FIFOs.
-    #[arg(long, default_value = "/run/containerd/fifo")]
+    #[arg(long, value_name = "DIR", default_value = "/run/containerd/fifo")]
     pub fifo_root: PathBuf,
     /// containerd's state folder.
-    #[arg(long, default_value = "/run/containerd")]
+    #[arg(long, value_name = "DIR", default_value = "/run/containerd")]
     pub containerd_state: PathBuf,
     /// The file with the ledger and the pins.
-    #[arg(long, default_value = "/var/lib/caretaker/state.json")]
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/caretaker/state.json")]
     pub state_file: PathBuf,
     /// How young a container is protected.
-    #[arg(long, alias = "orphan-timeout", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", alias = "orphan-timeout", default_value = "60s", value_parser = parse_duration)]
     pub window: SignedDuration,
     /// How often everything is scanned.
-    #[arg(long, alias = "scan-interval", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", alias = "scan-interval", default_value = "60s", value_parser = parse_duration)]
     pub interval: SignedDuration,
     /// How many containers are cleaned at once.
-    #[arg(long, default_value_t = PARALLEL)]
+    #[arg(long, value_name = "N", default_value_t = PARALLEL)]
     pub parallel: usize,
     /// The snapshotter in which residue is looked for.
-    #[arg(long, default_value = "overlayfs")]
+    #[arg(long, value_name = "NAME", default_value = "overlayfs")]
     pub snapshotter: String,
     /// The resource of Sandboxes.
-    #[arg(long, default_value = "sandboxes.sandbox.fast.io/v1alpha1")]
+    #[arg(long, value_name = "RESOURCE", default_value = "sandboxes.sandbox.fast.io/v1alpha1")]
     pub sandbox_resource: String,
     /// The keys of labels.
     #[command(flatten)]
     pub labels: LabelArgs,
     /// The kubeconfig; inside of a cluster the account of the pod is used.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 }
 
@@ -93,25 +93,25 @@ pub struct NodeArgs {
 #[derive(Debug, Clone, Args)]
 pub struct LabelArgs {
     /// Label: the keeper may touch it.
-    #[arg(long, default_value = "fast-sandbox.io/managed")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/managed")]
     pub label_managed: String,
     /// Label: the uid of the agent pod.
-    #[arg(long, default_value = "fast-sandbox.io/agent-uid")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/agent-uid")]
     pub label_agent_uid: String,
     /// Label: the name of the agent pod.
-    #[arg(long, default_value = "fast-sandbox.io/agent-name")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/agent-name")]
     pub label_agent_name: String,
     /// Label: the namespace of both.
-    #[arg(long, default_value = "fast-sandbox.io/namespace")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/namespace")]
     pub label_namespace: String,
     /// Label: the name of the Sandbox.
-    #[arg(long, default_value = "fast-sandbox.io/sandbox-name")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/sandbox-name")]
     pub label_sandbox_name: String,
     /// Label: the uid of the Sandbox.
-    #[arg(long, default_value = "fast-sandbox.io/claim-uid")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/claim-uid")]
     pub label_claim_uid: String,
     /// Label: the ID that the Sandbox knows the container by.
-    #[arg(long, default_value = "fast-sandbox.io/id")]
+    #[arg(long, value_name = "KEY", default_value = "fast-sandbox.io/id")]
     pub label_id: String,
 }
 
@@ -137,11 +137,14 @@ pub struct RunArgs {
     /// What is done with what is left of containers without a record.
     #[arg(long, value_enum, default_value_t)]
     pub residue: ResidueMode,
+    /// Write what would happen to a ConfigMap of this node in this namespace, for caretaker plan; in a dry run too
+    #[arg(long, value_name = "NAMESPACE")]
+    pub report: Option<String>,
     /// Where health and metrics are served.
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
     /// The journal; standard output by default.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
 }
 
@@ -151,6 +154,8 @@ pub enum Format {
     /// A table.
     #[default]
     Table,
+    /// With deadlines.
+    Wide,
     /// JSON.
     Json,
 }
@@ -191,7 +196,7 @@ pub struct SimulateArgs {
 #[derive(Debug, Args)]
 pub struct BreakerArgs {
     /// The file with the ledger.
-    #[arg(long, default_value = "/var/lib/caretaker/state.json", global = true)]
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/caretaker/state.json", global = true)]
     pub state_file: PathBuf,
     /// What to do with it; without, it is shown.
     #[command(subcommand)]

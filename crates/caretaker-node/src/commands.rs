@@ -10,15 +10,18 @@ use caretaker_containers::observe::{CONTAINERS, ContainerCache, ELSEWHERE, IDENT
 use caretaker_containers::subject::{Agent, Subject};
 use caretaker_containers::{Containers, Settings};
 use caretaker_core::keeper::{groups, population};
-use caretaker_core::limits::{Ledger, enforce};
-use caretaker_core::simulate::Simulation;
-use caretaker_core::{Action as _, Keeper as _, RuleSet as _, Timestamp, VerdictOf, time};
+use caretaker_core::limits::{Ledger, OpenBreaker, enforce};
+use caretaker_core::simulate::{SimulatedEventOf, Simulation};
+use caretaker_core::{Action as _, Keeper as _, RuleSet as _, Timestamp, VerdictOf, duration, time};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::sources::Sources;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::{Cache as _, Change, Controller as _, ObjectId, ReplicaRole, SourceRef, client};
-use serde_json::json;
+use caretaker_output::explain::Explanation;
+use caretaker_output::node_report::KEEPER;
+use caretaker_output::plan::{PlanRow, show};
+use caretaker_output::{Output, json, sanitize_line, table};
 
 use crate::cli::{BreakerArgs, BreakerCommand, ExplainArgs, Format, NodeArgs, PlanArgs, SimulateArgs};
 
@@ -77,164 +80,158 @@ impl Snapshot {
     }
 
     fn verdicts(&self, now: Timestamp) -> Vec<(Subject, VerdictOf<Containers>)> {
-        let (keeper, subjects) = (&*self.keeper, self.feed.cache.subjects());
-        let world = keeper.world(&self.feed.cache, ReplicaRole::Leader, now);
-        let mut verdicts: Vec<_> = subjects.iter().map(|subject| Rule::judge(subject, &world, now)).collect();
-        for (subject, verdict) in subjects.iter().zip(&mut verdicts) {
-            self.feed.windows.hold_back(keeper, subject, verdict, now);
-        }
-        let (groups, population) = (groups(keeper, &subjects), population(keeper, &subjects));
-        enforce(&mut verdicts, &groups, population, &keeper.default_limits(), &self.ledger, now);
-        drop(groups);
-        subjects.into_iter().zip(verdicts).collect()
+        verdicts(&self.keeper, &self.feed, &self.ledger, now)
     }
+
+    /// What a person should know beside the verdicts.
+    fn notes(&self) -> Vec<String> {
+        self.ledger.open.iter().map(describe_breaker).collect()
+    }
+
+    fn rows(&self, now: Timestamp) -> Vec<PlanRow> {
+        rows(&self.keeper, &self.feed, &self.ledger, now)
+    }
+}
+
+/// The verdict on each container, after windows on Sandboxes and the breaker.
+fn verdicts(
+    keeper: &Containers,
+    feed: &CacheFeed<ContainerCache>,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Vec<(Subject, VerdictOf<Containers>)> {
+    let subjects = feed.cache.subjects();
+    let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
+    let mut verdicts: Vec<_> = subjects.iter().map(|subject| Rule::judge(subject, &world, now)).collect();
+    for (subject, verdict) in subjects.iter().zip(&mut verdicts) {
+        feed.windows.hold_back(keeper, subject, verdict, now);
+    }
+    let (groups, population) = (groups(keeper, &subjects), population(keeper, &subjects));
+    enforce(&mut verdicts, &groups, population, &keeper.default_limits(), ledger, now);
+    drop(groups);
+    subjects.into_iter().zip(verdicts).collect()
+}
+
+/// The same as rows of a plan.
+pub(crate) fn rows(
+    keeper: &Containers,
+    feed: &CacheFeed<ContainerCache>,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Vec<PlanRow> {
+    let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
+    let row = |(subject, verdict)| PlanRow::new(keeper, &subject, verdict, &world, now);
+    verdicts(keeper, feed, ledger, now).into_iter().map(row).collect()
 }
 
 fn http_get(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
     Ok(axum::http::Request::get(path).body(Vec::new())?)
 }
 
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.first().map_or(0, Vec::len);
-    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
-}
-
 /// What would happen to each container.
-pub fn plan(args: &PlanArgs) -> Result<String> {
+pub fn plan(args: &PlanArgs) -> Result<Output> {
     let now = crate::now();
     let snapshot = block_on(Snapshot::load(&args.node))?;
-    let verdicts = snapshot.verdicts(now);
-    if args.output == Format::Json {
-        let rows: Vec<_> = verdicts
-            .iter()
-            .map(|(subject, verdict)| {
-                json!({
-                    "keeper": snapshot.keeper.name(), "kind": "Container", "namespace": null,
-                    "name": subject.container.id, "rule": verdict.rule.name(), "because": verdict.because,
-                    "next": verdict.next.name(), "action": verdict.next.action().map(caretaker_core::Action::name),
-                    "at": verdict.next.deadline(),
-                })
-            })
-            .collect();
-        return Ok(serde_json::to_string_pretty(&rows)? + "\n");
-    }
-    let mut rows = vec![["CONTAINER", "NEXT", "AT", "RULE", "BECAUSE"].map(str::to_owned).to_vec()];
-    rows.extend(verdicts.iter().map(|(subject, verdict)| {
-        let next = match verdict.next.action() {
-            Some(action) if verdict.next.pending_action().is_some() => action.name().to_owned(),
-            Some(action) => format!("{}, {}", verdict.next.name(), action.name()),
-            None => verdict.next.name().replace("none", "-"),
-        };
-        let at = verdict.next.deadline().map_or_else(|| "-".to_owned(), time::format);
-        vec![subject.container.id.clone(), next, at, verdict.rule.name().to_owned(), verdict.because.clone()]
-    }));
-    Ok(columns(&rows))
+    let rows = snapshot.rows(now);
+    let text = match args.output {
+        Format::Json => json(&rows)?,
+        Format::Table | Format::Wide => show(rows, 0, args.output == Format::Wide, now),
+    };
+    Ok(Output { text, notes: snapshot.notes(), code: 0 })
 }
 
 /// Everything about one container.
-pub fn explain(args: &ExplainArgs) -> Result<String> {
+pub fn explain(args: &ExplainArgs) -> Result<Output> {
     let now = crate::now();
     let snapshot = block_on(Snapshot::load(&args.node))?;
     let keeper = &*snapshot.keeper;
     let Some((subject, verdict)) = snapshot.verdicts(now).into_iter().find(|(s, _)| s.container.id == args.id) else {
-        bail!("containerd has no managed container {:?} on this node", args.id);
+        bail!("containerd has no managed container {:?} on this node; caretaker-node scan lists them", args.id);
     };
+    let window = snapshot.feed.windows.on(keeper.subject_ref(&subject).object).map(|window| window.describe(now));
     let world = keeper.world(&snapshot.feed.cache, ReplicaRole::Leader, now);
-    let mut text = format!("Container {} at {}\n\nFacts\n", args.id, time::format(now));
-    let facts = subject.facts(now).into_iter().map(|(name, value)| vec![format!("  {name}"), value]);
-    text.push_str(&columns(&facts.collect::<Vec<_>>()));
-    text.push_str("\nRules\n");
-    let mut rows = Vec::new();
-    for rule in Rule::ALL {
-        let found = rule.check(&subject, &world, now);
-        let answer = if found.is_some() { "YES" } else { "no" };
-        rows.push(vec![format!("  {answer}"), rule.name().to_owned(), rule.doc().to_owned()]);
-        if let Some(found) = found {
-            rows.push(vec![String::new(), String::new(), found.because]);
-            break;
-        }
-    }
-    text.push_str(&columns(&rows));
-    text.push_str(&format!("\nVerdict\n  {}: {}, {}\n", verdict.rule.name(), verdict.next.name(), verdict.because));
-    if let Some(action) = verdict.next.action() {
-        for (i, step) in keeper.describe_steps(&subject, action, &world, now).iter().enumerate() {
-            text.push_str(&format!("    {}. {step}\n", i + 1));
-        }
-    }
-    Ok(text)
+    let explanation = Explanation::new(keeper, &subject, verdict, &world, now).with_window(window);
+    Ok(Output { text: explanation.show(), notes: snapshot.notes(), code: 0 })
 }
 
 /// What is on the node.
-pub fn scan(args: &NodeArgs) -> Result<String> {
+pub fn scan(args: &NodeArgs) -> Result<Output> {
     block_on(async {
         let keeper = args.keeper()?;
         let cleaner = keeper.cleaner();
         let containers = cleaner.containerd.list(&keeper.settings().labels.managed).await?;
-        let mut rows = vec![["CONTAINER", "CREATED", "AGENT", "SANDBOX"].map(str::to_owned).to_vec()];
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let mut rows = Vec::new();
         for container in containers {
             let owner = container.owner(&keeper.settings().labels);
             let created = text(container.created.map(time::format));
-            rows.push(vec![
-                container.id,
-                created,
-                text(owner.agent_name.or(owner.agent_uid)),
-                text(owner.sandbox_name),
-            ]);
+            let agent = text(owner.agent_name.or(owner.agent_uid));
+            rows.push([container.id, created, agent, text(owner.sandbox_name)]);
         }
         let found = residue::find(&*cleaner.containerd, &cleaner.host, &args.snapshotter).await?;
-        let mut shown = columns(&rows);
-        shown.extend(found.iter().map(|one| format!("residue: {one}\n")));
-        Ok(shown)
+        let count = rows.len();
+        let mut shown = table(["CONTAINER", "CREATED", "AGENT", "SANDBOX"], rows);
+        shown.push_str(&format!("\n{count} managed containers, {} traces without a record\n", found.len()));
+        shown.extend(found.iter().map(|one| format!("  {}\n", sanitize_line(&one.to_string()))));
+        Ok(Output::text(shown))
     })
 }
 
 /// What would be cleaned, and when.
-pub fn simulate(args: &SimulateArgs) -> Result<String> {
+pub fn simulate(args: &SimulateArgs) -> Result<Output> {
     let now = crate::now();
-    let Snapshot { keeper, feed, ledger } = block_on(Snapshot::load(&args.node))?;
+    let snapshot = block_on(Snapshot::load(&args.node))?;
+    let notes = snapshot.notes();
+    let Snapshot { keeper, feed, ledger } = snapshot;
     let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
     let subjects = feed.cache.subjects();
-    let windows = subjects
-        .iter()
-        .enumerate()
-        .filter_map(|(i, subject)| Some((i, feed.windows.on(keeper.subject_ref(subject).object)?.clone())));
-    let windows = windows.collect();
+    let window = |(i, subject)| Some((i, feed.windows.on(keeper.subject_ref(subject).object)?.clone()));
+    let windows = subjects.iter().enumerate().filter_map(window).collect();
     let limits = keeper.default_limits();
     let mut simulation = Simulation::new(&*keeper, world, subjects.clone(), limits, ledger, now).with_windows(windows);
-    let events = simulation.run(time::saturating_add(now, args.length), &[]);
-    let mut rows = vec![["AT", "CONTAINER", "ACTION", "RULE", "BECAUSE"].map(str::to_owned).to_vec()];
-    rows.extend(events.into_iter().map(|event| {
-        let name = event.subject.and_then(|i| subjects.get(i)).map_or("-", |subject| &subject.container.id);
-        let action = event.action.as_ref().map_or("-", |action| action.name());
-        vec![time::format(event.at), name.to_owned(), action.to_owned(), event.rule.name().to_owned(), event.because]
-    }));
-    Ok(columns(&rows))
+    let end = time::saturating_add(now, args.length);
+    let events = simulation.run(end, &[]);
+    let mut text = format!("{} to {} ({})\n\n", time::format(now), time::format(end), duration::format(args.length));
+    if events.is_empty() {
+        text.push_str(&format!("Nothing happens to any of {} containers.\n", subjects.len()));
+        return Ok(Output { text, notes, code: 0 });
+    }
+    let cleaned = events.iter().filter(|event| event.action.is_some()).count();
+    let row = |event: SimulatedEventOf<Containers>| {
+        let name = event.subject.and_then(|i| subjects.get(i)).map_or("all containers", |s| &s.container.id);
+        let action = event.action.as_ref().map_or("stop", |action| action.name());
+        let at = event.at.strftime("%H:%M:%S").to_string();
+        [at, action.to_owned(), name.to_owned(), event.rule.name().to_owned(), event.because]
+    };
+    text.push_str(&table(["AT", "ACTION", "CONTAINER", "RULE", "BECAUSE"], events.into_iter().map(row).collect()));
+    text.push_str(&format!("\n{cleaned} of {} containers are cleaned.\n", subjects.len()));
+    Ok(Output { text, notes, code: 0 })
 }
 
 /// Shows the breaker, or closes it.
-pub fn breaker(args: &BreakerArgs) -> Result<String> {
-    block_on(async {
+pub fn breaker(args: &BreakerArgs) -> Result<Output> {
+    let text = block_on(async {
         let state = StateStore::file(args.state_file.clone());
-        let mut ledger = state.read::<Ledger>("containers").await?;
+        let mut ledger = state.read::<Ledger>(KEEPER).await?;
         let open = ledger.value.open.clone();
         match (&args.command, open) {
             (None, None) => Ok("the breaker is closed\n".to_owned()),
-            (None, Some(open)) => {
-                Ok(format!("the breaker is open since {}: {}\n", time::format(open.since), open.because))
-            }
+            (None, Some(open)) => Ok(format!("{}\n", describe_breaker(&open))),
             (Some(BreakerCommand::Reset), None) => Ok("the breaker was not open\n".to_owned()),
             (Some(BreakerCommand::Reset), Some(open)) => {
                 ledger.value.reset_breaker(crate::now());
-                state.write("containers", &mut ledger).await?;
+                state.write(KEEPER, &mut ledger).await?;
                 Ok(format!("the breaker is closed; it was open since {}: {}\n", time::format(open.since), open.because))
             }
         }
-    })
+    })?;
+    Ok(Output::text(text))
+}
+
+fn describe_breaker(open: &OpenBreaker) -> String {
+    format!(
+        "the breaker is open since {}: {}; nothing is cleaned until it is closed with: caretaker-node breaker reset",
+        time::format(open.since),
+        open.because
+    )
 }

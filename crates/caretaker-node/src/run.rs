@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ResidueMode, RunArgs};
+use crate::report;
 
 /// How long a call to the API server may take.
 const CALL: Duration = Duration::from_secs(10);
@@ -74,6 +75,7 @@ async fn operate(args: &RunArgs) -> Result<()> {
             Events::new(reader.clone(), &field_manager, &args.node.node, metrics.clone(), health.clone());
         (events, Some(tokio::spawn(writing)))
     };
+    let report = report::run(args, keeper.clone(), writer.clone(), health.clone());
     let context = Context {
         reader,
         urgent_writer: writer.clone(),
@@ -104,6 +106,7 @@ async fn operate(args: &RunArgs) -> Result<()> {
     tokio::select! {
         () = run_controller(keeper.clone(), Arc::new(context), stop) => {}
         () = residue => {}
+        () = report => {}
     }
     if let Some(writing) = writing {
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, writing).await;

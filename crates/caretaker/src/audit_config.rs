@@ -281,7 +281,7 @@ fn service_address(args: &AuditConfigArgs) -> Result<String> {
         let found = found.map_err(|e| anyhow::anyhow!("reading Service {NAMESPACE}/{NAME}: {}", format_error(&e)))?;
         let Some(spec) = found.map(|service| service.spec.unwrap_or_default()) else {
             bail!(
-                "there is no Service {NAMESPACE}/{NAME}: apply deploy/namespaces.yaml first, or give the address of the receiver with --address"
+                "there is no Service {NAMESPACE}/{NAME}: install the chart or deploy/install.yaml first, or give the address of the receiver with --address"
             );
         };
         let port = spec.ports.iter().flatten().next().map_or(PORT.into(), |port| port.port);

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use caretaker_core::Timestamp;
@@ -10,11 +11,13 @@ use caretaker_engine::{Context as EngineContext, format_error, state};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::cleanup::{CleanupReport, clean_up};
 use caretaker_windows::Windows;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, Preconditions};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use crate::cli::CleanupArgs;
 use crate::output::{Output, lines, sanitize_cell};
@@ -25,7 +28,9 @@ use crate::{keepers, live};
 pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
     live::block_on(async {
         let client = live::client(&args.cluster).await?;
-        if !args.dry_run && !args.force {
+        if args.stop {
+            stop_operator(&client).await?;
+        } else if !args.dry_run && !args.force {
             check_no_operator_runs(&client, args.all, now).await?;
         }
         let (keeper, context) = (Arc::new(Namespaces::default()), live::command_context(client.clone(), args.dry_run));
@@ -67,6 +72,45 @@ fn merge(report: &mut CleanupReport, more: CleanupReport) {
     report.failed.extend(more.failed);
 }
 
+/// The label of everything that the chart and the manifests install.
+const INSTALLED: &str = "app.kubernetes.io/part-of=caretaker";
+/// How long the operator may take to stop: its own grace and the kubelet's, or the Lease of one that was killed.
+const STOP_LIMIT: Duration = Duration::from_mins(1);
+/// How often it is asked whether it has stopped.
+const STOP_POLL: Duration = Duration::from_millis(500);
+
+/// Scales the operator's Deployments to zero, and returns when none of its pods exists and no keeper is led. Pods are
+/// waited for, because a standby that still runs may take the Lease of a leader that has gone.
+async fn stop_operator(client: &Client) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), state::NAMESPACE);
+    let installed = ListParams::default().labels(INSTALLED);
+    let found = deployments.list_metadata(&installed).await.context("looking for the operator's Deployments")?;
+    for deployment in found {
+        let name = deployment.name_any();
+        let zero = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+        let scaled = deployments.patch_scale(&name, &PatchParams::default(), &zero).await;
+        scaled.with_context(|| format!("scaling Deployment {}/{name} to zero", state::NAMESPACE))?;
+    }
+    let pods: Api<Pod> = Api::namespaced(client.clone(), state::NAMESPACE);
+    let stopped = async {
+        loop {
+            let left = pods.list_metadata(&installed).await.context("looking for the operator's pods")?.items.len();
+            if left == 0 && check_no_operator_runs(client, true, crate::now()).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(STOP_POLL).await;
+        }
+    };
+    match tokio::time::timeout(STOP_LIMIT, stopped).await {
+        Ok(stopped) => stopped,
+        Err(_) => bail!(
+            "the operator did not stop within {} s: kubectl -n {} get pods,leases; its Deployments stay at zero",
+            STOP_LIMIT.as_secs(),
+            state::NAMESPACE
+        ),
+    }
+}
+
 /// An error while an operator runs: it would start again with what is cleaned up. With `all`, the state of
 /// every keeper is deleted, so that no keeper may run.
 async fn check_no_operator_runs(client: &Client, all: bool, now: Timestamp) -> Result<()> {
@@ -76,7 +120,7 @@ async fn check_no_operator_runs(client: &Client, all: bool, now: Timestamp) -> R
         let lease = leases.get_opt(&name).await.context("looking for a running operator")?;
         if let Some(holder) = lease.and_then(|lease| live::lease_holder(lease, now)) {
             bail!(
-                "the operator runs as {holder} (Lease {name}) and would start again with what is cleaned up; stop it first (kubectl -n {} scale deployment --all --replicas=0), or use --force",
+                "the operator runs as {holder} (Lease {name}) and would start again with what is cleaned up; stop it first (--stop, or kubectl -n {} scale deployment --all --replicas=0), or use --force",
                 state::NAMESPACE
             );
         }

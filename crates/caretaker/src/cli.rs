@@ -281,6 +281,9 @@ pub struct CleanupArgs {
     /// Only show what would be written
     #[arg(long)]
     pub dry_run: bool,
+    /// Stop the operator first: scale its Deployments to zero, and wait until its pods are gone
+    #[arg(long, requires = "all", conflicts_with_all = ["dry_run", "force"])]
+    pub stop: bool,
     /// Even while the operator runs, which may start again with what was cleaned up
     #[arg(long)]
     pub force: bool,

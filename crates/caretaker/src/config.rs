@@ -9,7 +9,8 @@ mod windows;
 
 use std::path::Path;
 
-use caretaker_core::SignedDuration;
+use caretaker_core::{SignedDuration, window};
+use jiff::tz::TimeZone;
 use serde::Deserialize;
 
 use crate::keepers;
@@ -39,6 +40,8 @@ pub struct Config {
     /// How long a leader that does not renew its Lease still counts as the leader.
     #[serde(deserialize_with = "common::duration")]
     pub lease_duration: SignedDuration,
+    /// The zone of windows that name none, for every keeper: a name of the IANA database.
+    pub time_zone: String,
     /// The sections of the keepers.
     pub keepers: KeepersConfig,
 }
@@ -49,7 +52,8 @@ const MIN_LEASE_DURATION: SignedDuration = SignedDuration::from_secs(3);
 impl Default for Config {
     /// The duration of the Lease is client-go's default.
     fn default() -> Self {
-        Self { lease_duration: SignedDuration::from_secs(15), keepers: KeepersConfig::default() }
+        let (lease_duration, time_zone) = (SignedDuration::from_secs(15), "UTC".to_owned());
+        Self { lease_duration, time_zone, keepers: KeepersConfig::default() }
     }
 }
 
@@ -92,10 +96,31 @@ impl Config {
             let duration = caretaker_core::duration::format(self.lease_duration);
             return Err(format!("leaseDuration is {duration}: at least 3s"));
         }
+        let zone = window::zone(&self.time_zone);
+        let zone = zone.map_err(|remedy| format!("timeZone is {:?}, which is not known: {remedy}", self.time_zone))?;
         self.keepers.namespaces.validate()?;
-        self.keepers.windows.validate()?;
+        self.keepers.windows.validate(&zone)?;
         self.keepers.runtimes.validate()?;
         keepers::keepers(self).iter().try_for_each(|keeper| keeper.validate())
+    }
+
+    /// The zone of windows that name none.
+    #[must_use]
+    pub fn zone(&self) -> TimeZone {
+        // One that is not known was refused when the settings were.
+        window::zone(&self.time_zone).unwrap_or(TimeZone::UTC)
+    }
+
+    /// The settings of the namespaces keeper that its rules use.
+    #[must_use]
+    pub fn namespaces_policy(&self) -> caretaker_namespaces::subject::Policy {
+        caretaker_namespaces::subject::Policy { zone: self.zone(), ..self.keepers.namespaces.policy() }
+    }
+
+    /// The same of the windows keeper.
+    #[must_use]
+    pub fn windows_policy(&self) -> caretaker_windows::subject::Policy {
+        self.keepers.windows.policy(self.zone())
     }
 
     /// Applies the environment variables of the replaced tools (`SPIDERPOOL_GC_*`, `ENV_DEFAULT_AGENT_*`).
@@ -165,7 +190,7 @@ mod tests {
             for text in [text, other] {
                 if let Ok(config) = Config::parse(&text, "x") {
                     let limits: Vec<_> = keepers::keepers(&config).iter().map(|keeper| keeper.limits()).collect();
-                    let _ = (config.keepers.namespaces.policy().protects("shop"), limits);
+                    let _ = (config.namespaces_policy().protects("shop"), limits);
                 }
             }
         }

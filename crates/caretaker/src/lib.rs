@@ -19,7 +19,7 @@ pub mod lint;
 pub mod live;
 pub mod manifests;
 pub mod manual;
-pub mod output;
+pub mod nodes;
 pub mod plan;
 pub mod run;
 pub mod runtimes;
@@ -28,6 +28,8 @@ pub mod snapshot;
 mod timeline;
 pub mod window;
 pub mod windows;
+
+pub use caretaker_output as output;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -53,7 +55,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match run_command(&cli, now()) {
-        Ok(output) => output.print(),
+        Ok(output) => output.print("caretaker"),
         Err(e) => {
             eprintln!("caretaker: {}", output::sanitize_line(&format!("{e:#}")));
             ExitCode::from(1)

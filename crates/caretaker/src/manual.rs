@@ -46,11 +46,12 @@ fn run(args: &SleepWakeArgs, order: impl FnOnce(Option<Timestamp>, String) -> (O
         let client = live::client(&args.cluster).await?;
         let (operator, notes) = OperatorConfigMaps::read(&client).await;
         let config = resolve_config(args.config.as_deref(), &operator)?;
-        let keeper = Arc::new(Namespaces::new(config.keepers.namespaces.policy(), None));
+        let keeper = Arc::new(Namespaces::new(config.namespaces_policy(), None));
         let (user, now) = current_user_and_time(&client, crate::now).await;
         let until = args.length.map(|length| time::saturating_add(now, length));
         let (order, result) = order(until, user);
-        let context = Context { clock: Clock::accelerated(now, 1.0), ..live::command_context(client, *dry_run) };
+        let clock = Clock::accelerated(now, 1.0).in_zone(config.zone());
+        let context = Context { clock, ..live::command_context(client, *dry_run) };
         let done = execute(&keeper, &context, namespace, &order).await;
         let steps = done.map_err(|error| match error {
             OrderError::NotFound { name, existing } => {

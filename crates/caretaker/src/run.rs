@@ -77,7 +77,7 @@ async fn operate(args: &RunArgs, config: &Config, selected: &[&str]) -> Result<(
     }
     let operator = Operator {
         cluster,
-        clock: Clock::new(crate::now),
+        clock: Clock::new(crate::now).in_zone(config.zone()),
         journal,
         metrics,
         identity: identity(),

@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use caretaker_core::time::{self, ago};
-use caretaker_core::window::Window;
+use caretaker_core::window::{Window, zone};
 use caretaker_core::{SignedDuration, Timestamp};
 use jiff::civil::{Date, DateTime};
-use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::tz::AmbiguousOffset;
 use serde::Serialize;
 
 use crate::cli::{TextOutput, WindowArgs};
@@ -32,9 +32,7 @@ struct Edge {
 
 /// Shows one expression.
 pub fn run(args: &WindowArgs, now: Timestamp) -> Result<Output> {
-    let zone = TimeZone::get(&args.zone).map_err(|_| {
-        anyhow!("--zone: {:?} is not known; write a name of the IANA database, such as Europe/Paris", args.zone)
-    })?;
+    let zone = zone(&args.zone).map_err(|remedy| anyhow!("--zone: {:?} is not known; {remedy}", args.zone))?;
     let window = Window::parse(&args.expression, &zone)
         .map_err(anyhow::Error::new)
         .with_context(|| format!("{:?} is not a window", args.expression))?;

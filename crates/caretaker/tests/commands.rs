@@ -393,3 +393,27 @@ fn the_list_of_runtimes_as_json_has_the_documented_fields() {
         })
     );
 }
+
+#[rstest]
+#[case::its_controller_runs("maxRuntimes: 1", 1, true)]
+#[case::its_controller_is_not_ready("maxRuntimes: 1", 0, false)]
+#[case::there_is_no_maximum("sweepAfter: 1h", 1, false)]
+fn where_kdoctors_controller_runs_plan_says_that_the_maximum_cannot_hold(
+    #[case] setting: &str,
+    #[case] ready: u32,
+    #[case] is_said: bool,
+) {
+    let controller = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: kdoctor-controller, namespace: kdoctor, uid: u}}\nspec: {{replicas: 1}}\nstatus: {{observedGeneration: 1, replicas: 1, readyReplicas: {ready}}}\n"
+    );
+    let tasks = std::fs::read_to_string(root().join("examples/tasks/tasks.yaml")).unwrap();
+    let cluster = folder(&[("tasks.yaml", &tasks), ("controller.yaml", &controller)]);
+    let settings = folder(&[("config.yaml", &format!("keepers: {{runtimes: {{enabled: true, {setting}}}}}"))]);
+    let (from, config) = (cluster.path().to_str().unwrap(), settings.path().join("config.yaml"));
+
+    let output = caretaker(&["plan", "--from", from, "--at", AT, "--config", config.to_str().unwrap()]);
+
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(said.contains("maxRuntimes cannot hold"), is_said, "{said}");
+    assert!(said.contains("netreach/mesh") || said.contains("NetReach/mesh"), "{said}");
+}

@@ -23,15 +23,16 @@ const SLEEP_AFTER: &str = "sleepmode.kubefree.com/sleep-after";
 const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 
 /// Exactly the rights that the documentation lists.
-const RIGHTS: [(&str, &str, &str); 8] = [
+const RIGHTS: [(&str, &str, &str); 9] = [
     ("", "namespaces,services,persistentvolumeclaims,pods", "list"),
-    ("", "configmaps", "get"),
+    ("", "configmaps", "get,list"),
     ("apps", "deployments,statefulsets,replicasets,daemonsets", "list"),
     ("batch", "cronjobs", "list"),
     ("keda.sh", "scaledobjects", "list"),
     ("argoproj.io,apps.kruise.io", "rollouts,clonesets", "list"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "list"),
     ("apiregistration.k8s.io,apiextensions.k8s.io", "apiservices,customresourcedefinitions", "list"),
+    ("", "nodes", "list"),
 ];
 
 /// The control plane of this test binary, with a few objects in it.

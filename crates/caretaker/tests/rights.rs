@@ -1,5 +1,7 @@
 //! The manifests in `deploy` grant exactly the rights that the operator needs.
 
+#[path = "granted/mod.rs"]
+mod granted;
 #[path = "operator/mod.rs"]
 mod operator;
 
@@ -7,7 +9,6 @@ use std::collections::BTreeSet;
 
 use caretaker_addresses::Addresses;
 use caretaker_addresses::subject::Policy as AddressesPolicy;
-use caretaker_engine::Controller;
 use caretaker_engine::permissions::{AccessRight, RequiredRight, denied, required};
 use caretaker_engine::sources::Sources;
 use caretaker_namespaces::Namespaces;
@@ -20,6 +21,7 @@ use caretaker_testkit::make::{
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::Windows;
 use caretaker_windows::api::KINDS;
+use granted::{Right, required_by, right, rights};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::PostParams;
@@ -41,10 +43,6 @@ struct Shipped {
     account: &'static str,
     /// The rights that its keeper needs, for a dry run or not.
     required: fn(bool) -> Vec<RequiredRight>,
-}
-
-fn required_by<K: Controller>(keeper: &K, dry_run: bool) -> Vec<RequiredRight> {
-    required(keeper, &Sources::of(keeper), dry_run)
 }
 
 const NAMESPACES: Shipped = Shipped {
@@ -110,26 +108,6 @@ impl Shipped {
     }
 }
 
-/// A right, as a rule of a role: group, resource, verb, object.
-type Right = (String, String, String, Option<String>);
-
-fn rights(rules: Vec<PolicyRule>) -> BTreeSet<Right> {
-    let mut rights = BTreeSet::new();
-    for rule in rules {
-        let names = rule.resource_names.map_or(vec![None], |names| names.into_iter().map(Some).collect());
-        for group in rule.api_groups.iter().flatten() {
-            for resource in rule.resources.iter().flatten() {
-                for verb in &rule.verbs {
-                    for name in &names {
-                        rights.insert((group.clone(), resource.clone(), verb.clone(), name.clone()));
-                    }
-                }
-            }
-        }
-    }
-    rights
-}
-
 fn rules(rights: &BTreeSet<Right>) -> Vec<PolicyRule> {
     let rule = |(group, resource, verb, name): &Right| PolicyRule {
         api_groups: Some(vec![group.clone()]),
@@ -139,10 +117,6 @@ fn rules(rights: &BTreeSet<Right>) -> Vec<PolicyRule> {
         ..PolicyRule::default()
     };
     rights.iter().map(rule).collect()
-}
-
-fn right(right: &AccessRight) -> Right {
-    (right.group.clone(), right.resource.clone(), right.verb.to_owned(), right.name.clone())
 }
 
 #[rstest]

@@ -1,10 +1,14 @@
 //! The commands about windows and Flux objects as a user types them, and what the windows keeper is allowed to do.
 
 mod cli;
+#[path = "windows/files.rs"]
+mod files;
 #[path = "windows/flux.rs"]
 mod flux;
 #[path = "windows/orders.rs"]
 mod orders;
+#[path = "windows/real_flux.rs"]
+mod real_flux;
 #[path = "windows/shown.rs"]
 mod shown;
 

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::limits::{Breaker, Limits, Population, PopulationGroups};
@@ -115,11 +114,6 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// and the rules must not ask for it.
     fn is_enabled(&self, _: &ActionKind) -> bool {
         true
-    }
-
-    /// The zone of windows on objects that name none.
-    fn zone(&self) -> TimeZone {
-        TimeZone::UTC
     }
 
     /// How a subject counts against pace and breaker.

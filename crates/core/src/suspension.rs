@@ -23,14 +23,37 @@ pub struct WindowAnnotation {
     pub key: &'static str,
     /// Its value.
     pub value: String,
+    /// What the other spelling says, if both are on the object and differ.
+    pub other: Option<String>,
 }
 
 impl WindowAnnotation {
+    /// An annotation alone.
+    #[must_use]
+    pub fn new(key: &'static str, value: &str) -> Self {
+        Self { key, value: value.to_owned(), other: None }
+    }
+
     /// The annotation that counts, of an object whose annotations are found by `annotation`.
     pub fn find<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
-        [SUSPENDED_DURING, SUSPEND_DURING].into_iter().find_map(|key| {
-            let value = annotation(key)?.to_owned();
-            Some(Self { key, value })
+        match (annotation(SUSPENDED_DURING), annotation(SUSPEND_DURING)) {
+            (Some(value), other) => {
+                let other = other.filter(|other| *other != value).map(str::to_owned);
+                Some(Self { other, ..Self::new(SUSPENDED_DURING, value) })
+            }
+            (None, value) => value.map(|value| Self::new(SUSPEND_DURING, value)),
+        }
+    }
+
+    /// What is wrong if both spellings are on the object and differ.
+    #[must_use]
+    pub fn conflict(&self) -> Option<InvalidValue> {
+        let value = self.other.clone()?;
+        Some(InvalidValue {
+            field: format!("annotation {SUSPEND_DURING}"),
+            value,
+            reason: format!("annotation {SUSPENDED_DURING} says something else, and counts"),
+            remedy: "remove it".to_owned(),
         })
     }
 }
@@ -80,7 +103,7 @@ impl Suspension {
             (false, Some(start)) => format!("opens at {start}"),
             (false, None) => "never opens".to_owned(),
         };
-        format!("{} ({state})", window.text())
+        format!("{window} ({state})")
     }
 
     /// Holds a verdict back, in place, if it asks for an action now that the window does not allow: it waits until the
@@ -95,7 +118,7 @@ impl Suspension {
         match &self.window {
             Ok(window) if !window.is_open(now) => return false,
             Ok(window) => {
-                let held = format!("{due}, but the window {} on its object holds it back", quoted(window.text()));
+                let held = format!("{due}, but the window {} on its object holds it back", window.quoted());
                 verdict.rule = EngineRule::Suspended.into();
                 (verdict.next, verdict.because) = match window.next_edge(now) {
                     Some(end) => {

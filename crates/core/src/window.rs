@@ -19,10 +19,16 @@ use std::fmt;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::parsed::quoted;
 use dates::Dates;
 use zoned::Zoned;
 
 pub use error::WindowError;
+
+/// The zone of this name. The error says what to write.
+pub fn zone(name: &str) -> Result<TimeZone, &'static str> {
+    TimeZone::get(name).map_err(|_| "write a name of the IANA database, such as Europe/Paris or UTC")
+}
 
 /// How many windows one expression may have.
 pub const MAX_PARTS: usize = 32;
@@ -36,6 +42,8 @@ const MAX_JUMPS: usize = 2_000;
 pub struct Window {
     text: String,
     zone: TimeZone,
+    /// The zone of those parts that name none, unless that is UTC.
+    unnamed_zone: Option<String>,
     groups: Vec<Group>,
     single_minutes: Option<String>,
 }
@@ -93,8 +101,13 @@ impl Window {
         let mut groups = Vec::new();
         let mut single_minutes = None;
         let mut first_zone = None;
+        let mut unnamed_zone = None;
         for part in parts {
-            let (zone, rest) = split_zone(part, default_zone)?;
+            let (named, rest) = split_zone(part)?;
+            if named.is_none() {
+                unnamed_zone = default_zone.iana_name().filter(|name| *name != "UTC").map(str::to_owned);
+            }
+            let zone = named.unwrap_or_else(|| default_zone.clone());
             first_zone.get_or_insert_with(|| zone.clone());
             if dates::looks_like_dates(rest) {
                 groups.push(Group::Dates(Dates::parse(rest, &zone)?));
@@ -109,13 +122,23 @@ impl Window {
         }
         groups.extend(zones.into_iter().map(|(zone, crons)| Group::Zoned(Box::new(Zoned::new(zone, &crons)))));
         let zone = first_zone.unwrap_or_else(|| default_zone.clone());
-        Ok(Self { text: text.trim().to_owned(), zone, groups, single_minutes })
+        Ok(Self { text: text.trim().to_owned(), zone, unnamed_zone, groups, single_minutes })
     }
 
     /// The text that it was read from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Its text in quotes, and the zone that the text does not name, unless that is UTC.
+    #[must_use]
+    pub fn quoted(&self) -> String {
+        format!("{}{}", quoted(&self.text), self.in_zone())
+    }
+
+    fn in_zone(&self) -> String {
+        self.unnamed_zone.as_ref().map(|zone| format!(" in {zone}")).unwrap_or_default()
     }
 
     /// The zone of its first window, in which people read it.
@@ -197,9 +220,10 @@ impl PartialEq for Window {
 
 impl Eq for Window {}
 
+/// Its text, and the zone that the text does not name, unless that is UTC.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        write!(f, "{}{}", self.text, self.in_zone())
     }
 }
 
@@ -237,15 +261,12 @@ impl Edge {
     }
 }
 
-/// The zone of a window, and the rest of its text.
-fn split_zone<'a>(part: &'a str, default_zone: &TimeZone) -> Result<(TimeZone, &'a str), WindowError> {
+/// The zone that a window names, and the rest of its text.
+fn split_zone(part: &str) -> Result<(Option<TimeZone>, &str), WindowError> {
     let Some(named) = ["CRON_TZ=", "TZ="].iter().find_map(|prefix| part.strip_prefix(prefix)) else {
-        return Ok((default_zone.clone(), part));
+        return Ok((None, part));
     };
     let (name, rest) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
-    let Ok(zone) = TimeZone::get(name) else {
-        let remedy = "write a name of the IANA database, such as Europe/Paris or UTC";
-        return Err(WindowError::new("the zone", name, "is not known", remedy));
-    };
-    Ok((zone, rest.trim_start()))
+    let zone = zone(name).map_err(|remedy| WindowError::new("the zone", name, "is not known", remedy))?;
+    Ok((Some(zone), rest.trim_start()))
 }

@@ -170,6 +170,21 @@ fn a_window_without_a_zone_is_in_the_default_zone() {
     assert!(!night.is_open(at("2026-01-10T04:30:00Z")));
 }
 
+#[test]
+fn behind_a_semicolon_a_window_without_a_zone_is_in_the_default_zone_again() {
+    let paris = TimeZone::get("Europe/Paris").unwrap();
+    let both = Window::parse("TZ=Asia/Tokyo * 0 * * *; * 0 * * *", &paris).unwrap();
+
+    let found: Vec<_> = both.edges(at("2026-01-10T12:00:00Z")).take(4).map(|edge| edge.at).collect();
+    let tokyo = ["2026-01-10T15:00:00Z", "2026-01-10T16:00:00Z"];
+    assert_eq!(
+        found,
+        [tokyo, ["2026-01-10T23:00:00Z", "2026-01-11T00:00:00Z"]].concat().into_iter().map(at).collect::<Vec<_>>()
+    );
+    assert_eq!(both.quoted(), "\"TZ=Asia/Tokyo * 0 * * *; * 0 * * *\" in Europe/Paris");
+    assert_eq!(both.to_string(), "TZ=Asia/Tokyo * 0 * * *; * 0 * * * in Europe/Paris");
+}
+
 #[rstest]
 #[case::empty("", r#"the expression "" is empty; write one such as "* 0-4 * * *""#)]
 #[case::only_separators(" ; ", r#"the expression " ; " is empty; write one such as "* 0-4 * * *""#)]
@@ -209,6 +224,14 @@ fn a_window_without_a_zone_is_in_the_default_zone() {
 #[case::every(
     "@every 5m",
     r#"the tag "@every 5m" is not a window; write @always, @hourly, @daily, @weekly, @monthly or @yearly, or five fields such as "* 0-4 * * *""#
+)]
+#[case::reboot(
+    "@reboot",
+    r#"the tag "@reboot" is not a window; write @always, @hourly, @daily, @weekly, @monthly or @yearly, or five fields such as "* 0-4 * * *""#
+)]
+#[case::years(
+    "* 4 * * * 2026",
+    r#"the window "* 4 * * * 2026" has 6 fields instead of five; write minute, hour, day of the month, month and day of the week; there are no seconds and no years"#
 )]
 #[case::a_zone(
     "TZ=Europe/Pariss * * * * *",

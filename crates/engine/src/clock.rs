@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp, time};
+use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,6 +17,8 @@ pub struct Clock {
     real: bool,
     /// For a manual clock: the time it was set to.
     set: Option<watch::Receiver<Timestamp>>,
+    /// The zone in which people read it, where they name none.
+    zone: TimeZone,
 }
 
 /// Sets a manual clock.
@@ -45,7 +48,7 @@ impl Clock {
     /// The clock that `now` reads.
     #[must_use]
     pub fn new(now: fn() -> Timestamp) -> Self {
-        Self { now: Arc::new(now), speed: 1.0, real: true, set: None }
+        Self { now: Arc::new(now), speed: 1.0, real: true, set: None, zone: TimeZone::UTC }
     }
 
     /// A clock that starts now at `start` and runs that many times as fast.
@@ -56,7 +59,7 @@ impl Clock {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
             time::saturating_add(start, passed.mul_f64(speed))
         };
-        Self { now: Arc::new(now), speed, real: false, set: None }
+        Self { now: Arc::new(now), speed, real: false, set: None, zone: TimeZone::UTC }
     }
 
     /// A clock that stands still at `start` until it is set.
@@ -65,7 +68,20 @@ impl Clock {
         let (sender, set) = watch::channel(start);
         let shown = set.clone();
         let now = move || *shown.borrow();
-        (Self { now: Arc::new(now), speed: 1.0, real: false, set: Some(set) }, ClockHandle(sender))
+        let clock = Self { now: Arc::new(now), speed: 1.0, real: false, set: Some(set), zone: TimeZone::UTC };
+        (clock, ClockHandle(sender))
+    }
+
+    /// The same clock for people in this zone: windows that name no zone are in it.
+    #[must_use]
+    pub fn in_zone(self, zone: TimeZone) -> Self {
+        Self { zone, ..self }
+    }
+
+    /// The zone of windows that name none; UTC, unless it was set.
+    #[must_use]
+    pub fn zone(&self) -> &TimeZone {
+        &self.zone
     }
 
     /// The time.

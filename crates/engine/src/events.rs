@@ -1,12 +1,14 @@
 //! Kubernetes Events, written in the background: nothing waits for them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use caretaker_core::{Action as _, ObjectRef};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::Instant;
 
 use crate::apply::{ActionResult, ApplyError};
 use crate::controller::Controller;
@@ -17,6 +19,17 @@ use crate::metrics::Metrics;
 /// More than this many waiting Events are dropped, and counted. Ten thousand objects may change at one moment; a record
 /// takes some hundred bytes, and only while it waits.
 const QUEUE: usize = 20_000;
+
+/// Events follow the writes that they tell of: while more of them come in, the API server is left to those writes. Once
+/// none came for so long, they are written.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// So long they wait at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The recorder remembers each Event for minutes, some kilobytes each, to count those that are repeated. After this
+/// many it starts anew: an Event of a burst that is repeated later is then an Event of its own.
+const REMEMBERED: usize = 500;
 
 /// The API server accepts no longer note.
 const MAX_NOTE: usize = 1_024;
@@ -57,7 +70,8 @@ impl Events {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
-        let writing = write(receiver, Recorder::new(client, reporter), metrics.clone(), health);
+        let recorder = move || Recorder::new(client.clone(), reporter.clone());
+        let writing = write(receiver, recorder, metrics.clone(), health);
         (Self(Some((sender, metrics))), writing)
     }
 
@@ -71,8 +85,24 @@ impl Events {
     }
 }
 
-async fn write(mut records: Receiver<EventRecord>, recorder: Recorder, metrics: Arc<Metrics>, health: Health) {
-    while let Some(record) = records.recv().await {
+async fn write(
+    mut records: Receiver<EventRecord>,
+    new_recorder: impl Fn() -> Recorder,
+    metrics: Arc<Metrics>,
+    health: Health,
+) {
+    let mut recorder = new_recorder();
+    let mut published = 0;
+    loop {
+        let is_first = records.is_empty();
+        let Some(record) = records.recv().await else { return };
+        if is_first {
+            until_quiet(&records).await;
+        }
+        if published == REMEMBERED {
+            (recorder, published) = (new_recorder(), 0);
+        }
+        published += 1;
         let EventRecord { regarding, warning, reason, action, note } = record;
         let type_ = if warning { EventType::Warning } else { EventType::Normal };
         let note = Some(shortened(&note));
@@ -90,6 +120,17 @@ async fn write(mut records: Receiver<EventRecord>, recorder: Recorder, metrics: 
             let name = regarding.name.as_deref().unwrap_or_default();
             tracing::warn!("an Event on {name} could not be written: {}", crate::format_error(&e));
         }
+    }
+}
+
+/// Waits until no more records come in, unless there are many already.
+async fn until_quiet(records: &Receiver<EventRecord>) {
+    let until = Instant::now() + LONGEST_WAIT;
+    let mut waiting = None;
+    while waiting != Some(records.len()) && records.len() < QUEUE / 2 && !records.is_closed() && Instant::now() < until
+    {
+        waiting = Some(records.len());
+        tokio::time::sleep(QUIET).await;
     }
 }
 
@@ -146,4 +187,65 @@ pub fn default_events<K: Controller>(keeper: &K, results: &[ActionResult<K>]) ->
         }
     }
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAP: Duration = Duration::from_millis(50);
+
+    fn record() -> EventRecord {
+        let regarding = ObjectReference::default();
+        EventRecord { regarding, warning: false, reason: "Idle", action: "sleep", note: String::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_wait_until_no_more_of_them_come_in() {
+        let (sender, records) = mpsc::channel(QUEUE);
+        let began = Instant::now();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                sender.send(record()).await.unwrap();
+                tokio::time::sleep(GAP).await;
+            }
+            tokio::time::sleep(LONGEST_WAIT).await;
+        });
+
+        until_quiet(&records).await;
+
+        assert_eq!(records.len(), 10);
+        assert!(began.elapsed() < LONGEST_WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_that_never_stop_coming_in_are_written_after_a_while() {
+        let (sender, records) = mpsc::channel(QUEUE);
+        let began = Instant::now();
+        tokio::spawn(async move {
+            while sender.send(record()).await.is_ok() {
+                tokio::time::sleep(GAP).await;
+            }
+        });
+
+        until_quiet(&records).await;
+
+        assert!(began.elapsed() >= LONGEST_WAIT);
+        assert!(began.elapsed() <= LONGEST_WAIT + QUIET);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_do_not_wait_when_there_are_many_or_when_there_will_be_no_more() {
+        let began = Instant::now();
+        let (sender, records) = mpsc::channel(QUEUE);
+        for _ in 0..QUEUE / 2 {
+            sender.send(record()).await.unwrap();
+        }
+        until_quiet(&records).await;
+        let (sender, records) = mpsc::channel::<EventRecord>(QUEUE);
+        drop(sender);
+        until_quiet(&records).await;
+
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
 }

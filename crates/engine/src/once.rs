@@ -31,7 +31,7 @@ pub async fn run_once<K: Controller>(
     ledger: &mut Ledger,
     wanted: impl Fn(&K::Subject) -> bool,
 ) -> Result<OnceResult<K>, ListError> {
-    let sources = Sources::of(&**keeper);
+    let sources = Sources::in_zone(&**keeper, context.clock.zone());
     let feed = sources.list_all(&context.reader, keeper.list_concurrency()).await?;
     Ok(run_once_on(keeper, context, &sources, feed, ledger, |planned| wanted(&planned.subject)).await)
 }

@@ -83,6 +83,7 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
             // judge: no calls; the rules at one instant in one world
             let judged = control.judge(&round);
             control.record_refusals(&judged.refusals);
+            control.record_window_conflicts();
 
             // limit: no calls; sources and rights that are missing, pace, breaker
             let admitted = control.limit(judged, &mut round);
@@ -140,7 +141,7 @@ struct ControlLoop<K: Controller> {
 
 impl<K: Controller> ControlLoop<K> {
     fn new(keeper: Arc<K>, context: Arc<Context>) -> Self {
-        let sources = Sources::of(&*keeper);
+        let sources = Sources::in_zone(&*keeper, context.clock.zone());
         for source in sources.iter() {
             context.health.set_pending(&source.describe());
         }
@@ -356,6 +357,7 @@ impl<K: Controller> ControlLoop<K> {
                 }
             }
             self.planner.mark_all_dirty(&feed.cache);
+            feed.windows.report_conflicts_again();
         } else {
             tracing::info!("{}: this replica does not lead any more", self.keeper.name());
             metrics.breaker(self.keeper.name(), false);

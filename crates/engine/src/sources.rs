@@ -57,12 +57,17 @@ pub struct ListError {
 
 impl<C: Cache> Sources<C> {
     /// The sources of a keeper, without those that only disabled actions need: they are neither read nor
-    /// asked for.
+    /// asked for. Windows on objects that name no zone are in UTC.
     pub fn of<K: Controller<Cache = C>>(keeper: &K) -> Arc<Self> {
+        Self::in_zone(keeper, &TimeZone::UTC)
+    }
+
+    /// The same with another zone of windows on objects that name none.
+    pub fn in_zone<K: Controller<Cache = C>>(keeper: &K, zone: &TimeZone) -> Arc<Self> {
         let enabled: Vec<_> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
         let needed = |source: &Source<C>| enabled.iter().any(|kind| (source.needed_for)(kind));
         let all = keeper.sources().into_iter().filter(needed).collect();
-        let zone = enabled.iter().any(|kind| kind.suspendable).then(|| keeper.zone());
+        let zone = enabled.iter().any(|kind| kind.suspendable).then(|| zone.clone());
         Arc::new(Self { all, discovered: RwLock::default(), shared: SharedLists::default(), zone })
     }
 

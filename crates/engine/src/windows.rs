@@ -6,15 +6,30 @@ use std::sync::Arc;
 use caretaker_core::suspension::{Suspension, WindowAnnotation};
 use caretaker_core::{Keeper, Next, ObjectRef, Timestamp, VerdictOf};
 use jiff::tz::TimeZone;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 
 use crate::cache::is_newer_version;
+use crate::events::event_target;
 use crate::source::{Change, ObjectId, Observed, SourceRef, group_of};
+
+/// The reason of Events about windows that somebody should look at.
+pub const WINDOW_WARNING: &str = "WindowWarning";
+
+/// An object with two windows, one in each spelling of the annotation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WindowConflict {
+    /// The object.
+    pub regarding: ObjectReference,
+    /// What to do about it.
+    pub note: String,
+}
 
 /// The windows on the objects that sources deliver.
 #[derive(Debug, Clone)]
 pub struct ObjectWindows {
-    /// The zone of windows that name none; `None` if no window is kept, as nothing that the keeper does is held back.
+    /// The zone of windows that name none; `None` if windows hold nothing back, as the keeper does nothing that they
+    /// could hold back. Then only those that somebody should correct are kept.
     zone: Option<TimeZone>,
     /// By the name of the object: few objects have a window, and fewer have the same name.
     by_name: BTreeMap<String, Vec<ObjectWindow>>,
@@ -25,17 +40,33 @@ pub struct ObjectWindows {
 
 #[derive(Debug, Clone)]
 struct ObjectWindow {
-    group: String,
+    api_version: String,
     kind: String,
     id: ObjectId,
     /// The list that delivered it last.
     list: u32,
     window: Arc<Suspension>,
+    /// That it is in conflict with another one was reported.
+    is_reported: bool,
 }
 
 impl ObjectWindow {
     fn is_about(&self, group: &str, kind: &str, namespace: Option<&str>) -> bool {
-        self.group == group && self.kind == kind && self.id.namespace.as_deref() == namespace
+        self.is_of(group, kind) && self.id.namespace.as_deref() == namespace
+    }
+
+    fn is_of(&self, group: &str, kind: &str) -> bool {
+        group_of(&self.api_version) == group && self.kind == kind
+    }
+
+    fn object(&self) -> ObjectRef<'_> {
+        let ObjectId { namespace, name, uid, .. } = &self.id;
+        ObjectRef { api_version: &self.api_version, kind: &self.kind, namespace: namespace.as_deref(), name, uid }
+    }
+
+    fn conflict(&self) -> Option<WindowConflict> {
+        let note = self.window.annotation().conflict()?.to_string();
+        Some(WindowConflict { regarding: event_target(self.object()), note })
     }
 }
 
@@ -46,21 +77,42 @@ impl Default for ObjectWindows {
 }
 
 impl ObjectWindows {
-    /// None yet. Windows that name no zone are in this one; without a zone none is kept.
+    /// None yet. Windows that name no zone are in this one; without a zone none holds anything back.
     #[must_use]
     pub fn new(zone: Option<TimeZone>) -> Self {
         Self { zone, by_name: BTreeMap::new(), lists: BTreeMap::new(), changed: false }
     }
 
-    /// True if no object has a window.
+    /// True if no object has a window that holds anything back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.zone.is_none() || self.by_name.is_empty()
+    }
+
+    /// The objects with two windows, one in each spelling of the annotation.
+    pub fn conflicts(&self) -> impl Iterator<Item = WindowConflict> {
+        self.by_name.values().flatten().filter_map(ObjectWindow::conflict)
+    }
+
+    /// Those of the conflicts that this call has not returned before.
+    pub fn take_conflicts(&mut self) -> Vec<WindowConflict> {
+        let new = self.by_name.values_mut().flatten().filter(|known| !known.is_reported);
+        new.filter_map(|known| {
+            known.is_reported = true;
+            known.conflict()
+        })
+        .collect()
+    }
+
+    /// Makes [`take_conflicts`](Self::take_conflicts) return all of them again: another replica may have reported them.
+    pub fn report_conflicts_again(&mut self) {
+        self.by_name.values_mut().flatten().for_each(|known| known.is_reported = false);
     }
 
     /// The window on an object.
     #[must_use]
     pub fn on(&self, object: ObjectRef<'_>) -> Option<&Arc<Suspension>> {
+        self.zone.as_ref()?;
         let group = group_of(object.api_version);
         let named = self.by_name.get(object.name)?;
         named.iter().find(|known| known.is_about(group, object.kind, object.namespace)).map(|known| &known.window)
@@ -107,30 +159,36 @@ impl ObjectWindows {
 
     /// Takes in a change of a kind that is watched, listed or read live, as the cache does.
     pub fn update<R>(&mut self, source: &SourceRef, change: &Change<R>) {
-        let has_window = matches!(change, Change::Apply(Observed { window: Some(_), .. }));
+        let annotation = match change {
+            Change::Apply(Observed { window: Some(annotation), .. }) => {
+                Some(annotation).filter(|annotation| self.zone.is_some() || annotation.other.is_some())
+            }
+            _ => None,
+        };
         // Most objects have none, and in most clusters no object has one.
-        if self.zone.is_none() || (self.is_empty() && !has_window) {
+        if self.by_name.is_empty() && annotation.is_none() {
             return;
         }
         let Some(resource) = &source.resource else { return };
         let list = self.lists.get(&(resource.group.clone(), resource.kind.clone())).copied().unwrap_or_default();
         match change {
-            Change::Apply(Observed { id, window: Some(annotation), .. }) => self.insert(resource, id, annotation, list),
-            Change::Apply(Observed { id, window: None, .. }) => {
-                self.remove(resource, id, |known| !(known.list == list && is_late(&known.id, id)));
-            }
+            Change::Apply(Observed { id, .. }) => match annotation {
+                Some(annotation) => self.insert(resource, id, annotation, list),
+                None => self.remove(resource, id, |known| !(known.list == list && is_late(&known.id, id))),
+            },
             Change::Delete(id) => self.remove(resource, id, |known| id.uid.is_empty() || known.id.uid == id.uid),
             Change::Init => {
                 self.lists.insert((resource.group.clone(), resource.kind.clone()), list + 1);
             }
-            Change::InitDone => self
-                .retain(|known| (&known.group, &known.kind) != (&resource.group, &resource.kind) || known.list == list),
+            Change::InitDone => {
+                self.retain(|known| !known.is_of(&resource.group, &resource.kind) || known.list == list);
+            }
             Change::CurrentUntil(_) | Change::Error(_) => {}
         }
     }
 
     fn insert(&mut self, resource: &ApiResource, id: &ObjectId, annotation: &WindowAnnotation, list: u32) {
-        let Some(zone) = &self.zone else { return };
+        let zone = &self.zone.clone().unwrap_or(TimeZone::UTC);
         let named = self.by_name.entry(id.name.clone()).or_default();
         let of_object =
             named.iter_mut().find(|known| known.is_about(&resource.group, &resource.kind, id.namespace.as_deref()));
@@ -142,13 +200,14 @@ impl ObjectWindows {
                 (known.id, known.list) = (id.clone(), list);
                 if known.window.annotation() != annotation {
                     known.window = Arc::new(Suspension::parse(annotation.clone(), zone));
-                    self.changed = true;
+                    (known.is_reported, self.changed) = (false, true);
                 }
             }
             None => {
-                let (group, kind) = (resource.group.clone(), resource.kind.clone());
+                let (api_version, kind) = (resource.api_version.clone(), resource.kind.clone());
                 let window = Arc::new(Suspension::parse(annotation.clone(), zone));
-                named.push(ObjectWindow { group, kind, id: id.clone(), list, window });
+                let id = id.clone();
+                named.push(ObjectWindow { api_version, kind, id, list, window, is_reported: false });
                 self.changed = true;
             }
         }
@@ -182,7 +241,7 @@ fn is_late(known: &ObjectId, event: &ObjectId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use caretaker_core::suspension::SUSPENDED_DURING;
+    use caretaker_core::suspension::{SUSPEND_DURING, SUSPENDED_DURING};
 
     use super::*;
     use crate::source::resource;
@@ -201,7 +260,7 @@ mod tests {
     }
 
     fn seen(name: &str, version: &str, window: Option<&str>) -> Change<()> {
-        let window = window.map(|value| WindowAnnotation { key: SUSPENDED_DURING, value: value.to_owned() });
+        let window = window.map(|value| WindowAnnotation::new(SUSPENDED_DURING, value));
         Change::Apply(Observed { window, ..Observed::new(id(name, version), ()) })
     }
 
@@ -263,7 +322,40 @@ mod tests {
     fn a_keeper_that_nothing_holds_back_keeps_no_windows() {
         let mut windows = ObjectWindows::new(None);
         windows.update(&pools(), &seen("a", "1", Some("@always")));
-        assert!(windows.is_empty());
+        assert!(windows.is_empty() && windows.by_name.is_empty());
+
+        windows.update(&pools(), &seen_twice("a", "2", "@always", "@daily"));
+        assert!(windows.is_empty() && windows.on(pool("a")).is_none());
+    }
+
+    fn seen_twice(name: &str, version: &str, first: &str, second: &str) -> Change<()> {
+        let annotations = [(SUSPENDED_DURING, first), (SUSPEND_DURING, second)];
+        let window = WindowAnnotation::find(|key| Some(annotations.iter().find(|(known, _)| *known == key)?.1));
+        Change::Apply(Observed { window, ..Observed::new(id(name, version), ()) })
+    }
+
+    #[test]
+    fn two_windows_on_an_object_are_reported_once_until_they_change_and_again_by_another_leader() {
+        let taken = |windows: &mut ObjectWindows| -> Vec<_> {
+            windows.take_conflicts().into_iter().filter_map(|conflict| conflict.regarding.name).collect()
+        };
+        for zone in [None, Some(TimeZone::UTC)] {
+            let (mut windows, source) = (ObjectWindows::new(zone), pools());
+            windows.update(&source, &seen("a", "1", Some("@always")));
+            windows.update(&source, &seen_twice("b", "1", "@always", "@daily"));
+            windows.update(&source, &seen_twice("c", "1", "@always", "@always"));
+            assert_eq!(taken(&mut windows), ["b"]);
+            windows.update(&source, &seen_twice("b", "2", "@always", "@daily"));
+            assert!(taken(&mut windows).is_empty(), "another field of the object changed");
+            assert_eq!(windows.conflicts().count(), 1);
+
+            windows.update(&source, &seen_twice("b", "3", "@always", "@hourly"));
+            assert_eq!(taken(&mut windows), ["b"], "it says something else");
+            windows.report_conflicts_again();
+            assert_eq!(taken(&mut windows), ["b"]);
+            windows.update(&source, &seen("b", "4", Some("@always")));
+            assert_eq!(windows.conflicts().count(), 0, "it is corrected");
+        }
     }
 
     #[test]

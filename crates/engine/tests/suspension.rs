@@ -18,11 +18,13 @@ use caretaker_engine::planner::Planner;
 use caretaker_engine::sources::Sources;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{BatchResult, Confirmed, Controller, Meta, PartialObject, ReplicaRole, Rows, Source};
-use caretaker_keeper_testkit::{MemoryJournal, context};
+use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context, write_events};
 use caretaker_testkit::make::mk_namespace;
-use caretaker_testkit::shared_without_controllers as shared;
+use caretaker_testkit::{shared_without_controllers as shared, until};
+use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde::Deserialize;
@@ -317,4 +319,52 @@ async fn what_is_held_back_neither_counts_nor_is_judged_until_its_window_ends() 
     let judged = planner.judge(&keeper, &mut feed, &(), &limits, &ledger, false, at(FIVE + 1));
     assert_eq!(judged.due.len(), 3);
     assert!(judged.due.iter().all(|planned| matches!(planned.verdict.next, Next::Act { .. })));
+}
+
+#[tokio::test]
+async fn a_window_without_a_zone_is_in_the_zone_of_the_clock() {
+    let (client, cards) = cards("zone").await;
+    put(&cards, "a-held", "delete", "", night()).await;
+    put(&cards, "b-names-its-zone", "delete", "", Some((SUSPENDED_DURING, "TZ=UTC * 0-4 * * *"))).await;
+    put(&cards, "c-free", "delete", "", None).await;
+    let (clock, hands) = Clock::manual(at(61));
+    // An hour ahead of UTC, so that its night ends an hour earlier.
+    let clock = clock.in_zone(TimeZone::get("Etc/GMT-1").unwrap());
+    let keeper = RunningKeeper::start(Cards("zone"), &client, clock, |_| ());
+    keeper.done(&["c-free Due done"]).await;
+
+    hands.set(at(FIVE - 3600 + 1));
+    keeper.done(&["c-free Due done", "a-held Due done"]).await;
+    assert!(cards.get_opt("b-names-its-zone").await.unwrap().is_some());
+    hands.set(at(FIVE + 1));
+    keeper.done(&["c-free Due done", "a-held Due done", "b-names-its-zone Due done"]).await;
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn two_windows_on_one_object_are_an_event_and_the_first_counts() {
+    let (client, cards) = cards("two-windows").await;
+    put(&cards, "both", "delete", "", night()).await;
+    let other = json!({ "metadata": { "annotations": { SUSPEND_DURING: "* 5 * * *" } } });
+    cards.patch("both", &PatchParams::default(), &Patch::Merge(other)).await.unwrap();
+    put(&cards, "one", "delete", "", night()).await;
+    let (clock, hands) = Clock::manual(at(61));
+    let keeper = RunningKeeper::start(Cards("two-windows"), &client, clock, write_events);
+
+    let events: Api<Event> = Api::namespaced(client.clone(), "two-windows");
+    let warned = until("the Event", LIMIT, async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        let found = all.into_iter().find(|event| event.reason.as_deref() == Some("WindowWarning"));
+        Ok(found.ok_or_else(|| "no Event".to_owned()))
+    });
+    let warned = warned.await.unwrap();
+    assert_eq!(warned.regarding.unwrap().name.as_deref(), Some("both"));
+    let note = "annotation reconcile.fluxcd.io/suspendDuring is \"* 5 * * *\": annotation \
+                reconcile.fluxcd.io/suspendedDuring says something else, and counts; remove it";
+    assert_eq!(warned.note.as_deref(), Some(note));
+
+    // The second window is open now, and the first is not.
+    hands.set(at(FIVE + 1));
+    keeper.done(&["both Due done", "one Due done"]).await;
+    keeper.stop().await;
 }

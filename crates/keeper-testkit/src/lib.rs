@@ -50,6 +50,14 @@ pub fn context(client: &Client, keeper: &str, clock: Clock, journal: MemoryJourn
     }
 }
 
+/// Lets a keeper write its Events to the API server, which [`context`] does not.
+pub fn write_events(context: &mut Context) {
+    let (client, metrics, health) = (context.writer.clone(), context.metrics.clone(), context.health.clone());
+    let (events, writing) = Events::new(client, &context.field_manager, "test", metrics, health);
+    tokio::spawn(writing);
+    context.events = events;
+}
+
 /// A journal in memory.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryJournal {

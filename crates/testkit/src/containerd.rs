@@ -16,7 +16,7 @@ pub use assets::ContainerdAssets;
 
 use crate::harness::Need;
 use crate::image::Image;
-use crate::node::{BUSYBOX_COMMANDS, find_program, require_program};
+use crate::node::{find_program, require_program};
 use crate::supervise::{INIT, may_isolate};
 use crate::wait::until;
 use crate::{Error, Result, harness, is_root, make, pki};
@@ -79,8 +79,7 @@ impl Containerd {
         pki::write(&containerd.folder, "containerd.toml", &containerd.config())?;
         containerd.start_again().await?;
         let busybox = require_program("busybox")?;
-        let (links, command) = (&BUSYBOX_COMMANDS, ["sleep", "3600"]);
-        let image = Image { name: make::IMAGE, program: &busybox, at: "bin/busybox", links, command: &command };
+        let image = Image::busybox(make::IMAGE, &busybox, &["sleep", "3600"]);
         let archive = image.write(&containerd.folder.join("busybox.tar"))?;
         containerd.ctr(&["images", "import", &archive.to_string_lossy()])?;
         Ok(containerd)

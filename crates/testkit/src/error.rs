@@ -27,17 +27,19 @@ pub enum Error {
         /// The folder of the cache.
         cache: PathBuf,
     },
-    /// Flux's controllers were not found and cannot be built.
+    /// A program beside Kubernetes was not found and cannot be built.
     #[error(
-        "no Flux controllers ({why}). Do one of these:\n  \
-         1. install Go {go} or newer and run again: it builds them once, in several minutes;\n  \
+        "no {what} ({why}). Do one of these:\n  \
+         1. install Go {go} or newer and run again: it builds that once, in minutes;\n  \
          2. copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder.",
         cache = cache.display()
     )]
-    NoFlux {
+    NoProgram {
+        /// What is needed.
+        what: &'static str,
         /// What was missing or failed.
         why: String,
-        /// The oldest Go that can build them.
+        /// The oldest Go that can build it.
         go: String,
         /// The folder of the cache.
         cache: PathBuf,

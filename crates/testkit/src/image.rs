@@ -1,28 +1,54 @@
-//! Container images without a registry: packs a static binary as an OCI layout.
+//! Container images without a registry and without an engine: packs a static binary as an archive that `ctr images
+//! import`, `kind load image-archive` and `docker load` read.
+//!
+//! The same program gives the same bytes, whenever and wherever it is packed: every file has the owner 0 and the time 0.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
+
+/// The time of everything in an image.
+const EPOCH: &str = "1970-01-01T00:00:00Z";
+
+/// The busybox commands that test pods may run.
+const BUSYBOX_COMMANDS: [&str; 10] = ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
 
 /// A container image of one layer with one program.
 #[derive(Debug, Clone)]
 pub struct Image<'a> {
     /// The name and tag of the image.
     pub name: &'a str,
-    /// The path of a statically linked program on this machine.
+    /// The path of the program on this machine.
     pub program: &'a Path,
     /// The path of the program in the image, without the leading slash.
     pub at: &'a str,
+    /// Libraries that the program needs, which get the paths that they have on this machine; none for a static program.
+    pub libraries: &'a [PathBuf],
     /// Other names of the program: symbolic links in the same folder.
     pub links: &'a [&'a str],
+    /// The program that a container runs, with the command as its arguments; may be empty.
+    pub entrypoint: &'a [&'a str],
     /// The default command.
     pub command: &'a [&'a str],
+    /// The user that a container runs as, as `UID:GID`.
+    pub user: &'a str,
+    /// Labels of the image, by key.
+    pub labels: &'a [(&'a str, &'a str)],
 }
 
-impl Image<'_> {
+/// The user with all rights, which an image has if it names none.
+pub const ROOT: &str = "0:0";
+
+impl<'a> Image<'a> {
+    /// The image of test pods: busybox under the names of some of its commands.
+    pub(crate) fn busybox(name: &'a str, program: &'a Path, command: &'a [&'a str]) -> Self {
+        let (at, links) = ("bin/busybox", &BUSYBOX_COMMANDS);
+        Self { name, program, at, libraries: &[], links, entrypoint: &[], command, user: ROOT, labels: &[] }
+    }
+
     /// Writes the image as an archive for `ctr images import`, and returns its path.
     pub fn write(&self, archive: &Path) -> Result<PathBuf> {
         self.pack(archive).map_err(Error::file(archive))?;
@@ -31,12 +57,16 @@ impl Image<'_> {
 
     fn pack(&self, archive: &Path) -> std::io::Result<()> {
         let layer = self.layer()?;
-        let layer_digest = digest(&layer);
         let (os, architecture) = ("linux", go_arch());
+        let labels: Map<String, Value> = self.labels.iter().map(|(key, value)| ((*key).into(), json!(value))).collect();
         let config = bytes(&json!({
-            "os": os, "architecture": architecture,
-            "config": { "Cmd": self.command, "Env": ["PATH=/bin"] },
-            "rootfs": { "type": "layers", "diff_ids": [layer_digest] },
+            "created": EPOCH, "os": os, "architecture": architecture,
+            "config": {
+                "Entrypoint": self.entrypoint, "Cmd": self.command, "Env": ["PATH=/bin"], "User": self.user,
+                "WorkingDir": "/", "Labels": labels,
+            },
+            "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
+            "history": [{ "created": EPOCH, "created_by": self.at }],
         }));
         let manifest = bytes(&json!({
             "schemaVersion": 2,
@@ -45,15 +75,21 @@ impl Image<'_> {
             "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
         }));
         let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
-        entry["annotations"] = json!({ "io.containerd.image.name": self.name });
+        let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+        entry["annotations"] =
+            json!({ "io.containerd.image.name": full_name(self.name), "org.opencontainers.image.ref.name": tag });
         entry["platform"] = json!({ "os": os, "architecture": architecture });
         let index = bytes(&json!({ "schemaVersion": 2, "manifests": [entry] }));
+        // Docker before 25 reads this instead of the index.
+        let docker =
+            bytes(&json!([{ "Config": blob_path(&config), "RepoTags": [self.name], "Layers": [blob_path(&layer)] }]));
 
         let mut tar = tar::Builder::new(std::fs::File::create(archive)?);
         append(&mut tar, "oci-layout", 0o644, &bytes(&json!({ "imageLayoutVersion": "1.0.0" })))?;
         append(&mut tar, "index.json", 0o644, &index)?;
+        append(&mut tar, "manifest.json", 0o644, &docker)?;
         for blob in [&layer, &config, &manifest] {
-            append(&mut tar, &format!("blobs/sha256/{}", hex(blob)), 0o644, blob)?;
+            append(&mut tar, &blob_path(blob), 0o644, blob)?;
         }
         tar.into_inner()?.sync_all()
     }
@@ -61,6 +97,10 @@ impl Image<'_> {
     fn layer(&self) -> std::io::Result<Vec<u8>> {
         let mut tar = tar::Builder::new(Vec::new());
         append(&mut tar, self.at, 0o755, &std::fs::read(self.program)?)?;
+        for library in self.libraries {
+            let path = library.to_string_lossy();
+            append(&mut tar, path.trim_start_matches('/'), 0o755, &std::fs::read(library)?)?;
+        }
         let folder = self.at.rsplit_once('/').map_or("", |(parent, _)| parent);
         for link in self.links {
             let mut header = tar::Header::new_gnu();
@@ -84,11 +124,24 @@ fn descriptor(media_type: &str, blob: &[u8]) -> Value {
     json!({ "mediaType": media_type, "digest": digest(blob), "size": blob.len() })
 }
 
+fn blob_path(blob: &[u8]) -> String {
+    format!("blobs/sha256/{}", hex(blob))
+}
+
+/// Returns the name as containerd and the kubelet know it: `caretaker:1` is `docker.io/library/caretaker:1` there.
+fn full_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => name.to_owned(),
+        Some(_) => format!("docker.io/{name}"),
+        None => format!("docker.io/library/{name}"),
+    }
+}
+
 fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-fn digest(blob: &[u8]) -> String {
+pub(crate) fn digest(blob: &[u8]) -> String {
     format!("sha256:{}", hex(blob))
 }
 
@@ -106,5 +159,131 @@ fn go_arch() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    /// The files of an archive, by path.
+    fn files(archive: &Path) -> BTreeMap<String, Vec<u8>> {
+        let mut archive = tar::Archive::new(std::fs::File::open(archive).unwrap());
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut data = Vec::new();
+            entry.read_to_end(&mut data).unwrap();
+            (entry.path().unwrap().display().to_string(), data)
+        });
+        entries.collect()
+    }
+
+    fn packed(folder: &Path, program: &Path, file: &str) -> PathBuf {
+        let image = Image {
+            name: "caretaker:1.2.3",
+            program,
+            at: "bin/caretaker",
+            libraries: &[],
+            links: &["other"],
+            entrypoint: &["/bin/caretaker"],
+            command: &[],
+            user: "65532:65532",
+            labels: &[("b", "2"), ("a", "1")],
+        };
+        image.write(&folder.join(file)).unwrap()
+    }
+
+    fn json_in(files: &BTreeMap<String, Vec<u8>>, path: &str) -> Value {
+        serde_json::from_slice(&files[path]).unwrap()
+    }
+
+    /// What a descriptor or a path leads to, after its digest and size are compared.
+    fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8] {
+        let found = &files[&descriptor["digest"].as_str().unwrap().replace("sha256:", "blobs/sha256/")];
+        assert_eq!(descriptor["digest"], digest(found));
+        assert_eq!(descriptor["size"], found.len());
+        found
+    }
+
+    #[test]
+    fn two_builds_of_one_program_give_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        for (path, age) in [(&one, 10), (&other, 100_000)] {
+            std::fs::write(path, "a program").unwrap();
+            let written = std::fs::File::options().write(true).open(path).unwrap();
+            written.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        }
+
+        let archives = [packed(folder.path(), &one, "one.tar"), packed(folder.path(), &other, "other.tar")];
+
+        let [first, second] = archives.map(|archive| std::fs::read(archive).unwrap());
+        assert!(first == second, "the archives differ");
+    }
+
+    #[test]
+    fn containerd_and_docker_find_the_same_layer_and_config() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, "a program").unwrap();
+
+        let files = files(&packed(folder.path(), &program, "image.tar"));
+
+        let index = json_in(&files, "index.json");
+        let entry = &index["manifests"][0];
+        assert_eq!(entry["annotations"]["io.containerd.image.name"], "docker.io/library/caretaker:1.2.3");
+        let manifest: Value = serde_json::from_slice(blob(&files, entry)).unwrap();
+        let (config, layer) = (blob(&files, &manifest["config"]), blob(&files, &manifest["layers"][0]));
+        let docker = &json_in(&files, "manifest.json")[0];
+        assert_eq!(files[docker["Config"].as_str().unwrap()], config);
+        assert_eq!(files[docker["Layers"][0].as_str().unwrap()], layer);
+        assert_eq!(docker["RepoTags"], json!(["caretaker:1.2.3"]));
+        let config: Value = serde_json::from_slice(config).unwrap();
+        assert_eq!(config["rootfs"]["diff_ids"], json!([digest(layer)]));
+        assert_eq!(config["config"]["User"], "65532:65532");
+    }
+
+    #[test]
+    fn a_layer_holds_the_program_owned_by_root_and_without_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, "a program").unwrap();
+        let files = files(&packed(folder.path(), &program, "image.tar"));
+        let docker = &json_in(&files, "manifest.json")[0];
+
+        let mut layer = tar::Archive::new(files[docker["Layers"][0].as_str().unwrap()].as_slice());
+
+        let found: Vec<(String, [u64; 4])> = layer
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let header = entry.header();
+                let numbers = [
+                    header.mode().unwrap().into(),
+                    header.uid().unwrap(),
+                    header.gid().unwrap(),
+                    header.mtime().unwrap(),
+                ];
+                (entry.path().unwrap().display().to_string(), numbers)
+            })
+            .collect();
+        assert_eq!(found, [("bin/caretaker".to_owned(), [0o755, 0, 0, 0]), ("bin/other".to_owned(), [0o777, 0, 0, 0])]);
+    }
+
+    #[test]
+    fn a_name_is_completed_as_containerd_does_it() {
+        for (name, full) in [
+            ("caretaker:1", "docker.io/library/caretaker:1"),
+            ("team/caretaker:1", "docker.io/team/caretaker:1"),
+            ("registry.example/caretaker:1", "registry.example/caretaker:1"),
+            ("localhost:5000/caretaker:1", "localhost:5000/caretaker:1"),
+        ] {
+            assert_eq!(full_name(name), full);
+        }
     }
 }

@@ -6,8 +6,9 @@
 //! killed: a supervisor process reads from a pipe that closes with the test process.
 //!
 //! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th
-//! call; [`flux`] runs Flux's own controllers; [`audit`] lists the calls that reached the server; [`make`] builds small valid objects;
-//! [`harness`] counts tests as skipped on machines that cannot run them.
+//! call; [`flux`] runs Flux's own controllers; [`helm`] installs charts; [`audit`] lists the calls that reached the
+//! server; [`make`] builds small valid objects; [`harness`] counts tests as skipped on machines that cannot run them;
+//! [`release`] builds the images.
 //!
 //! No shipped crate depends on this one.
 
@@ -21,6 +22,7 @@ pub mod faults;
 pub mod flux;
 mod go_build;
 pub mod harness;
+pub mod helm;
 pub mod image;
 mod kubeconfig;
 pub mod make;
@@ -28,6 +30,7 @@ mod node;
 pub mod operator;
 mod pki;
 mod range;
+pub mod release;
 mod supervise;
 mod wait;
 

@@ -27,10 +27,6 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
 /// Folders of the CNI plugins: Debian's, and the one that other distributions use.
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
-/// The busybox commands that test pods may run.
-pub(crate) const BUSYBOX_COMMANDS: [&str; 10] =
-    ["sh", "sleep", "cat", "echo", "ls", "wget", "httpd", "nc", "true", "false"];
-
 /// A node of a throwaway cluster.
 #[derive(Debug)]
 pub struct Node {
@@ -85,11 +81,33 @@ impl Node {
         self.range.contains(address)
     }
 
+    /// Returns the address at which pods reach this machine.
+    #[must_use]
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.range.gateway()
+    }
+
     /// Returns the path of containerd's socket.
     #[must_use]
     pub fn containerd_socket(&self) -> &Path {
         &self.socket
     }
+}
+
+impl Cluster {
+    /// Brings an image into the node's containerd, from an archive.
+    pub fn import_image(&self, archive: &Path) -> Result<()> {
+        let node = self.node().ok_or_else(|| Error::NoNode("the cluster was started without one".to_owned()))?;
+        ctr(self, node, &["images", "import", archive.to_str().expect("a UTF-8 path")])
+    }
+}
+
+/// Runs `ctr` in the namespace of the kubelet's containers.
+fn ctr(cluster: &Cluster, node: &Node, words: &[&str]) -> Result<()> {
+    let mut args = vec!["--connect-timeout", "1s", "--address", node.socket.to_str().expect("a UTF-8 path")];
+    args.extend(["--namespace", "k8s.io"]);
+    args.extend(words);
+    cluster.supervisor().run("ctr", args)
 }
 
 /// Returns the path of a program, searched in `PATH`, `/usr/sbin` and `/sbin`.
@@ -159,29 +177,22 @@ async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Resul
     let args = ["--config".to_owned(), config.display().to_string()];
     cluster.spawn("containerd", &require_program("containerd")?, &args)?;
 
-    let ctr = |words: &[&str]| {
-        let mut args = vec!["--connect-timeout", "1s", "--address", node.socket.to_str().expect("a UTF-8 path")];
-        args.extend(["--namespace", "k8s.io"]);
-        args.extend(words);
-        cluster.supervisor().run("ctr", args)
-    };
     until("containerd to answer", START_LIMIT, async || {
         cluster.check_processes()?;
         // Connect first: ctr waits for a missing socket, and would hide that containerd has exited.
         if tokio::net::UnixStream::connect(&node.socket).await.is_err() {
             return Ok(Err("no process listens on its socket".to_owned()));
         }
-        Ok(ctr(&["--timeout", "1s", "version"]).map_err(|e| e.to_string()))
+        Ok(ctr(cluster, node, &["--timeout", "1s", "version"]).map_err(|e| e.to_string()))
     })
     .await?;
 
     let busybox = require_program("busybox")?;
-    let image = |name, command| Image { name, program: &busybox, at: "bin/busybox", links: &BUSYBOX_COMMANDS, command };
     // The trap ends the shell at SIGTERM, which process 1 of a container ignores by default.
     let forever = ["sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"];
-    for (image, file) in [(image(PAUSE_IMAGE, &forever), "pause.tar"), (image(make::IMAGE, &forever), "busybox.tar")] {
-        let archive = image.write(&folder.join(file))?;
-        ctr(&["images", "import", archive.to_str().expect("a UTF-8 path")])?;
+    for (image, file) in [(PAUSE_IMAGE, "pause.tar"), (make::IMAGE, "busybox.tar")] {
+        let archive = Image::busybox(image, &busybox, &forever).write(&folder.join(file))?;
+        ctr(cluster, node, &["images", "import", archive.to_str().expect("a UTF-8 path")])?;
     }
     Ok(())
 }

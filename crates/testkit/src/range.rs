@@ -45,7 +45,8 @@ impl Range {
         address.to_bits() & mask(LENGTH) == self.0.to_bits()
     }
 
-    fn gateway(self) -> Ipv4Addr {
+    /// The first address, which is the machine's own.
+    pub(crate) fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.0.to_bits() + 1)
     }
 }

@@ -217,9 +217,9 @@ impl NamespacesConfig {
         ))
     }
 
-    /// The settings that the rules use.
+    /// The settings that the rules use, but for what is the same for all keepers.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub(super) fn policy(&self) -> Policy {
         let defaults = self.defaults.as_ref().map(|defaults| Defaults {
             sleep_after: defaults.sleep_after,
             delete_with_pvcs: defaults.delete_with_pvcs,
@@ -244,6 +244,7 @@ impl NamespacesConfig {
             retain_with_pvcs: self.retain_with_pvcs,
             system: globs(&self.system_namespaces),
             records_activity: self.activity.source == ActivitySource::Audit,
+            ..Policy::default()
         }
     }
 }

@@ -20,8 +20,6 @@ use super::suggest;
 pub struct WindowsConfig {
     /// Whether the keeper runs. If it is not set: only on files with Flux objects.
     pub enabled: Option<bool>,
-    /// The zone of windows that name none.
-    pub zone: String,
     /// What happens when somebody resumes an object inside its window.
     pub on_resume: OnResumeConfig,
     /// Whether a condition shows that an object is suspended.
@@ -68,7 +66,6 @@ impl Default for WindowsConfig {
     fn default() -> Self {
         Self {
             enabled: None,
-            zone: "UTC".to_owned(),
             on_resume: OnResumeConfig::default(),
             condition: true,
             native_kinds: Vec::new(),
@@ -96,29 +93,19 @@ impl WindowsConfig {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), String> {
-        let zone = self.time_zone()?;
+    pub(super) fn validate(&self, zone: &TimeZone) -> Result<(), String> {
         check_kinds("keepers.windows.nativeKinds", &self.native_kinds)?;
         for (i, rule) in self.rules.iter().enumerate() {
             let key = format!("keepers.windows.rules[{i}]");
             check_kinds(&format!("{key}.kinds"), &rule.kinds)?;
-            Window::parse(&rule.during, &zone)
-                .map_err(|error| format!("{key}.during is {:?}: {error}", rule.during))?;
+            Window::parse(&rule.during, zone).map_err(|error| format!("{key}.during is {:?}: {error}", rule.during))?;
         }
         Ok(())
     }
 
-    fn time_zone(&self) -> Result<TimeZone, String> {
-        TimeZone::get(&self.zone).map_err(|_| {
-            let zone = &self.zone;
-            format!("keepers.windows.zone is {zone:?}: write a name of the IANA database, such as Europe/Paris or UTC")
-        })
-    }
-
-    /// The settings that the rules use.
+    /// The settings that the rules use. Windows that name no zone are in this one.
     #[must_use]
-    pub fn policy(&self) -> Policy {
-        let zone = self.time_zone().unwrap_or(TimeZone::UTC);
+    pub(super) fn policy(&self, zone: TimeZone) -> Policy {
         // Windows that cannot be read were refused when the settings were.
         let rule = |rule: &RuleConfig| {
             Some(WindowRule {

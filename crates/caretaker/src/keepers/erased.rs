@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use caretaker_core::limits::{Ledger, Limits};
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{Action as _, RuleSet as _, Timestamp};
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::health::Health;
@@ -14,6 +15,7 @@ use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::state;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use jiff::tz::TimeZone;
 use kube::Client;
 
 use super::{KeeperCli, KindNames};
@@ -84,10 +86,10 @@ pub struct Erased<K: KeeperCli> {
 }
 
 impl<K: KeeperCli> Erased<K> {
-    /// The keeper with the settings that every keeper has.
+    /// The keeper with the settings that every keeper has, and the zone of windows that name none.
     #[must_use]
-    pub fn boxed(keeper: K, config: CommonConfig) -> Box<dyn DynKeeper> {
-        let sources = Sources::of(&keeper);
+    pub fn boxed(keeper: K, config: CommonConfig, zone: &TimeZone) -> Box<dyn DynKeeper> {
+        let sources = Sources::in_zone(&keeper, zone);
         Box::new(Self { keeper: Arc::new(keeper), config, sources })
     }
 
@@ -210,7 +212,10 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
             let crate::manifests::Found { file, line, kind, object } = found;
             let invalid = lint(&kind, &object, now).into_iter().map(|invalid| (invalid, false));
             let notes = self.keeper.lint_notes().map(|notes| notes(&kind, &object)).unwrap_or_default();
-            let all: Vec<_> = invalid.chain(notes.into_iter().map(|note| (note, true))).collect();
+            let annotation = |key: &str| object["metadata"]["annotations"][key].as_str();
+            let conflict = WindowAnnotation::find(annotation).and_then(|window| window.conflict());
+            let notes = notes.into_iter().chain(conflict).map(|note| (note, true));
+            let all: Vec<_> = invalid.chain(notes).collect();
             all.into_iter()
                 .map(move |(invalid, is_note)| LintFinding::new(invalid, file, line, &kind, &object).note(is_note))
         };

@@ -24,11 +24,12 @@ pub fn keepers(config: &Config) -> Vec<Box<dyn DynKeeper>> {
 
 fn with_activity(config: &Config, activity: Option<ActivitySource>) -> Vec<Box<dyn DynKeeper>> {
     let KeepersConfig { namespaces, addresses, windows, runtimes } = &config.keepers;
+    let zone = &config.zone();
     vec![
-        Erased::boxed(Namespaces::new(namespaces.policy(), activity), namespaces.common()),
-        Erased::boxed(Addresses::new(addresses.policy()), addresses.common()),
-        Erased::boxed(Windows::new(windows.policy()), windows.common()),
-        Erased::boxed(Runtimes::new(runtimes.policy()), runtimes.common()),
+        Erased::boxed(Namespaces::new(config.namespaces_policy(), activity), namespaces.common(), zone),
+        Erased::boxed(Addresses::new(addresses.policy()), addresses.common(), zone),
+        Erased::boxed(Windows::new(config.windows_policy()), windows.common(), zone),
+        Erased::boxed(Runtimes::new(runtimes.policy()), runtimes.common(), zone),
     ]
 }
 

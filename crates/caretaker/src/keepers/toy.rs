@@ -130,5 +130,5 @@ impl KeeperCli for Toys {
 pub(crate) fn toys(config: &Config) -> Box<dyn DynKeeper> {
     let mut common = config.keepers.namespaces.common();
     common.selection = Selection::FilesWithSubjects;
-    Erased::boxed(Toys, common)
+    Erased::boxed(Toys, common, &config.zone())
 }

@@ -25,7 +25,7 @@ impl KeeperCli for Windows {
     }
 
     fn notes(&self, cache: &FluxCache, _: Timestamp) -> Vec<String> {
-        warnings::all(cache)
+        warnings::all(cache, &self.policy)
     }
 
     fn linter(&self) -> Option<Linter> {

@@ -12,12 +12,12 @@ use caretaker_core::suspension::Suspension;
 use caretaker_core::{Next, RuleSet as _, SignedDuration, Timestamp, VerdictOf, time};
 use caretaker_engine::ReplicaRole;
 use caretaker_engine::cache::Cache as _;
-use caretaker_engine::windows::ObjectWindows;
+use caretaker_engine::windows::{ObjectWindows, WindowConflict};
 
 use crate::breaker;
-use crate::explain::Explanation;
 use crate::keepers::{KeeperCli, KindNames};
-use crate::plan::PlanRow;
+use crate::output::explain::Explanation;
+use crate::output::plan::PlanRow;
 use crate::simulate::{BlockedUser, EventRow};
 use crate::timeline;
 
@@ -204,6 +204,12 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
                 format!("{} {namespace}{}: {}", invalid.kind, invalid.name, invalid.because)
             }));
         }
+        notes.extend(self.windows.conflicts().map(|WindowConflict { regarding, note }| {
+            let [kind, name] = [regarding.kind, regarding.name].map(Option::unwrap_or_default);
+            let namespace = regarding.namespace.filter(|_| kind != "Namespace");
+            let namespace = namespace.map_or_else(String::new, |ns| format!("{ns}/"));
+            format!("{kind} {namespace}{name}: {note}")
+        }));
         notes.extend(self.keeper.notes(&self.cache, at));
         notes.extend(self.unread.iter().cloned());
         notes

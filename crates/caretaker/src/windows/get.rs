@@ -81,7 +81,7 @@ async fn from_cluster(args: &GetArgs, words: &Words) -> Result<Output> {
         return Ok(output);
     }
     // What is there comes first, then what changes.
-    let _ = output.print();
+    let _ = output.print("caretaker");
     watch(&session, &served, namespace, args, &mut printer).await?;
     Ok(Output::default())
 }

@@ -48,7 +48,7 @@ impl Session {
         let (operator, notes) = OperatorConfigMaps::read(&client).await;
         let config = resolve_config(args.config.as_deref(), &operator)?;
         let (user, now) = current_user_and_time(&client, crate::now).await;
-        let world = World { policy: Arc::new(config.keepers.windows.policy()), ..World::default() };
+        let world = World { policy: Arc::new(config.windows_policy()), ..World::default() };
         Ok(Self { client, world, user, now, notes, opened: Instant::now() })
     }
 

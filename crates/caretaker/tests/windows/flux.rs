@@ -187,16 +187,7 @@ impl Place {
     }
 
     pub fn command_as(&self, kubeconfig: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_caretaker"));
-        command
-            .args(args)
-            .env("KUBECONFIG", kubeconfig)
-            .env("FLUX_SYSTEM_NAMESPACE", &self.namespace)
-            .env_remove("CARETAKER_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
+        command(kubeconfig, &self.namespace, args)
     }
 
     pub async fn run(&self, args: &[&str]) -> Printed {
@@ -209,6 +200,20 @@ impl Place {
         let path = folder.path().join("config.yaml");
         (folder, path)
     }
+}
+
+/// A command in a namespace of Flux.
+pub fn command(kubeconfig: &Path, namespace: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caretaker"));
+    command
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env("FLUX_SYSTEM_NAMESPACE", namespace)
+        .env_remove("CARETAKER_CONFIG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
 }
 
 /// Runs a command while this test goes on.
@@ -227,8 +232,13 @@ pub fn in_hours(hours: i64) -> Timestamp {
 /// From an hour ago to an hour from now.
 pub fn open_now() -> (String, Timestamp) {
     let [from, to] = [in_hours(-1), in_hours(1)];
+    (window(from, to), to)
+}
+
+/// From one time to another.
+pub fn window(from: Timestamp, to: Timestamp) -> String {
     let local = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M").to_string();
-    (format!("{}/{}", local(from), local(to)), to)
+    format!("{}/{}", local(from), local(to))
 }
 
 /// The condition that shows a suspension.

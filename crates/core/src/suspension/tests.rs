@@ -55,8 +55,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 fn suspension(text: &str) -> Suspension {
-    let annotation = WindowAnnotation { key: SUSPENDED_DURING, value: text.to_owned() };
-    Suspension::parse(annotation, &TimeZone::UTC)
+    Suspension::parse(WindowAnnotation::new(SUSPENDED_DURING, text), &TimeZone::UTC)
 }
 
 fn due(action: Deed, cause: Cause) -> Verdict<Rule, Deed> {
@@ -138,6 +137,41 @@ fn the_first_spelling_wins(#[case] all: &[(&str, &str)], #[case] expected: Optio
     let find = |key: &str| all.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
     let found = WindowAnnotation::find(find);
     assert_eq!(found.as_ref().map(|found| (found.key, found.value.as_str())), expected);
+}
+
+#[rstest]
+#[case::different(&[(SUSPEND_DURING, "b"), (SUSPENDED_DURING, "a")], Some("b"))]
+#[case::the_same(&[(SUSPEND_DURING, "a"), (SUSPENDED_DURING, "a")], None)]
+#[case::one_alone(&[(SUSPEND_DURING, "b")], None)]
+fn two_spellings_that_differ_are_a_conflict(#[case] all: &[(&str, &str)], #[case] expected: Option<&str>) {
+    let find = |key: &str| all.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
+    let conflict = WindowAnnotation::find(find).unwrap().conflict();
+
+    assert_eq!(conflict.as_ref().map(|conflict| conflict.value.as_str()), expected);
+    if let Some(conflict) = conflict {
+        let sentence = "annotation reconcile.fluxcd.io/suspendDuring is \"b\": annotation \
+                        reconcile.fluxcd.io/suspendedDuring says something else, and counts; remove it";
+        assert_eq!(conflict.to_string(), sentence);
+    }
+}
+
+#[test]
+fn the_zone_that_a_window_does_not_name_is_named_unless_it_is_utc() {
+    let paris = TimeZone::get("Europe/Paris").unwrap();
+    let parse = |text: &str| Suspension::parse(WindowAnnotation::new(SUSPENDED_DURING, text), &paris);
+    let mut verdict = due(Deed::Sleep, Cause::Inferred);
+    parse(OFFICE_HOURS).hold_back(&mut verdict, at(IN_OFFICE_HOURS));
+
+    assert!(
+        verdict.because.contains("the window \"* 8-18 * * MON-FRI\" in Europe/Paris on its object"),
+        "{}",
+        verdict.because
+    );
+    assert_eq!(verdict.next, Next::Wait { until: at("2026-03-04T18:00:00Z"), then: Deed::Sleep });
+    let described = parse(OFFICE_HOURS).describe(at(IN_OFFICE_HOURS));
+    assert_eq!(described, "* 8-18 * * MON-FRI in Europe/Paris (open until 2026-03-04T18:00:00Z)");
+    let named = parse("TZ=UTC * 8-18 * * MON-FRI").describe(at(IN_OFFICE_HOURS));
+    assert_eq!(named, "TZ=UTC * 8-18 * * MON-FRI (open until 2026-03-04T19:00:00Z)");
 }
 
 #[rstest]

@@ -13,6 +13,7 @@ use crate::events::{EventRecord, event_target};
 use crate::journal::{Entry, Outcome};
 use crate::planner::Refusal;
 use crate::state;
+use crate::windows::{WINDOW_WARNING, WindowConflict};
 
 const JOURNAL: &str = "journal";
 
@@ -70,6 +71,18 @@ impl<K: Controller> ControlLoop<K> {
     /// Subjects that are refused an action, and objects that cannot be read. Only the leader reports them.
     pub(super) fn record_refusals(&self, refusals: &[Refusal]) {
         refusals.iter().filter(|_| self.is_leader).for_each(|refusal| self.refuse(refusal));
+    }
+
+    /// Objects with two windows, one in each spelling of the annotation. Only the leader reports them, each once.
+    pub(super) fn record_window_conflicts(&self) {
+        if !self.is_leader {
+            return;
+        }
+        let conflicts = self.feed.write().unwrap_or_else(PoisonError::into_inner).windows.take_conflicts();
+        for WindowConflict { regarding, note } in conflicts {
+            let (reason, action) = (WINDOW_WARNING, "warn");
+            self.context.events.publish(EventRecord { regarding, warning: true, reason, action, note });
+        }
     }
 
     /// The breaker opens: nothing that it guards happens until a person has looked.

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caretaker_addresses::api::FINALIZER;
 use caretaker_core::suspension::SUSPENDED_DURING;
-use caretaker_engine::ApplyError;
 use caretaker_engine::clock::Clock;
+use caretaker_engine::metrics::Metrics;
+use caretaker_engine::{ApplyError, Controller as _};
+use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -66,6 +68,36 @@ async fn a_thousand_leaked_records_of_a_pool_are_one_read_and_one_write_of_it() 
     assert_eq!((after.0 - reads, after.1 - writes), (1, 1));
     assert_eq!(after.2 - holder_reads, 2, "one list of pods and one of endpoints have all of them");
     assert_eq!(corner.held().await, ["10.0.9.1"]);
+}
+
+/// Spiderpool's dashboard asks for exactly these names.
+#[tokio::test]
+async fn releases_are_counted_under_the_names_that_spiderpools_dashboard_asks_for() {
+    let corner = Corner::new("dashboard").await;
+    let key = corner.key("web");
+    let live = corner.run(&key, &[A]).await;
+    corner.pool(&[(A, &key, &live), (B, &corner.key("gone"), &uid(1)), (C, &corner.key("lost"), &uid(2))]).await;
+    let mut metrics = Metrics::new("test");
+    metrics.register_full_names(|registry| corner.keeper.register_metrics(registry));
+    let counts = || -> Vec<String> {
+        let text = metrics.encode();
+        text.lines().filter(|line| line.starts_with("spiderpool_")).map(str::to_owned).collect()
+    };
+    let counted = |released: u32, failed: u32| {
+        [format!("spiderpool_ip_gc_counts_total {released}"), format!("spiderpool_ip_gc_failure_counts_total {failed}")]
+    };
+    assert_eq!(counts(), counted(0, 0));
+
+    let is_pool_status = |path: &str| path.contains("/spiderippools/dashboard/status");
+    let faults = Faults::none().at(1, Fault::SERVER_ERROR).among(is_pool_status);
+    let failing = faults.client(shared().admin_config().await.unwrap()).unwrap();
+    let results = corner.collect_with(&failing, later()).await;
+    assert!(results.len() == 2 && results.iter().all(Result::is_err), "{results:?}");
+    assert_eq!(counts(), counted(0, 2));
+
+    corner.settle(later()).await;
+    assert_eq!(corner.held().await, [A]);
+    assert_eq!(counts(), counted(2, 2));
 }
 
 #[tokio::test]

@@ -70,14 +70,18 @@ impl Controller for Containers {
     type Cache = ContainerCache;
 
     fn sources(&self) -> Vec<Source<ContainerCache>> {
-        let (follower, checker) = (self.follower(), self.checker());
+        let (follower, checker, cache) = (self.follower(), self.checker(), self.cache.clone());
         let sandboxes = &self.settings.sandboxes;
         let pods = |object: Partial<PodSpec, PodStatus>| Some(Row::Pod(crate::observe::pod(object)));
         let sandbox = |object: Partial<IgnoredAny, SandboxStatus>| Some(Row::Sandbox(crate::observe::sandbox(object)));
         let definitions =
             resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
         vec![
-            Source::stream(IDENTITY, move |context| identity::follow(checker.clone(), context)),
+            Source::stream(IDENTITY, move |context| {
+                // The sources are started once.
+                let _ = cache.set(context.cache.clone());
+                identity::follow(checker.clone(), context)
+            }),
             Source::watch(DEFINITION, definitions, |object| definition(&object))
                 .fields(format!("metadata.name={}.{}", sandboxes.plural, sandboxes.group)),
             Source::watch(PODS, resource("", "v1", "Pod", "pods"), pods)

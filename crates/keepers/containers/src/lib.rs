@@ -21,11 +21,12 @@ pub mod observe;
 pub mod subject;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use caretaker_core::limits::{Breaker, Limits};
 use caretaker_core::{Keeper, Membership, ObjectRef, RuleId, SignedDuration, SubjectRef, Timestamp, VerdictOf};
+use caretaker_engine::feed::CacheReader;
 use kube::core::ApiResource;
 use tokio::sync::Semaphore;
 
@@ -37,6 +38,7 @@ use controller::{Checker, Follower};
 use host::Host;
 use judge::Rule;
 use metrics::ContainerMetrics;
+use observe::ContainerCache;
 use subject::{Agent, NodeRef, SandboxState, Subject, World};
 
 /// How many containers are cleaned at once. More gains nothing: containerd is busy then.
@@ -84,6 +86,8 @@ pub struct Containers {
     cleaner: Cleaner,
     places: Semaphore,
     metrics: ContainerMetrics,
+    /// Set when the engine starts the sources.
+    cache: Arc<OnceLock<CacheReader<ContainerCache>>>,
 }
 
 impl Containers {
@@ -96,7 +100,7 @@ impl Containers {
             sandbox_kind: settings.sandboxes.kind.clone(),
         });
         let (cleaner, places) = (Cleaner::new(containerd, Arc::new(host)), Semaphore::new(settings.parallel.max(1)));
-        Self { settings, node, cleaner, places, metrics: ContainerMetrics::default() }
+        Self { settings, node, cleaner, places, metrics: ContainerMetrics::default(), cache: Arc::default() }
     }
 
     /// What it is told.
@@ -120,6 +124,18 @@ impl Containers {
     /// Counts what is left of containers without a record.
     pub fn report_residue(&self, count: usize) {
         self.metrics.residue.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How much is left of containers without a record, as it was reported last.
+    #[must_use]
+    pub fn residue(&self) -> usize {
+        usize::try_from(self.metrics.residue.get()).unwrap_or_default()
+    }
+
+    /// What is known while the keeper runs; `None` before it does.
+    #[must_use]
+    pub fn cache(&self) -> Option<&CacheReader<ContainerCache>> {
+        self.cache.get()
     }
 
     pub(crate) fn follower(&self) -> Follower {

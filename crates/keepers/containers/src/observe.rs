@@ -104,6 +104,10 @@ pub struct ContainerCache {
     sandboxes: BTreeMap<Name, Sandbox>,
     definition: bool,
     doubt: Option<String>,
+    /// The name of this node, once its identity was checked.
+    node: Option<String>,
+    /// True once all containers were listed.
+    listed: bool,
     /// What a list that is under way has not delivered yet.
     unseen_containers: BTreeSet<String>,
     unseen: BTreeMap<&'static str, BTreeSet<Name>>,
@@ -162,11 +166,19 @@ impl ContainerCache {
         self.touch(|owner| owner.sandbox_name.as_deref() == Some(name));
     }
 
-    /// Only Sandboxes that a container of this node names, or may come to name, are kept.
+    /// Only Sandboxes that a container of this node names, or may come to name, are kept. Before the containers and the
+    /// node are known every one of them may be: one that was dropped too early would look missing.
     fn is_wanted(&self, sandbox: &Sandbox) -> bool {
+        let Some(node) = self.node.as_ref().filter(|_| self.listed) else { return true };
         let named = |known: &Known| known.owner.sandbox_name.as_ref() == Some(&sandbox.name);
-        let here = self.containers.values().next().is_some_and(|known| known.node.name == sandbox.node);
-        sandbox.node.is_empty() || here || self.containers.values().any(named)
+        sandbox.node.is_empty() || sandbox.node == *node || self.containers.values().any(named)
+    }
+
+    /// Drops what was kept only because the containers or the node were not known yet.
+    fn drop_unwanted(&mut self) {
+        let mut sandboxes = std::mem::take(&mut self.sandboxes);
+        sandboxes.retain(|_, sandbox| self.is_wanted(sandbox));
+        self.sandboxes = sandboxes;
     }
 
     fn put_pod(&mut self, pod: &AgentPod) {
@@ -257,6 +269,9 @@ impl ContainerCache {
             for id in std::mem::take(&mut self.unseen_containers) {
                 self.remove_container(&id);
             }
+            if !std::mem::replace(&mut self.listed, true) {
+                self.drop_unwanted();
+            }
         }
         for name in self.unseen.remove(source.0).unwrap_or_default() {
             match source {
@@ -324,6 +339,10 @@ impl Cache for ContainerCache {
                 Row::Definition => self.set_definition(true),
                 Row::NotElsewhere => self.forget_elsewhere(&(id.name, id.namespace.unwrap_or_default())),
                 Row::Doubt(doubt) => {
+                    if self.node.as_ref() != Some(&id.name) {
+                        self.node = Some(id.name);
+                        self.drop_unwanted();
+                    }
                     if self.doubt != doubt {
                         self.doubt = doubt;
                         self.touch_all();
@@ -366,7 +385,8 @@ impl Cache for ContainerCache {
 
     fn extract(&self, ids: &BTreeSet<String>) -> Self {
         let containers = ids.iter().filter_map(|id| Some((id.clone(), self.containers.get(id)?.clone()))).collect();
-        let mut part = Self { containers, definition: self.definition, doubt: self.doubt.clone(), ..Self::default() };
+        let (definition, doubt, node, listed) = (self.definition, self.doubt.clone(), self.node.clone(), self.listed);
+        let mut part = Self { containers, definition, doubt, node, listed, ..Self::default() };
         for owner in part.containers.values().map(|known| &known.owner) {
             let uid = owner.agent_uid.as_deref();
             let is_agent =

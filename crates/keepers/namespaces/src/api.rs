@@ -298,11 +298,11 @@ pub fn read_label_time(key: &'static str, text: Option<&str>) -> Parsed<Timestam
     )
 }
 
-/// A window of time. One that names no zone is in UTC.
+/// A window of time. One that names no zone is in this one.
 #[must_use]
-pub fn read_window(key: &'static str, text: Option<&str>) -> Parsed<Arc<Window>> {
+pub fn read_window(key: &'static str, text: Option<&str>, zone: &TimeZone) -> Parsed<Arc<Window>> {
     let Some(text) = text else { return Parsed::Missing };
-    match Window::parse(text, &TimeZone::UTC) {
+    match Window::parse(text, zone) {
         Ok(window) => Parsed::Valid(Arc::new(window)),
         Err(error) => Parsed::Invalid(Box::new(error.in_field(&Field::Annotation(key).to_string(), text))),
     }

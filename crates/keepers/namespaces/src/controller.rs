@@ -28,7 +28,7 @@ impl Controller for Namespaces {
 
     fn sources(&self) -> Vec<Source<NamespaceCache>> {
         let named = &self.policy.scalable_kinds;
-        let mut sources = sources::watched(named.clone());
+        let mut sources = sources::watched(named.clone(), self.policy.zone.clone());
         if !named.is_empty() {
             sources.push(sources::scalable(named.clone()));
             sources.push(scalable::check(named.clone(), self.scalable_metrics.clone()));

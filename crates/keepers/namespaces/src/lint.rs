@@ -155,7 +155,8 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
         }
     }
     if kind == "Namespace" {
-        found.extend(invalid(api::read_window(api::SLEEP_DURING, meta.annotation(api::SLEEP_DURING))));
+        let window = meta.annotation(api::SLEEP_DURING);
+        found.extend(invalid(api::read_window(api::SLEEP_DURING, window, &TimeZone::UTC)));
         let strict = Field::Annotation(api::SLEEP_DURING_STRICT);
         found.extend(invalid(api::read_bool(strict, meta.annotation(api::SLEEP_DURING_STRICT))));
     } else if let Some(value) = meta.annotation(api::SLEEP_DURING) {

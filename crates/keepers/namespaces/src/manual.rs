@@ -104,7 +104,7 @@ pub async fn execute(
     namespace: &str,
     order: &Order,
 ) -> Result<Vec<String>, OrderError> {
-    let sources = Sources::of(&**keeper);
+    let sources = Sources::in_zone(&**keeper, context.clock.zone());
     let mut running = Running { keeper, context, sources, namespace, now: context.clock.now(), steps: Vec::new() };
     let Known { subject, world, windows } = running.read().await?;
     running.check(order, &subject, &world, &windows)?;

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use caretaker_activity::gap::Gaps;
 use caretaker_core::{Parsed, Timestamp, duration, time};
 use caretaker_engine::Meta;
+use jiff::tz::TimeZone;
 
 use crate::api::{self, Activity, Field, State};
 use crate::pods::Pods;
@@ -104,7 +105,7 @@ fn namespace_of(meta: &Meta) -> String {
     if meta.namespace.is_empty() { sources::DEFAULT_NAMESPACE.to_owned() } else { meta.namespace.clone() }
 }
 
-/// The subject that an object is, by its metadata alone. `phase` is the phase of a Namespace.
+/// The subject that an object is, by its metadata alone, without a window. `phase` is the phase of a Namespace.
 #[must_use]
 pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     let duration = |key| api::read_duration(Field::Label(key), meta.label(key));
@@ -141,7 +142,6 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         awake_until: read_time(api::AWAKE_UNTIL),
         default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
         manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
-        sleep_during: api::read_window(api::SLEEP_DURING, of_namespace(api::SLEEP_DURING)),
         sleep_during_strict: api::read_bool(
             Field::Annotation(api::SLEEP_DURING_STRICT),
             of_namespace(api::SLEEP_DURING_STRICT),
@@ -160,8 +160,11 @@ fn newest_activity(annotation: Parsed<Activity>, label: Option<Timestamp>) -> Pa
     }
 }
 
-pub(crate) fn project_namespace(object: &NamespaceObject) -> Row {
-    Row::Namespace(Box::new(subject(Kind::Namespace, &object.metadata, &object.status.phase)))
+/// A Namespace. A window that names no zone is in this one.
+pub(crate) fn project_namespace(object: &NamespaceObject, zone: &TimeZone) -> Row {
+    let meta = &object.metadata;
+    let sleep_during = api::read_window(api::SLEEP_DURING, meta.annotation(api::SLEEP_DURING), zone);
+    Row::Namespace(Box::new(Subject { sleep_during, ..subject(Kind::Namespace, meta, &object.status.phase) }))
 }
 
 fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {

@@ -35,7 +35,7 @@ const LATER: &str = "* 2-9 * * *";
 const EVENING: &str = "* 18-21 * * *";
 
 fn sleeps_during(ns: Subject, window: &str) -> Subject {
-    ns.change(|s| s.sleep_during = api::read_window(api::SLEEP_DURING, Some(window)))
+    ns.change(|s| s.sleep_during = api::read_window(api::SLEEP_DURING, Some(window), &TimeZone::UTC))
 }
 
 fn strictly(ns: Subject) -> Subject {
@@ -162,7 +162,7 @@ fn the_time_asleep_by_schedule_leads_to_no_deletion_and_is_restored_exactly() {
 
 /// The verdict of the rules, held back by a window on the namespace.
 fn held_back(ns: &Subject, window: &str, at: Timestamp) -> String {
-    let annotation = WindowAnnotation { key: SUSPENDED_DURING, value: window.to_owned() };
+    let annotation = WindowAnnotation::new(SUSPENDED_DURING, window);
     let mut verdict = Rule::judge(ns, &World::default(), at);
     Suspension::parse(annotation, &TimeZone::UTC).hold_back(&mut verdict, at);
     short(&verdict)

@@ -12,6 +12,7 @@ use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::{Cluster, Error, shared_with_node, until};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::events::v1::Event;
 use kdoctor::Place;
 use kube::Api;
 use kube::api::ListParams;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
     run(vec![
         test("pods_run_services_select_them_and_after_the_grace_all_is_gone", Need::Node, pods_run_and_go),
         test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
+        test("a_taint_that_keeps_every_pod_away_is_named_with_its_node", Need::Node, a_taint),
+        test("a_quota_that_is_used_up_is_named", Need::Node, a_quota),
         test("on_kdoctors_own_definitions", Need::Folder(CRDS), on_kdoctors_own_definitions),
         test("on_a_dual_stack_cluster_there_is_a_service_for_each_family", Need::Nothing, dual_stack),
     ])
@@ -141,6 +144,53 @@ async fn an_image_that_nobody_has() -> Outcome {
     .await?;
     keeper.stop().await;
     Ok(())
+}
+
+/// A task whose runtime is overdue as soon as it is looked at, and what an Event says of it once the controllers have
+/// said why.
+async fn overdue(cluster: &Cluster, place: &Place, blocked: impl AsyncFn(&Place) -> bool, words: &[&str]) -> Outcome {
+    let policy = Policy { creation_timeout: SignedDuration::from_secs(1), ..place.policy() };
+    place.create_task(TaskKind::NetReach, "stuck", json!({ "agentSpec": {} })).await;
+    let (keeper, clock) = place.start_telling(policy);
+    place.until_status(TaskKind::NetReach, "stuck", "creating", &keeper).await;
+    until("the controllers to say what they are waiting for", LIMIT, async || {
+        Ok(if blocked(place).await { Ok(()) } else { Err("nothing yet".to_owned()) })
+    })
+    .await?;
+    clock.set(place.at(60));
+    let node = cluster.node().expect("the cluster has a node").name();
+    let words: Vec<String> = words.iter().map(|word| word.replace("NODE", node)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    place.until_event("stuck", "CreationOverdue", &words).await;
+    assert_eq!(place.task(TaskKind::NetReach, "stuck").await["status"]["resource"]["runtimeStatus"], "creating");
+    keeper.stop().await;
+    Ok(())
+}
+
+async fn a_taint() -> Outcome {
+    let cluster = shared_with_node();
+    let place = Place::on(cluster, "tainted").await;
+    let node = cluster.node().expect("the cluster has a node").name();
+    cluster.kubectl(&["taint", "node", node, "dedicated=other:NoSchedule"])?;
+    let observed = async |place: &Place| {
+        let carrier = place.get("DaemonSet", "kdoctor-netreach-stuck").await.unwrap_or_default();
+        carrier["status"]["observedGeneration"] == 1 && carrier["status"]["desiredNumberScheduled"] == 0
+    };
+    let outcome = overdue(cluster, &place, observed, &["node NODE", "taint dedicated:NoSchedule"]).await;
+    cluster.kubectl(&["taint", "node", node, "dedicated-"])?;
+    outcome
+}
+
+async fn a_quota() -> Outcome {
+    let cluster = shared_with_node();
+    let place = Place::on(cluster, "no-quota").await;
+    cluster.kubectl(&["--namespace", &place.namespace, "create", "quota", "none-left", "--hard=pods=0"])?;
+    let refused = async |place: &Place| {
+        let events: Api<Event> = Api::namespaced(place.client.clone(), &place.namespace);
+        let events = events.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        events.iter().any(|event| event.note.as_deref().is_some_and(|note| note.contains("exceeded quota")))
+    };
+    overdue(cluster, &place, refused, &["exceeded quota: none-left"]).await
 }
 
 /// From creation to retirement, on the schemas of kdoctor itself.

@@ -1,9 +1,7 @@
 //! Names on the wire.
 
-/// Annotation: the window in which the object is suspended.
-pub const SUSPENDED_DURING: &str = "reconcile.fluxcd.io/suspendedDuring";
-/// The same in the other spelling of the specification; the first wins.
-pub const SUSPEND_DURING: &str = "reconcile.fluxcd.io/suspendDuring";
+pub use caretaker_core::suspension::{SUSPEND_DURING, SUSPENDED_DURING};
+
 /// Annotation of the keeper: the end of the window for which it suspends the object.
 pub const HELD_UNTIL: &str = "caretaker.dev/held-until";
 /// Annotation: somebody resumed the object inside its window, and that is respected until this time.

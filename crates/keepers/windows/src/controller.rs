@@ -2,6 +2,7 @@
 
 use caretaker_core::{Keeper as _, Timestamp};
 use caretaker_engine::events::{EventRecord, default_events, event_target};
+use caretaker_engine::windows::WINDOW_WARNING;
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ActionResult, BatchResult, Confirmed, Controller, ReplicaRole, Source, WriteTarget};
 use prometheus_client::registry::Registry;
@@ -45,8 +46,8 @@ impl Controller for Windows {
                 continue;
             }
             let regarding = event_target(self.subject_ref(&planned.subject).object);
-            let (reason, action) = (warnings::EVENT_REASON, "suspend");
-            let notes = warnings::of(&planned.subject).into_iter();
+            let (reason, action) = (WINDOW_WARNING, "suspend");
+            let notes = warnings::of(&planned.subject, &self.policy).into_iter();
             events.extend(notes.map(|note| EventRecord {
                 regarding: regarding.clone(),
                 warning: true,

@@ -377,7 +377,7 @@ fn notes_on_suspension(live: &Live, order: &Suspension) -> Vec<String> {
         );
     }
     if let (None, true, Some(window)) = (&order.during, object.order_has_window(), object.during.get()) {
-        notes.push(format!("its window {:?} stays", window.text()));
+        notes.push(format!("its window {} stays", window.quoted()));
     }
     notes
 }

@@ -206,12 +206,7 @@ fn project(windows: &Windows, resource: &ApiResource, object: FluxPartial) -> Op
     let is_own = |key: &str| {
         managed_fields.iter().any(|fields| fields.manager == api::FIELD_MANAGER && fields.fields.has_annotation(key))
     };
-    let (first, second) = (text(api::SUSPENDED_DURING), text(api::SUSPEND_DURING));
-    let during = match (&first, &second) {
-        (Some(text), _) => windows.read(api::SUSPENDED_DURING, text),
-        (None, Some(text)) => windows.read(api::SUSPEND_DURING, text),
-        (None, None) => Parsed::Missing,
-    };
+    let during = meta.window().map_or(Parsed::Missing, |found| windows.read(found.key, &found.value));
     let relations = relations(&meta, spec.clone(), &status.conditions);
     Some(FluxObject {
         relations,
@@ -226,7 +221,6 @@ fn project(windows: &Windows, resource: &ApiResource, object: FluxPartial) -> Op
         switch: kind.switch,
         has_status: kind.has_status,
         during,
-        other_spelling: second.filter(|second| first.as_ref().is_some_and(|first| first != second)),
         suspended,
         managers: managed_fields.iter().filter(set_by).map(manager).collect(),
         held_until: meta.annotation(api::HELD_UNTIL).and_then(time::parse).filter(|_| is_own(api::HELD_UNTIL)),

@@ -35,8 +35,6 @@ pub struct FluxObject {
     pub has_status: bool,
     /// The window of its annotation.
     pub during: Parsed<Arc<Window>>,
-    /// What the annotation says in its other spelling, if that is something else.
-    pub other_spelling: Option<String>,
     /// `spec.suspend`, or whether the annotation switches its controller off; `None` if it is not set.
     pub suspended: Option<bool>,
     /// The field managers that have set it.
@@ -223,7 +221,6 @@ impl FluxObject {
             Parsed::Invalid(invalid) => format!("{} ({})", quoted(&invalid.value), invalid.reason),
         };
         let mut facts = vec![("suspendedDuring", during)];
-        facts.extend(self.other_spelling.as_ref().map(|text| ("suspendDuring", text.clone())));
         let suspended = match self.suspended {
             None => "not set",
             Some(true) => "true",
@@ -334,13 +331,19 @@ pub struct Effective {
 }
 
 impl Policy {
+    /// True if an object has a window, of its own or by the settings.
+    #[must_use]
+    pub fn has_window(&self, object: &FluxObject) -> bool {
+        object.during.get().is_some() || self.rules.iter().any(|rule| rule.selects(object))
+    }
+
     /// The windows of an object at a time; `None` if it has none.
     #[must_use]
     pub fn effective(&self, object: &FluxObject, now: Timestamp) -> Option<Effective> {
-        let own = object.during.get().map(|window| (window.as_ref(), format!("window {:?}", window.text())));
+        let own = object.during.get().map(|window| (window.as_ref(), format!("window {}", window.quoted())));
         let rules = self.rules.iter().filter(|rule| rule.selects(object)).map(|rule| {
             let reason = rule.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-            (rule.during.as_ref(), format!("window {:?} of the settings{reason}", rule.during.text()))
+            (rule.during.as_ref(), format!("window {} of the settings{reason}", rule.during.quoted()))
         });
         let windows: Vec<(&Window, String)> = own.into_iter().chain(rules).collect();
         let open: Vec<&str> =

@@ -1,6 +1,7 @@
 //! What people should know about the windows of objects before it happens.
 
 use caretaker_core::parsed::InvalidValue;
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::window::Window;
 use caretaker_engine::Cache as _;
 use jiff::tz::TimeZone;
@@ -8,37 +9,30 @@ use serde_json::Value;
 
 use crate::api;
 use crate::cache::FluxCache;
-use crate::subject::{FluxObject, Name};
-
-/// The reason of the Events that warn.
-pub const EVENT_REASON: &str = "WindowWarning";
+use crate::subject::{FluxObject, Name, Policy};
 
 /// Everything worth a word, in the order of the objects, each with the object in front.
 #[must_use]
-pub fn all(cache: &FluxCache) -> Vec<String> {
+pub fn all(cache: &FluxCache, policy: &Policy) -> Vec<String> {
     let named = |object: &FluxObject| {
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
-        of(object).into_iter().map(move |warning| format!("{name}: {warning}")).collect::<Vec<_>>()
+        of(object, policy).into_iter().map(move |warning| format!("{name}: {warning}")).collect::<Vec<_>>()
     };
     cache.subjects().iter().flat_map(named).collect()
 }
 
 /// What is worth a word about one object with a window.
 #[must_use]
-pub fn of(object: &FluxObject) -> Vec<String> {
+pub fn of(object: &FluxObject, policy: &Policy) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(other) = &object.other_spelling {
-        warnings.push(format!(
-            "the annotations {} and {} differ, and the first counts; remove the second, {other:?}",
-            api::SUSPENDED_DURING,
-            api::SUSPEND_DURING
-        ));
+    if !policy.has_window(object) {
+        return warnings;
     }
-    let Some(window) = object.during.get() else { return warnings };
-    if let Some(meant) = window.single_minutes() {
+    let own = object.during.get();
+    if let Some((window, meant)) = own.and_then(|window| Some((window, window.single_minutes()?))) {
         warnings.push(format!(
-            "the window {:?} opens for a single minute at a time; for whole hours write {meant:?}",
-            window.text()
+            "the window {} opens for a single minute at a time; for whole hours write {meant:?}",
+            window.quoted()
         ));
     }
     // In a file nobody has set anything yet; what it says is what Git says.
@@ -85,22 +79,16 @@ pub fn lint(object: &Value) -> Vec<InvalidValue> {
 #[must_use]
 pub fn lint_notes(object: &Value) -> Vec<InvalidValue> {
     let text = |key: &str| object["metadata"]["annotations"][key].as_str();
-    let (first, second) = (text(api::SUSPENDED_DURING), text(api::SUSPEND_DURING));
-    let key = if first.is_some() { api::SUSPENDED_DURING } else { api::SUSPEND_DURING };
-    let Some(during) = first.or(second) else { return Vec::new() };
+    let Some(WindowAnnotation { key, value: during, .. }) = WindowAnnotation::find(text) else { return Vec::new() };
     let mut notes = Vec::new();
     let mut note = |field: String, value: &str, reason: &str, remedy: String| {
         notes.push(InvalidValue { field, value: value.to_owned(), reason: reason.to_owned(), remedy });
     };
-    let window = Window::parse(during, &TimeZone::UTC).ok();
+    let window = Window::parse(&during, &TimeZone::UTC).ok();
     let meant = window.as_ref().and_then(Window::single_minutes);
     if let Some(meant) = meant {
         let remedy = format!("for whole hours write {meant:?}");
-        note(format!("annotation {key}"), during, "it opens for a single minute at a time", remedy);
-    }
-    if let Some(other) = second.filter(|_| first.is_some()).filter(|second| Some(*second) != first) {
-        let reason = format!("{} says something else, and counts", api::SUSPENDED_DURING);
-        note(format!("annotation {}", api::SUSPEND_DURING), other, &reason, "remove it".to_owned());
+        note(format!("annotation {key}"), &during, "it opens for a single minute at a time", remedy);
     }
     if object["spec"]["suspend"] == false && text(api::DETACHED) != Some(api::DISABLED) {
         let reason = "Flux declares it again and again, so that the window cannot suspend the object";

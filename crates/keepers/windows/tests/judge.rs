@@ -45,7 +45,6 @@ fn plain() -> FluxObject {
         switch: Switch::Field,
         has_status: true,
         during: Parsed::Missing,
-        other_spelling: None,
         suspended: None,
         managers: Vec::new(),
         held_until: None,
@@ -391,7 +390,7 @@ fn what_somebody_should_know_before_a_suspension() {
         ..Relations::default()
     };
     let object = FluxObject { relations, during: Parsed::Valid(window("@daily")), ..plain() };
-    let found = warnings::of(&object);
+    let found = warnings::of(&object, &Policy::default());
     for (warning, part) in
         found.iter().zip(["single minute", "flux-system/shop depends on it", "flux-system/all waits"])
     {
@@ -401,9 +400,19 @@ fn what_somebody_should_know_before_a_suspension() {
 
     let ready = Relations { is_ready: true, dependents: Vec::new(), ..object.relations.clone() };
     let nightly = FluxObject { relations: ready, ..windowed() };
-    assert_eq!(warnings::of(&nightly), Vec::<String>::new(), "a child that was ready does its parent no harm");
+    assert_eq!(
+        warnings::of(&nightly, &Policy::default()),
+        Vec::<String>::new(),
+        "a child that was ready does its parent no harm"
+    );
     let pinned = set_by(windowed(), "kustomize-controller", true, false);
-    assert!(warnings::of(&pinned)[0].starts_with("kustomize-controller declares suspend: false"));
+    assert!(warnings::of(&pinned, &Policy::default())[0].starts_with("kustomize-controller declares suspend: false"));
+
+    // A window of the settings does the same harm.
+    let without_window = FluxObject { during: Parsed::Missing, ..pinned };
+    assert_eq!(warnings::of(&without_window, &Policy::default()), Vec::<String>::new());
+    let policy = Policy { rules: vec![rule(&[], &[], &[])], ..Policy::default() };
+    assert_eq!(warnings::of(&without_window, &policy).len(), 1);
 }
 
 #[test]

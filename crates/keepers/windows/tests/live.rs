@@ -1,10 +1,11 @@
 //! What the keeper does to Flux's objects on a real API server.
 
 mod flux;
+#[path = "live/warned.rs"]
+mod warned;
 
 use caretaker_engine::clock::Clock;
-use caretaker_engine::events::Events;
-use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context};
+use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context, write_events};
 use caretaker_testkit::faults::{Faults, WatchFault};
 use caretaker_testkit::{shared_without_controllers, until};
 use caretaker_windows::cleanup::clean_up;
@@ -312,13 +313,8 @@ async fn each_edge_has_an_event_and_the_metrics_of_dashboards_follow() {
     let base = Windows::default();
     let mut registry = Registry::default();
     base.metrics.register(&mut registry);
-    let (client, namespace) = (place.client.clone(), place.namespace.clone());
-    let (keeper, clock) = Place::start_with(base, &place.client, NIGHT, |context| {
-        let (metrics, health) = (context.metrics.clone(), context.health.clone());
-        let (events, writing) = Events::new(client, "caretaker-windows", "test", metrics, health);
-        tokio::spawn(writing);
-        context.events = events;
-    });
+    let namespace = place.namespace.clone();
+    let (keeper, clock) = Place::start_with(base, &place.client, NIGHT, write_events);
     let metric = |registry: &Registry| {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, registry).unwrap();

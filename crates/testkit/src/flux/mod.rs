@@ -3,6 +3,7 @@
 //! They are built from their Go modules, once, into the same cache as Kubernetes, and only where something needs
 //! them. Their definitions come out of the same modules and are kept beside the programs.
 
+mod fleet;
 mod git;
 
 use std::fs;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+pub use fleet::{Fleet, child, shared};
 pub use git::{GitServer, Repository};
 
 use crate::assets::cache_folder;
@@ -48,14 +50,27 @@ impl FluxAssets {
         Self::cached(&cache_folder(), Path::new("go"))
     }
 
+    /// Finds the controllers if they were built before.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        Some(Self::in_cache(&cache_folder())).filter(|assets| assets.missing().is_empty())
+    }
+
+    fn versions() -> [String; 2] {
+        PROGRAMS.map(|program| format!("{program}-{}", version(GO_MOD, &package(program))))
+    }
+
+    fn in_cache(cache: &Path) -> Self {
+        Self { folder: cache.join(format!("flux-{}", Self::versions().join("-"))) }
+    }
+
     fn cached(cache: &Path, go: &Path) -> Result<Self> {
-        let versions = PROGRAMS.map(|program| format!("{program}-{}", version(GO_MOD, &package(program))));
-        let assets = Self { folder: cache.join(format!("flux-{}", versions.join("-"))) };
+        let assets = Self::in_cache(cache);
         if assets.missing().is_empty() {
             return Ok(assets);
         }
         let build = GoBuild {
-            what: &format!("Flux ({})", versions.join(", ")),
+            what: &format!("Flux ({})", Self::versions().join(", ")),
             module: (GO_MOD, GO_SUM),
             tags: "",
             link_flags: "",
@@ -63,7 +78,7 @@ impl FluxAssets {
             go,
             cannot_build: &|why| {
                 let (go, cache) = (go_version(GO_MOD).to_owned(), cache.to_owned());
-                Error::NoFlux { why, go, cache }
+                Error::NoProgram { what: "Flux controllers", why, go, cache }
             },
         };
         build.run(|| assets.missing(), |module| assets.copy_definitions(go, module))?;

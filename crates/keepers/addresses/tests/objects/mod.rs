@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
@@ -10,6 +11,8 @@ use caretaker_addresses::api::Kind;
 use caretaker_addresses::judge::Rule;
 use caretaker_addresses::observe::{AddressCache, Key};
 use caretaker_addresses::subject::{Subject, World};
+use caretaker_core::keeper::population;
+use caretaker_core::limits::Population;
 use caretaker_core::{Keeper as _, RuleSet as _, SignedDuration, Timestamp, VerdictOf};
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::decode::Document;
@@ -246,4 +249,28 @@ pub fn judge_and_record(cache: &mut AddressCache, key: &Key, now: Timestamp) -> 
         cache.remember(key, &subject);
     }
     verdict
+}
+
+/// The objects of a small cluster, by kind and name.
+pub type Cluster = BTreeMap<(String, String), Value>;
+
+/// The kind and the name of an object.
+pub fn name(object: &Value) -> (String, String) {
+    let meta = &object["metadata"];
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    (text(&object["kind"]), format!("{}/{}", text(&meta["namespace"]), text(&meta["name"])))
+}
+
+/// Lists everything of a kind.
+pub fn list(cache: &mut AddressCache, cluster: &Cluster, kind: Kind) {
+    start_list(cache, kind);
+    for object in cluster.values().filter(|object| object["kind"] == kind.name()) {
+        apply(cache, std::slice::from_ref(object));
+    }
+    finish_list(cache, kind);
+}
+
+/// The denominators of pace and breaker.
+pub fn counted(cache: &AddressCache) -> Population {
+    population(&Addresses::default(), &cache.subjects())
 }

@@ -260,6 +260,13 @@ impl Corner {
         endpoints.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
+    /// Deletes an endpoint in the namespace of the test, and removes its finalizer, as a collector does.
+    pub async fn delete_endpoint(&self, name: &str) {
+        let endpoints = self.endpoints_in(&self.name);
+        endpoints.delete(name, &DeleteParams::default()).await.unwrap();
+        self.edit_endpoint(name, json!({ "metadata": { "finalizers": null } })).await;
+    }
+
     /// The endpoints in the namespace of the test.
     pub async fn endpoints(&self) -> Vec<String> {
         self.endpoints_of(&self.name).await

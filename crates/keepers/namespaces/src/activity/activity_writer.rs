@@ -327,7 +327,7 @@ impl ActivityWriter {
             resource_version: meta.resource_version.clone(),
             ..ObjectId::named(meta.name.clone())
         };
-        let row = project_namespace(object);
+        let row = project_namespace(object, &self.policy.zone);
         if let Row::Namespace(subject) = &row {
             self.answers.insert(id.name.clone(), subject.clone());
         }

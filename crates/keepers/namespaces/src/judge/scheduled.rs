@@ -4,7 +4,6 @@
 //! does not count towards deletion, and neither does it make what is idle look used: only the time until the next sleep
 //! for idleness counts from the end of the window.
 
-use caretaker_core::parsed::quoted;
 use caretaker_core::window::Window;
 use caretaker_core::{Cause, Next, RuleMatch, Timestamp, time};
 
@@ -41,7 +40,7 @@ pub(super) fn awake_after_use(ns: &Subject, world: &World, now: Timestamp) -> Fo
         "used {} at {}, inside of its sleep-during {}: awake until {}",
         ago(used, now),
         time::format(used),
-        quoted(window.text()),
+        window.quoted(),
         time::format(until)
     );
     if ns.is_asleep_in_part() || ns.scheduled_sleep {
@@ -61,7 +60,7 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let window = window(ns).filter(|window| window.is_open(now))?;
     let (opened, end) = (window.last_edge(now), window.next_edge(now).map(|edge| edge.at));
     let until = end.map_or_else(|| "for ever".to_owned(), |end| format!("until {}", time::format(end)));
-    let because = format!("its sleep-during is {}: asleep {until}", quoted(window.text()));
+    let because = format!("its sleep-during is {}: asleep {until}", window.quoted());
     let counts_towards_deletion = !ns.scheduled_sleep || ns.asleep_since.is_set() || ns.has_announcement();
     Some(if !ns.is_asleep() {
         let cause = if ns.state() == State::Sleeping { Cause::Completion } else { Cause::Ordered };
@@ -84,7 +83,7 @@ pub(super) fn sleep_over(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let ended = window(ns).and_then(|window| Some((window, window.last_edge(now)?.at)));
     let (due, because) = match ended {
         Some((window, end)) => {
-            let text = quoted(window.text());
+            let text = window.quoted();
             (end, format!("its sleep-during {text} ended {} at {}", ago(end, now), time::format(end)))
         }
         None => (now, "it sleeps by schedule, and the schedule was removed".to_owned()),
@@ -118,6 +117,6 @@ pub(super) fn not_after_next_sleep(ns: &Subject, found: RuleMatch<Action>, now: 
 /// What the schedule asks for next, where nothing else leads to anything.
 pub(super) fn ahead(ns: &Subject, now: Timestamp) -> Found {
     let (at, then) = next_sleep(ns, now)?;
-    let text = window(ns).map(Window::text).unwrap_or_default();
-    Some(RuleMatch::wait(at, then, format!("its sleep-during is {}", quoted(text))))
+    let text = window(ns).map(Window::quoted).unwrap_or_default();
+    Some(RuleMatch::wait(at, then, format!("its sleep-during is {text}")))
 }

@@ -3,6 +3,7 @@
 use caretaker_core::{ActionKind, SourceId};
 use caretaker_engine::source::{self, SkippableField};
 use caretaker_engine::{PartialObject, Resync, Source, SourceRef};
+use jiff::tz::TimeZone;
 use kube::core::ApiResource;
 
 use super::partial::{
@@ -200,12 +201,13 @@ pub(crate) fn scalable(kinds: Vec<ScalableKind>) -> Source<NamespaceCache> {
     Source::discover(SCALABLE, wants, project).unread_fields(UNREAD)
 }
 
-/// The kinds, each with its projection. `named` are the further kinds of the settings.
-pub(crate) fn watched(named: Vec<ScalableKind>) -> Vec<Source<NamespaceCache>> {
+/// The kinds, each with its projection. `named` are the further kinds of the settings, `zone` is that of windows that
+/// name none.
+pub(crate) fn watched(named: Vec<ScalableKind>, zone: TimeZone) -> Vec<Source<NamespaceCache>> {
     let api_service = |object: &ApiServiceObject| super::project_caller(object.spec.service.iter());
     let definition = move |object: &CustomResourceDefinitionObject| super::project_definition(object, &named);
     vec![
-        watch(NAMESPACES, |object| Some(super::project_namespace(object))),
+        watch(NAMESPACES, move |object| Some(super::project_namespace(object, &zone))),
         watch_workload(DEPLOYMENTS, super::project_deployment),
         watch_workload(STATEFUL_SETS, super::project_stateful_set),
         watch(REPLICA_SETS, |object: &ScaledWorkloadObject| {

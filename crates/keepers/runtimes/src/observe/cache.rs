@@ -9,6 +9,8 @@ use caretaker_engine::cache::RowKey;
 use caretaker_engine::source::resource;
 use caretaker_engine::{Cache, Change, ObjectId, Rows, SourceRef};
 
+use smallvec::SmallVec;
+
 use super::{DIAGNOSES, Row, SETTINGS};
 use crate::api::{self, Family, GROUP, KDOCTOR_CONTROLLER, KdoctorSettings, RuntimeStatus, Templates};
 use crate::subject::{
@@ -30,11 +32,11 @@ pub struct RuntimeCache {
     /// The tasks that need a carrier, in the order in which they were created.
     waiting: BTreeSet<(Option<Timestamp>, TaskKey)>,
     /// The carriers of a task, and of earlier ones of its name.
-    carriers: BTreeMap<TaskKey, BTreeSet<RowKey>>,
+    carriers: Index<TaskKey, RowKey>,
     /// Carriers, Services and Ingresses by their names.
-    by_name: BTreeMap<Arc<str>, BTreeSet<RowKey>>,
+    by_name: Index<Arc<str>, RowKey>,
     /// The task whose runtime needs a name.
-    needed_by: BTreeMap<Arc<str>, BTreeSet<TaskKey>>,
+    needed_by: Index<Arc<str>, TaskKey>,
     templates: BTreeMap<String, Result<Arc<Templates>, Arc<str>>>,
     settings: BTreeMap<String, Arc<KdoctorSettings>>,
     families: BTreeMap<String, Vec<Family>>,
@@ -47,6 +49,9 @@ pub struct RuntimeCache {
     diagnosed: BTreeMap<RowKey, TaskKey>,
     dirty: BTreeSet<TaskKey>,
 }
+
+/// Values by their key, in order. Nearly every key has one value, for which a set would take the room of eleven.
+type Index<K, V> = BTreeMap<K, SmallVec<[V; 1]>>;
 
 /// Where a task is in the queue, if it needs a carrier.
 type Waits = Option<Option<Timestamp>>;
@@ -66,13 +71,18 @@ fn family_less(name: &str) -> &str {
     name.strip_suffix("-ipv4").or_else(|| name.strip_suffix("-ipv6")).unwrap_or(name)
 }
 
-fn insert<K: Ord + Clone, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: V) {
-    index.entry(key.clone()).or_default().insert(value);
+fn insert<K: Ord + Clone, V: Ord>(index: &mut Index<K, V>, key: &K, value: V) {
+    let values = index.entry(key.clone()).or_default();
+    if let Err(place) = values.binary_search(&value) {
+        values.insert(place, value);
+    }
 }
 
-fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &Q, value: &V) {
+fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut Index<K, V>, key: &Q, value: &V) {
     if let Some(values) = index.get_mut(key) {
-        values.remove(value);
+        if let Ok(place) = values.binary_search(value) {
+            values.remove(place);
+        }
         if values.is_empty() {
             index.remove(key);
         }

@@ -1,7 +1,9 @@
 //! `make demo`: what the keepers do, on a cluster that is gone afterwards.
 
 mod addresses;
+mod containers;
 mod runtimes;
+mod windows;
 
 use std::path::Path;
 use std::process::Command;
@@ -43,6 +45,8 @@ pub(crate) async fn run() -> Result<()> {
     a_namespace_sleeps_and_wakes(&audited, &program, node.is_ok(), &say).await?;
     addresses::leaked_addresses_return(&audited.cluster, &program, &say).await?;
     runtimes::a_task_gets_a_runtime(&audited.cluster, &program, node.is_ok(), &say).await?;
+    windows::a_flux_object_freezes_and_thaws(&audited.cluster, &program, &say).await?;
+    containers::orphans_vanish(&audited.cluster, &program, node.is_ok(), &say).await?;
 
     let folder = audited.cluster.folder().to_owned();
     audited.cluster.end()?;

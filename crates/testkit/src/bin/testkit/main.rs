@@ -3,6 +3,7 @@
 mod background;
 mod demo;
 mod hold;
+mod images;
 mod test;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use anyhow::Result;
 use caretaker_testkit::assets::Assets;
 use caretaker_testkit::containerd::ContainerdAssets;
 use caretaker_testkit::flux::FluxAssets;
+use caretaker_testkit::helm;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -27,6 +29,8 @@ enum Command {
     Binaries,
     /// Find Flux's controllers, or build them, and print their folder
     Flux,
+    /// Find Helm, or build it, and print its path
+    Helm,
     /// Find containerd 2, or build it, and print its folder
     Containerd,
     /// Start a cluster in the background and print the shell variables to use it
@@ -35,6 +39,8 @@ enum Command {
     Down,
     /// Show the operator at work on a cluster that is deleted afterwards
     Demo,
+    /// Build the images of the two programs, without a container engine
+    Images(images::Options),
     /// Run the tests of the workspace, several test programs at a time
     Test(test::Options),
     /// Run a cluster until SIGTERM or SIGINT; `up` starts this
@@ -65,11 +71,13 @@ fn run(command: Command) -> Result<ExitCode> {
         match command {
             Command::Binaries => print_binaries()?,
             Command::Flux => println!("{}", FluxAssets::get()?.folder().display()),
+            Command::Helm => println!("{}", helm::program()?.display()),
             Command::Containerd => println!("{}", ContainerdAssets::get()?.folder().display()),
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
             Command::Demo => demo::run().await?,
+            Command::Images(options) => images::run(&options)?,
             Command::Test(options) => return test::run(&options),
         }
         Ok(ExitCode::SUCCESS)
