@@ -27,6 +27,7 @@ fn cached(cache: &Path, go: &Path) -> Result<PathBuf> {
     let build = GoBuild {
         what: &format!("Helm {version}"),
         module: (GO_MOD, GO_SUM),
+        tags: "",
         link_flags: &format!("-X {MODULE}/internal/version.version={version}"),
         folder: &folder,
         go,
