@@ -23,9 +23,10 @@ packages:
 	@scripts/packages
 
 .PHONY: setup
-setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes and Flux
+setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes, Flux and containerd 2
 	@$(TESTKIT) binaries >/dev/null
 	@$(TESTKIT) flux >/dev/null
+	@$(TESTKIT) containerd >/dev/null
 
 .PHONY: test
 test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program

@@ -1,6 +1,7 @@
 //! What the keeper asks of containerd. The real one is a gRPC client, a model in tests is a map.
 
 mod grpc;
+mod record;
 
 use std::collections::BTreeMap;
 

@@ -23,17 +23,18 @@ use serde::de::IgnoredAny;
 
 use crate::Containers;
 use crate::act::clean::Cleaned;
+use crate::api::FINISHED_PHASES;
 use crate::observe::{
     CONTAINERS, ContainerCache, DEFINITION, IDENTITY, PODS, PodSpec, PodStatus, Row, SANDBOXES, SandboxStatus,
 };
-use crate::subject::{Agent, Container, Subject, World};
+use crate::subject::{Agent, AgentPod, Container, Owner, Subject, World};
 
 pub(crate) use follow::Follower;
 pub use follow::scan;
 pub(crate) use identity::Checker;
 pub use identity::{PINS, Pins, check_identity};
 
-/// How many containers of a dead agent are confirmed together.
+/// How many containers of an agent or a Sandbox are confirmed together.
 const MAX_BATCH: usize = 1_000;
 
 /// The condition of a definition.
@@ -107,14 +108,17 @@ impl Controller for Containers {
         Leadership::PerNode { state_file: self.settings.state_file.clone() }
     }
 
-    /// The containers of an agent that is gone are confirmed by one read. Every other container is a target of its own.
+    /// The containers of an agent that is gone or has ended are confirmed by one read, and so are those of a Sandbox.
     fn write_target(&self, subject: &Subject) -> WriteTarget {
-        match (&subject.agent, &subject.owner.agent_uid) {
-            (Agent::Gone | Agent::Replaced(_), Some(uid)) => {
-                WriteTarget::new(format!("agent {uid}")).max_batch(MAX_BATCH)
-            }
-            _ => WriteTarget::new(format!("container {}", subject.container.id)),
-        }
+        let Owner { agent_uid, namespace, sandbox_name, .. } = &subject.owner;
+        let ended = |pod: &AgentPod| FINISHED_PHASES.contains(&pod.phase.as_str());
+        let by_agent = !matches!(&subject.agent, Agent::Found(pod) if !ended(pod));
+        let target = match (agent_uid, sandbox_name) {
+            (Some(uid), _) if by_agent => format!("agent {uid}"),
+            (_, Some(name)) => format!("Sandbox {}/{name}", namespace.as_deref().unwrap_or_default()),
+            _ => format!("container {}", subject.container.id),
+        };
+        WriteTarget::new(target).max_batch(MAX_BATCH)
     }
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {

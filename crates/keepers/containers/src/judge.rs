@@ -17,6 +17,8 @@ rules! {
         NotManaged => not_managed,
         /// Its ID cannot be part of a path: never touched.
         UnsafeId => unsafe_id,
+        /// A part of its record is not UTF-8: never touched.
+        Unreadable => unreadable,
         /// The API server or the node is not the one that this keeper knows: kept.
         NotOurNode => not_our_node,
         /// It does not name the uid of its agent: kept, and counted.
@@ -61,6 +63,10 @@ fn not_managed(subject: &Subject, _: &World, _: Timestamp) -> Found {
 fn unsafe_id(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let id = &subject.container.id;
     (!api::is_plain_id(id)).then(|| RuleMatch::refuse(None, format!("the ID {id:?} cannot be part of a path")))
+}
+
+fn unreadable(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    subject.container.unreadable.as_ref().map(|what| RuleMatch::refuse(None, what.clone()))
 }
 
 fn not_our_node(_: &Subject, world: &World, _: Timestamp) -> Found {

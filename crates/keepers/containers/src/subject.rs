@@ -22,6 +22,8 @@ pub struct Container {
     pub snapshot_key: String,
     /// Its control group, as its spec names it.
     pub cgroup: String,
+    /// What of its record is not text. The rest is as well as it can be read, and not to be relied on.
+    pub unreadable: Option<String>,
 }
 
 impl Container {
@@ -32,7 +34,8 @@ impl Container {
             let own = container.labels.iter().filter(|(key, _)| !key.starts_with(OWN_PREFIX));
             own.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        self.id == other.id && self.created == other.created && foreign(self) == foreign(other)
+        let whole = self.unreadable.is_none() && other.unreadable.is_none();
+        whole && self.id == other.id && self.created == other.created && foreign(self) == foreign(other)
     }
 
     /// A label; an empty one counts as none.

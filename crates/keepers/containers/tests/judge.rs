@@ -37,6 +37,11 @@ fn with_id(mut subject: Subject, id: &str) -> Subject {
     subject
 }
 
+fn not_utf_8(mut subject: Subject) -> Subject {
+    subject.container.unreadable = Some("a label is not UTF-8".into());
+    subject
+}
+
 fn created_at_zero(mut subject: Subject) -> Subject {
     subject.container.created = None;
     subject
@@ -95,6 +100,7 @@ fn unnamed(subject: Subject) -> Subject {
 #[case::created_at_zero(created_at_zero(without_agent(used())), Rule::CreationUnknown, Keep)]
 #[case::created_in_the_future(aged(without_agent(used()), -1), Rule::CreationUnknown, Keep)]
 #[case::id_with_path(with_id(without_agent(used()), "../../etc"), Rule::UnsafeId, Alarm)]
+#[case::not_utf_8(not_utf_8(without_agent(used())), Rule::Unreadable, Alarm)]
 fn a_row(#[case] subject: Subject, #[case] rule: Rule, #[case] expected: Expected) {
     let at = |age| judged(&aged_if_known(&subject, age), &world());
 
@@ -167,6 +173,7 @@ fn the_fence_ignores_what_the_keeper_wrote_and_nothing_else() {
     assert!(!changed(|c| _ = c.labels.remove("fast-sandbox.io/claim-uid")));
     assert!(!changed(|c| c.created = Some(now())));
     assert!(!changed(|c| c.id = "sb-10".into()));
+    assert!(!changed(|c| c.unreadable = Some("a label is not UTF-8".into())));
 }
 
 #[test]

@@ -1,135 +1,30 @@
 //! The keeper on a real containerd and a real API server: every row of the decision table with every state of a task.
 
 mod lab;
+mod objects;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use caretaker_containers::api::sandbox_resource;
-use caretaker_containers::{Containers, Settings};
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::{Clock, ClockHandle};
-use caretaker_engine::state::StateStore;
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_testkit::containerd::main as run;
 use caretaker_testkit::harness::{Need, test};
-use caretaker_testkit::make::mk_namespace;
-use caretaker_testkit::{Cluster, shared_without_controllers, until};
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use caretaker_testkit::{shared_without_controllers, until};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use lab::{Lab, Outcome, STATES, State, labels};
-use serde_json::{Value, json};
-
-const NODE: &str = "node-1";
-const WINDOW: SignedDuration = SignedDuration::from_mins(30);
+use objects::{Failable, NODE, Objects, WINDOW, bound, start};
+use serde_json::json;
 
 fn main() -> ExitCode {
     run(vec![
         test("every_row_of_the_table_with_every_state_of_a_task", Need::Containerd, the_table),
         test("without_the_api_server_nothing_goes_and_afterwards_everything_does", Need::Containerd, api_down),
-        test("in_another_cluster_nothing_goes", Need::Containerd, another_cluster),
         test("an_uninstalled_definition_deletes_nothing", Need::Containerd, uninstalled),
     ])
-}
-
-/// The objects of a cluster that the rows are about.
-struct Objects {
-    client: Client,
-    namespace: &'static str,
-}
-
-type Failable<T> = Result<T, Box<dyn std::error::Error>>;
-
-fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
-
-impl Objects {
-    async fn new(cluster: &Cluster, namespace: &'static str) -> Failable<Self> {
-        let client = cluster.client().await?;
-        Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(namespace)).await?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-        accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
-        let objects = Self { client, namespace };
-        objects.install().await?;
-        objects.node().await?;
-        Ok(objects)
-    }
-
-    async fn install(&self) -> Outcome {
-        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-        let crd = json!({
-            "metadata": { "name": "sandboxes.sandbox.fast.io" },
-            "spec": {
-                "group": "sandbox.fast.io", "scope": "Namespaced",
-                "names": { "kind": "Sandbox", "plural": "sandboxes", "singular": "sandbox" },
-                "versions": [{ "name": "v1alpha1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
-            },
-        });
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        if crds.get_opt("sandboxes.sandbox.fast.io").await?.is_none() {
-            crds.create(&PostParams::default(), &from(crd)).await?;
-        }
-        until("Sandboxes to be served", LIMIT, async || {
-            let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
-            Ok(all.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// The Node of this machine.
-    async fn node(&self) -> Outcome {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        if nodes.get_opt(NODE).await?.is_none() {
-            nodes.create(&PostParams::default(), &from(json!({ "metadata": { "name": NODE } }))).await?;
-        }
-        let text = "x";
-        let info = json!({
-            "bootID": std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim(),
-            "architecture": text, "containerRuntimeVersion": text, "kernelVersion": text, "kubeProxyVersion": text,
-            "kubeletVersion": text, "machineID": text, "operatingSystem": text, "osImage": text, "systemUUID": text,
-        });
-        let patch = Patch::Merge(json!({ "status": { "nodeInfo": info } }));
-        nodes.patch_status(NODE, &PatchParams::default(), &patch).await?;
-        Ok(())
-    }
-
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), self.namespace)
-    }
-
-    fn sandboxes(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), self.namespace, &sandbox_resource())
-    }
-
-    /// An agent pod; its uid.
-    async fn agent(&self, name: &str, node: &str) -> Failable<String> {
-        let spec = json!({ "nodeName": node, "containers": [{ "name": "main", "image": "none" }] });
-        let pod = self
-            .pods()
-            .create(&PostParams::default(), &from(json!({ "metadata": { "name": name }, "spec": spec })))
-            .await?;
-        let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
-        self.pods().patch_status(name, &PatchParams::default(), &running).await?;
-        Ok(pod.metadata.uid.unwrap())
-    }
-
-    async fn remove_agent(&self, name: &str) -> Outcome {
-        self.pods().delete(name, &DeleteParams::default().grace_period(0)).await?;
-        Ok(())
-    }
-
-    /// A Sandbox; its uid.
-    async fn sandbox(&self, name: &str, status: Value) -> Failable<String> {
-        let sandbox = json!({ "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "Sandbox",
-            "metadata": { "name": name }, "status": status });
-        Ok(self.sandboxes().create(&PostParams::default(), &from(sandbox)).await?.metadata.uid.unwrap())
-    }
 }
 
 /// What becomes of the containers of a row.
@@ -145,10 +40,6 @@ struct Row {
     name: &'static str,
     labels: Vec<(&'static str, String)>,
     fate: Fate,
-}
-
-fn bound(agent: &str) -> Value {
-    json!({ "phase": "Running", "assignedPod": agent, "nodeName": NODE })
 }
 
 /// Makes what each row is about.
@@ -217,17 +108,6 @@ async fn rows(objects: &Objects) -> Failable<Vec<Row>> {
         row("no-uid", without(owned("dead", &dead, "nowhere"), "agent-uid"), Kept),
         row("held", owned("dead", &dead, "held"), Kept),
     ])
-}
-
-fn start(lab: &Lab, client: &Client, state: &Path, clock: Clock) -> RunningKeeper {
-    let mut settings = Settings::new(NODE, state);
-    (settings.window, settings.interval) = (WINDOW, Duration::from_secs(2));
-    let keeper = Containers::new(settings, lab.client.clone(), lab.host.clone());
-    let state = state.to_owned();
-    RunningKeeper::start(keeper, client, clock, move |context| {
-        context.state = StateStore::file(state);
-        context.concurrency = 8;
-    })
 }
 
 /// A clock at which every container is younger than the window, and its handle.
@@ -317,14 +197,7 @@ async fn api_down() -> Outcome {
     let objects = Objects::new(cluster, "outage").await?;
     let agent = objects.agent("agent", NODE).await?;
     objects.sandbox("box", bound("agent")).await?;
-    let owned = labels(&[
-        ("managed", "true"),
-        ("agent-uid", &agent),
-        ("agent-name", "agent"),
-        ("namespace", "outage"),
-        ("sandbox-name", "box"),
-    ]);
-    lab.create("o-first", &owned, State::Running).await?;
+    lab.create("o-first", &objects.owned("agent", &agent, "box"), State::Running).await?;
     let keeper = start(
         &lab,
         &objects.client,
@@ -335,14 +208,7 @@ async fn api_down() -> Outcome {
 
     // The agent dies while nobody can be asked.
     cluster.stop("kube-apiserver")?;
-    let strange = labels(&[
-        ("managed", "true"),
-        ("agent-uid", "never"),
-        ("agent-name", "never"),
-        ("namespace", "outage"),
-        ("sandbox-name", "box"),
-    ]);
-    lab.create("o-second", &strange, State::Running).await?;
+    lab.create("o-second", &objects.owned("never", "never", "box"), State::Running).await?;
     until("the outage to be noticed", LIMIT, async || {
         let blockers = keeper.health.blockers().join("; ");
         let tried =
@@ -366,47 +232,13 @@ async fn api_down() -> Outcome {
     Ok(())
 }
 
-async fn another_cluster() -> Outcome {
-    let lab = Lab::start().await?;
-    let objects = Objects::new(shared_without_controllers(), "pins").await?;
-    let owned = labels(&[
-        ("managed", "true"),
-        ("agent-uid", "never"),
-        ("agent-name", "never"),
-        ("namespace", "pins"),
-        ("sandbox-name", "box"),
-    ]);
-    lab.create("p-orphan", &owned, State::NoTask).await?;
-    let file = lab.containerd().folder().join("state.json");
-    std::fs::write(&file, json!({ "pins": r#"{"cluster":"another","node":null}"# }).to_string())?;
-
-    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
-    keeper.done(&["p-orphan NotOurNode refused"]).await;
-    assert!(lab.is_untouched("p-orphan", State::NoTask).await);
-
-    // A person removes the pin, as the message says.
-    keeper.stop().await;
-    std::fs::remove_file(&file)?;
-    let keeper = start(&lab, &objects.client, &file, Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0);
-    keeper.done(&["p-orphan AgentGone done"]).await;
-    keeper.stop().await;
-    Ok(())
-}
-
 async fn uninstalled() -> Outcome {
     let lab = Lab::start().await?;
     let cluster = shared_without_controllers();
     let objects = Objects::new(cluster, "uninstall").await?;
     let agent = objects.agent("agent", NODE).await?;
     objects.sandbox("box", bound("agent")).await?;
-    let owned = labels(&[
-        ("managed", "true"),
-        ("agent-uid", &agent),
-        ("agent-name", "agent"),
-        ("namespace", "uninstall"),
-        ("sandbox-name", "box"),
-    ]);
-    lab.create("u-used", &owned, State::Running).await?;
+    lab.create("u-used", &objects.owned("agent", &agent, "box"), State::Running).await?;
     let late = Timestamp::now() + WINDOW + WINDOW;
     let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), Clock::manual(late).0);
     keeper.ready().await;

@@ -177,7 +177,8 @@ impl Cleaner {
         }
         let fifos = task.map(|task| task.fifos.clone()).unwrap_or_default();
         for (key, path) in api::FIFO_LABELS.into_iter().zip(fifos) {
-            if !path.is_empty() && container.labels.get(key) != Some(&path) {
+            // One that is not below the root is never removed; written down, it might be longer than a label can be.
+            if self.host.is_fifo_path(&path) && container.labels.get(key) != Some(&path) {
                 new.insert(key.to_owned(), path);
             }
         }
@@ -257,6 +258,7 @@ impl Cleaner {
         self.fence(judged).await?;
         let cgroup = judged.cgroup.clone();
         self.on_host(id, "removing the bundle of", move |host, id| {
+            host.end_processes(id, &cgroup)?;
             host.remove_bundle(id)?;
             // One that still has processes is found when it is verified.
             let _ = host.remove_cgroups(id, &cgroup);

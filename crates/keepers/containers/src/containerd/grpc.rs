@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caretaker_core::Timestamp;
 use containerd_client::events::{ContainerCreate, ContainerDelete, ContainerUpdate};
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::containers_client::ContainersClient;
@@ -15,14 +14,18 @@ use containerd_client::services::v1::tasks_client::TasksClient;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
+use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use prost_types::{Any, FieldMask};
 use tokio::net::UnixStream;
+use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 
+use super::record::RecordMessage;
 use super::{Answer, Containerd, ContainerdError, Snapshot, Task, TaskStatus};
 use crate::subject::Container;
 
@@ -92,14 +95,30 @@ impl GrpcClient {
         }
     }
 
+    /// For calls whose answer has records, which are read leniently.
+    async fn records(&self) -> Result<Grpc<Channel>, Status> {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(grpc)
+    }
+
+    async fn get_record(&self, id: &str) -> Result<Option<Container>, Status> {
+        let request = self.request(api::GetContainerRequest { id: id.to_owned() }, CALL);
+        let path = PathAndQuery::from_static("/containerd.services.containers.v1.Containers/Get");
+        let answer = self.records().await?.unary(request, path, codec()).await?;
+        Ok(answer.into_inner().container.map(Container::from))
+    }
+
     async fn list_stream(&self, filters: Vec<String>) -> Answer<Vec<Container>> {
         let what = || "listing containers".to_owned();
         let request = self.request(api::ListContainersRequest { filters }, LIST);
         let read = async {
-            let mut stream = self.containers().list_stream(request).await?.into_inner();
+            let mut grpc = self.records().await?;
+            let path = PathAndQuery::from_static("/containerd.services.containers.v1.Containers/ListStream");
+            let mut stream = grpc.server_streaming(request, path, codec()).await?.into_inner();
             let mut all = Vec::new();
             while let Some(message) = stream.message().await? {
-                all.extend(message.container.map(container));
+                all.extend(message.container.map(Container::from));
             }
             Ok::<_, Status>(all)
         };
@@ -108,6 +127,10 @@ impl GrpcClient {
             Err(_) => Err(late(what(), LIST)),
         }
     }
+}
+
+fn codec<T: Message + Default + 'static>() -> ProstCodec<T, RecordMessage> {
+    ProstCodec::default()
 }
 
 fn late(what: String, limit: Duration) -> ContainerdError {
@@ -145,9 +168,12 @@ impl Containerd for GrpcClient {
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
         async move {
-            let message = api::GetContainerRequest { id: id.to_owned() };
-            let answer = call!(self, format!("reading container {id}"), CALL, self.containers(), get, message);
-            Ok(optional(answer)?.and_then(|answer| answer.container).map(container))
+            let what = || format!("reading container {id}");
+            let answer = match tokio::time::timeout(CALL, self.get_record(id)).await {
+                Ok(answer) => answer.map_err(|status| self.error(what(), &status)),
+                Err(_) => Err(late(what(), CALL)),
+            };
+            Ok(optional(answer)?.flatten())
         }
         .boxed()
     }
@@ -300,50 +326,9 @@ fn id_of(event: &Any) -> Option<String> {
     }
 }
 
-/// What the keeper reads of a record.
-fn container(record: api::Container) -> Container {
-    // Go's zero time is the year 1; containers are younger than the epoch.
-    let created = record.created_at.filter(|at| at.seconds > 0);
-    let created = created.and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
-    let cgroup = record.spec.as_ref().and_then(cgroup_of).unwrap_or_default();
-    Container {
-        id: record.id,
-        created,
-        labels: record.labels.into_iter().collect(),
-        snapshotter: record.snapshotter,
-        snapshot_key: record.snapshot_key,
-        cgroup,
-    }
-}
-
-/// The control group that the OCI spec names.
-fn cgroup_of(spec: &Any) -> Option<String> {
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Linux {
-        cgroups_path: String,
-    }
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default)]
-    struct Spec {
-        linux: Linux,
-    }
-    let spec: Spec = serde_json::from_slice(&spec.value).ok()?;
-    Some(spec.linux.cgroups_path).filter(|path| !path.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_record_without_a_time_has_no_creation() {
-        let zero = |seconds| prost_types::Timestamp { seconds, nanos: 0 };
-        let read = |created_at| container(api::Container { created_at, ..Default::default() }).created;
-
-        assert_eq!((read(None), read(Some(zero(-62_135_596_800))), read(Some(zero(0)))), (None, None, None));
-        assert!(read(Some(zero(1_800_000_000))).is_some());
-    }
 
     #[test]
     fn an_event_names_its_container_with_or_without_a_slash() {

@@ -38,12 +38,17 @@ pub(super) async fn read_live(
     read_containers(keeper, batch, live).await;
     let mut agents: BTreeMap<(Option<&str>, Option<&str>, &str), &Owner> = BTreeMap::new();
     let mut sandboxes: BTreeSet<(Option<&str>, &str)> = BTreeSet::new();
+    let mut known_agents: BTreeSet<(&str, &str)> = BTreeSet::new();
     let mut asks_definition = false;
     for planned in &batch.actions {
         let owner = &planned.subject.owner;
         let (agent, sandbox) = reads(planned.verdict.rule);
         if let Some(uid) = owner.agent_uid.as_deref().filter(|_| agent) {
             agents.insert((owner.namespace.as_deref(), owner.agent_name.as_deref(), uid), owner);
+        }
+        // An agent that is Terminating keeps its containers, whatever became of their Sandbox.
+        if let (false, Agent::Found(pod)) = (agent, &planned.subject.agent) {
+            known_agents.insert((&pod.namespace, &pod.name));
         }
         if let Some(name) = owner.sandbox_name.as_deref().filter(|_| sandbox) {
             sandboxes.insert((owner.namespace.as_deref(), name));
@@ -52,6 +57,9 @@ pub(super) async fn read_live(
     }
     for owner in agents.values() {
         read_agent(owner, live).await?;
+    }
+    for (namespace, name) in known_agents {
+        live.get(PODS, Some(namespace), name).await?;
     }
     if asks_definition {
         let resource = &keeper.settings.sandboxes;
@@ -101,7 +109,7 @@ async fn read_agent(owner: &Owner, live: View<'_, '_>) -> Result<(), ReadError> 
     if let (Some(namespace), Some(name)) = (&owner.namespace, &owner.agent_name) {
         return live.get(PODS, Some(namespace), name).await;
     }
-    if let Some((namespace, name)) = find_pod(uid, owner.agent_name.as_deref(), live.client().clone()).await? {
+    if let Some((namespace, name)) = find_pod(uid, live.client().clone()).await? {
         return live.get(PODS, Some(&namespace), &name).await;
     }
     // The cache may still have it.
@@ -115,11 +123,10 @@ async fn read_agent(owner: &Owner, live: View<'_, '_>) -> Result<(), ReadError> 
     Ok(())
 }
 
-/// Looks for a uid among the Pods of all namespaces and nodes.
-async fn find_pod(uid: &str, name: Option<&str>, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
+/// Looks for a uid among the Pods of all namespaces and nodes. A name alone says nothing: the cache goes by the uid, too.
+async fn find_pod(uid: &str, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
     let pods: Api<Pod> = Api::all(client);
     let mut params = ListParams::default().limit(PAGE);
-    params.field_selector = name.map(|name| format!("metadata.name={name}"));
     loop {
         let page = pods.list_metadata(&params).await.map_err(|error| ReadError {
             what: format!("pods of all namespaces, for the uid {uid}"),

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 use super::Host;
 
 impl Host {
@@ -26,6 +29,25 @@ impl Host {
         self.container_cgroups(id, path).iter().any(|group| has_processes(group))
     }
 
+    /// Kills every process in the container's control groups. The caller has made sure that the container has neither task
+    /// nor shim: a shim that was killed leaves its processes behind if containerd has no time to end them. Each process is
+    /// held by a descriptor before it is looked for again, so that no other process can get its number meanwhile.
+    pub fn end_processes(&self, id: &str, path: &str) -> Result<(), String> {
+        for group in self.container_cgroups(id, path) {
+            for pid in processes(&group) {
+                let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+                if !processes(&group).contains(&pid) {
+                    continue;
+                }
+                match pidfd_send_signal(process, Signal::KILL) {
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(error) => return Err(format!("killing what is left in {}: {error}", group.display())),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes control groups without processes, the deepest first. One that has processes stays.
     pub fn remove_cgroups(&self, id: &str, path: &str) -> Result<(), String> {
         for group in self.container_cgroups(id, path) {
@@ -33,6 +55,11 @@ impl Host {
         }
         Ok(())
     }
+}
+
+fn processes(group: &Path) -> Vec<Pid> {
+    let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok().and_then(Pid::from_raw)).collect()
 }
 
 fn has_processes(group: &Path) -> bool {

@@ -106,6 +106,12 @@ impl Host {
         }
     }
 
+    /// True for the path of a FIFO in a folder of the root, by its form. Only such a path is ever removed.
+    #[must_use]
+    pub fn is_fifo_path(&self, path: &str) -> bool {
+        self.below_root(Path::new(path)).is_some()
+    }
+
     /// Folder and name of a path that is exactly two levels below the root.
     fn below_root<'p>(&self, path: &'p Path) -> Option<(&'p str, &'p str)> {
         let parts: Vec<Component<'p>> = path.strip_prefix(&self.fifo_root).ok()?.components().collect();

@@ -1,4 +1,4 @@
-//! A containerd client that dies at the n-th call: the call may be done or not, and nothing comes after it.
+//! A containerd client that dies at the n-th call: before it is made, or right after its answer. Nothing comes after that.
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
@@ -11,19 +11,21 @@ use caretaker_containers::subject::Container;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use tokio::sync::watch;
 
 /// Calls that are counted, and the one that is the last.
 pub struct Mortal {
     inner: Arc<dyn Containerd>,
     calls: AtomicUsize,
     last: usize,
-    /// The last call is done before the death.
+    /// The last call is answered before the death.
     done: bool,
+    dead: watch::Sender<bool>,
 }
 
 impl Mortal {
     pub fn new(inner: Arc<dyn Containerd>, last: usize, done: bool) -> Self {
-        Self { inner, calls: AtomicUsize::new(0), last, done }
+        Self { inner, calls: AtomicUsize::new(0), last, done, dead: watch::channel(false).0 }
     }
 
     /// How many calls were made.
@@ -31,15 +33,27 @@ impl Mortal {
         self.calls.load(Ordering::SeqCst)
     }
 
+    /// Returns at the moment of death: the caller drops what was under way.
+    pub async fn death(&self) {
+        // The sender lives as long as this.
+        let _ = self.dead.subscribe().wait_for(|dead| *dead).await;
+    }
+
+    /// A call that began before the death is made, as on a connection that is still open; its answer comes to nobody.
     async fn pass<T>(&self, call: BoxFuture<'_, Answer<T>>) -> Answer<T> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        if number < self.last {
-            return call.await;
+        let is_last = number == self.last;
+        if is_last && !self.done {
+            self.dead.send_replace(true);
         }
-        if number == self.last && self.done {
-            let _ = call.await;
+        if *self.dead.borrow() {
+            return std::future::pending().await;
         }
-        std::future::pending().await
+        let answer = call.await;
+        if is_last {
+            self.dead.send_replace(true);
+        }
+        if *self.dead.borrow() { std::future::pending().await } else { answer }
     }
 }
 

@@ -42,7 +42,8 @@ pub struct Lab {
     cgroup: String,
     pub client: Arc<GrpcClient>,
     pub host: Host,
-    raw: Channel,
+    /// For calls that the keeper's own client does not make.
+    pub raw: Channel,
     parent: String,
     /// FIFOs stay open as an agent keeps them: a task without reader and writer does not start.
     open: Mutex<Vec<File>>,

@@ -71,6 +71,7 @@ pub fn used() -> Subject {
         snapshotter: "overlayfs".into(),
         snapshot_key: "sb-1-snapshot".into(),
         cgroup: "/k8s.io/sb-1".into(),
+        unreadable: None,
     };
     Subject {
         owner: container.owner(&LabelKeys::default()),

@@ -1,0 +1,168 @@
+//! A containerd in memory. It refuses what the real one refuses, and tells of every call that changes a container.
+
+#![allow(dead_code, reason = "each test program uses its own part of this")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use caretaker_containers::containerd::{Answer, Containerd, ContainerdError, Snapshot, Task, TaskStatus};
+use caretaker_containers::subject::Container;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, StreamExt};
+
+/// Key and value of a label together take at most this much.
+const LABEL_LIMIT: usize = 4096;
+
+#[derive(Debug, Default)]
+pub struct Records {
+    pub containers: BTreeMap<String, Container>,
+    pub tasks: BTreeMap<String, Task>,
+    pub snapshots: BTreeSet<String>,
+}
+
+/// Called before a container is changed: with the name of the call, its ID and everything that there is.
+type OnTouch = Box<dyn Fn(&str, &str, &Records) + Send + Sync>;
+/// Called before the n-th read of a container.
+type AtRead = (usize, Box<dyn FnOnce() + Send>);
+
+#[derive(Default)]
+pub struct Memory {
+    records: Mutex<Records>,
+    pub on_touch: Mutex<Option<OnTouch>>,
+    pub at_read: Mutex<Option<AtRead>>,
+}
+
+fn missing(what: &str) -> ContainerdError {
+    ContainerdError::NotFound(what.to_owned())
+}
+
+fn refused(id: &str, why: &str) -> ContainerdError {
+    ContainerdError::Failed(id.to_owned(), why.to_owned())
+}
+
+impl Memory {
+    pub fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap()
+    }
+
+    fn before_read(&self) {
+        let mut at_read = self.at_read.lock().unwrap();
+        if let Some((left, _)) = &mut *at_read {
+            *left = left.saturating_sub(1);
+        }
+        if let Some((_, act)) = at_read.take_if(|(left, _)| *left == 0) {
+            drop(at_read);
+            act();
+        }
+    }
+
+    fn touch(&self, call: &str, id: &str) -> MutexGuard<'_, Records> {
+        let records = self.records();
+        if let Some(told) = &*self.on_touch.lock().unwrap() {
+            told(call, id, &records);
+        }
+        records
+    }
+
+    fn answer<'a, T: Send + 'a>(&'a self, work: impl FnOnce() -> Answer<T> + Send + 'a) -> BoxFuture<'a, Answer<T>> {
+        async move {
+            // Others may go on while a call is under way.
+            tokio::task::yield_now().await;
+            work()
+        }
+        .boxed()
+    }
+}
+
+impl Containerd for Memory {
+    fn list<'a>(&'a self, managed: &'a str) -> BoxFuture<'a, Answer<Vec<Container>>> {
+        let is_managed = move |one: &&Container| one.labels.get(managed).map(String::as_str) == Some("true");
+        self.answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))
+    }
+
+    fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>> {
+        self.answer(|| Ok(self.records().containers.keys().cloned().collect()))
+    }
+
+    fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
+        self.answer(move || {
+            self.before_read();
+            Ok(self.records().containers.get(id).cloned())
+        })
+    }
+
+    fn set_labels<'a>(&'a self, id: &'a str, labels: BTreeMap<String, String>) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            if labels.iter().any(|(key, value)| key.len() + value.len() > LABEL_LIMIT) {
+                return Err(refused(id, "label key and value length exceeds the limit"));
+            }
+            let mut records = self.touch("set_labels", id);
+            records.containers.get_mut(id).ok_or_else(|| missing(id))?.labels.extend(labels);
+            Ok(())
+        })
+    }
+
+    fn delete_container<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            self.touch("delete_container", id).containers.remove(id).map(drop).ok_or_else(|| missing(id))
+        })
+    }
+
+    fn task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Task>>> {
+        self.answer(move || Ok(self.records().tasks.get(id).cloned()))
+    }
+
+    fn kill<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            self.touch("kill", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Stopped;
+            Ok(())
+        })
+    }
+
+    /// It is asked for after the kill was sent, or at the same moment: then the end is near.
+    fn wait<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || self.records().tasks.get(id).map(drop).ok_or_else(|| missing(id)))
+    }
+
+    fn resume<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            self.touch("resume", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Running;
+            Ok(())
+        })
+    }
+
+    fn delete_task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            let mut records = self.touch("delete_task", id);
+            match records.tasks.get(id).map(|task| task.status) {
+                None => Err(missing(id)),
+                Some(TaskStatus::Stopped) => {
+                    records.tasks.remove(id);
+                    Ok(())
+                }
+                Some(_) => Err(refused(id, "it runs")),
+            }
+        })
+    }
+
+    fn snapshot_bytes<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<u64>>> {
+        self.answer(move || Ok(self.records().snapshots.contains(key).then_some(7)))
+    }
+
+    fn remove_snapshot<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.answer(move || {
+            let id = key.strip_suffix("-snapshot").unwrap_or(key);
+            if self.touch("remove_snapshot", id).snapshots.remove(key) { Ok(()) } else { Err(missing(key)) }
+        })
+    }
+
+    fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>> {
+        let one = |key: &String| Snapshot { snapshotter: snapshotter.to_owned(), key: key.clone() };
+        self.answer(move || Ok(self.records().snapshots.iter().map(one).collect()))
+    }
+
+    fn events(&self) -> BoxStream<'static, String> {
+        futures::stream::pending().boxed()
+    }
+}

@@ -1,0 +1,165 @@
+//! The defects of the janitor that this keeper replaces: one test each.
+
+mod lab;
+mod objects;
+mod proxy;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use caretaker_containers::act::clean::Cleaner;
+use caretaker_containers::containerd::{Containerd as _, GrpcClient};
+use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_engine::clock::Clock;
+use caretaker_keeper_testkit::LIMIT;
+use caretaker_testkit::containerd::main as run;
+use caretaker_testkit::faults::{Fault, Faults, Rates};
+use caretaker_testkit::harness::{Need, test};
+use caretaker_testkit::{shared_without_controllers as shared, until};
+use containerd_client::services::v1::KillRequest;
+use http::StatusCode;
+use lab::{Lab, Outcome, State, exists};
+use objects::{NODE, Objects, start};
+use prost::Message;
+use proxy::Proxy;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("fifos_are_removed_with_their_folders", Need::Containerd, fifos),
+        test("an_api_error_is_not_a_missing_pod", Need::Containerd, fail_open),
+        test("a_failed_cleaning_is_an_error_and_is_tried_again", Need::Containerd, failure_as_success),
+        test("sigkill_is_sent_to_all_processes", Need::Containerd, kill_all),
+        test("the_end_to_end_check_sees_what_the_old_order_leaves", Need::Containerd, a_test_that_passes),
+    ])
+}
+
+fn late() -> Clock {
+    Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0
+}
+
+fn orphan() -> std::collections::BTreeMap<String, String> {
+    lab::labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
+}
+
+/// Its pattern looked for the FIFOs in the root, and not in the folders of the root.
+async fn fifos() -> Outcome {
+    let lab = Lab::start().await?;
+    for id in ["fifo-1", "fifo-2"] {
+        lab.create(id, &orphan(), State::Running).await?;
+    }
+    assert_eq!(std::fs::read_dir(&lab.host.fifo_root)?.count(), 2);
+    let first = lab.get("fifo-1").await.unwrap();
+
+    lab.cleaner().clean(&first, Timestamp::now()).await?;
+
+    assert_eq!(std::fs::read_dir(&lab.host.fifo_root)?.count(), 1, "the folder of the other one is left");
+    assert!(lab.is_untouched("fifo-2", State::Running).await);
+    Ok(())
+}
+
+/// Any error of the API server counted as the absence of the pod.
+async fn fail_open() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "open").await?;
+    let statuses = [401, 403, 404, 429, 500, 503].map(|code| Fault::Answer(StatusCode::from_u16(code).unwrap()));
+    for (n, fault) in statuses.into_iter().chain([Fault::Timeout, Fault::CutBefore]).enumerate() {
+        let id = format!("open-{n}");
+        let uid = objects.agent(&id, NODE).await?;
+        lab.create(&id, &objects.owned(&id, &uid, "box"), State::Running).await?;
+        // The watch has missed the agent, and nobody can be asked.
+        let rates = Rates { calls: 1_000, faults: vec![fault], ..Rates::default() };
+        let faults = Faults::seeded(1, rates).among(|path| path.contains("/pods/"));
+        objects.remove_agent(&id).await?;
+        let client = faults.client(shared().admin_config().await?)?;
+
+        let keeper = start(&lab, &client, &lab.containerd().folder().join(format!("{id}.json")), late());
+        until("the read to fail", LIMIT, async || {
+            let outcomes = keeper.journal.outcomes();
+            let failed = outcomes.contains(&format!("{id} AgentGone failed"));
+            Ok(if failed { Ok(()) } else { Err(format!("{outcomes:?} {:?}", keeper.health.blockers())) })
+        })
+        .await?;
+        keeper.stop().await;
+        assert!(lab.is_untouched(&id, State::Running).await, "{fault:?}");
+        let left = lab.get(&id).await.unwrap();
+        lab.cleaner().clean(&left, Timestamp::now()).await?;
+    }
+    Ok(())
+}
+
+/// A cleanup that failed was logged as done, and never tried again.
+async fn failure_as_success() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "failure").await?;
+    // Its snapshot was committed, and another one was made of it.
+    lab.record("parent", &objects.owned("never", "never", "box"), &["sleep", "1"]).await?;
+    lab.snapshot("parent-work", "").await?;
+    lab.containerd().ctr(&["snapshots", "commit", "parent-snapshot", "parent-work"])?;
+    lab.snapshot("child", "parent-snapshot").await?;
+    let mut now = Timestamp::now() + SignedDuration::from_hours(1);
+    let (clock, hands) = Clock::manual(now);
+    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), clock);
+
+    until("the failure to be reported", LIMIT, async || {
+        let entries = keeper.journal.entries();
+        let failed = entries.iter().any(|entry| entry["outcome"] == "failed" && entry["name"] == "parent");
+        Ok(if failed { Ok(()) } else { Err(format!("{:?}", keeper.journal.outcomes())) })
+    })
+    .await?;
+    assert!(!keeper.journal.outcomes().iter().any(|line| line.ends_with(" done")));
+    let snapshots = lab.client.snapshots("overlayfs").await?;
+    assert!(snapshots.iter().any(|snapshot| snapshot.key == "child"), "a child is never removed");
+    assert!(lab.get("parent").await.is_some(), "the record stays until everything is gone");
+
+    lab.client.remove_snapshot("overlayfs", "child").await?;
+    until("it to be tried again", LIMIT, async || {
+        // What failed is tried again later each time.
+        now += SignedDuration::from_mins(1);
+        hands.set(now);
+        let done = keeper.journal.outcomes().iter().any(|line| line == "parent AgentGone done");
+        Ok(if done { Ok(()) } else { Err(format!("{:?}", keeper.journal.outcomes())) })
+    })
+    .await?;
+    assert!(lab.get("parent").await.is_none());
+    keeper.stop().await;
+    Ok(())
+}
+
+/// The signal went to the first process alone. containerd's own shim helps out where it can, so that the request itself
+/// is looked at.
+async fn kill_all() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("kill", &orphan(), State::Running).await?;
+    let container = lab.get("kill").await.unwrap();
+    let proxy = Proxy::start(lab.containerd().folder().join("proxy.sock"), &lab.containerd().socket(), usize::MAX)?;
+    let client = Arc::new(GrpcClient::new(&proxy.socket, "k8s.io")?);
+
+    Cleaner::new(client, Arc::new(lab.host.clone())).clean(&container, Timestamp::now()).await?;
+
+    let request = |all| KillRequest { container_id: "kill".into(), exec_id: String::new(), signal: 9, all };
+    assert!(proxy.was_sent(&request(true).encode_to_vec()));
+    Ok(())
+}
+
+/// Its end-to-end test slept and passed. The check of ours must fail on what the old janitor leaves behind.
+async fn a_test_that_passes() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("old", &orphan(), State::Running).await?;
+    let container = lab.get("old").await.unwrap();
+    assert!(lab.traces(&container).await.len() > 5, "without a janitor everything is there");
+
+    lab.client.kill("old").await?;
+    lab.client.wait("old").await?;
+    lab.client.delete_task("old").await?;
+    lab.client.remove_snapshot("overlayfs", "old-snapshot").await?;
+    lab.client.delete_container("old").await?;
+
+    until("only the FIFOs to be left", LIMIT, async || {
+        let left = lab.traces(&container).await;
+        let fifos = left.iter().filter(|trace| trace.starts_with("the FIFO ")).count();
+        Ok(if fifos == 3 && left.len() == 3 { Ok(()) } else { Err(format!("{left:?}")) })
+    })
+    .await?;
+    assert!(exists(&lab.host.fifo_root));
+    Ok(())
+}
