@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The recorder remembers each Event for minutes, some kilobytes each, to count those that are repeated. After this
-/// many it starts anew: an Event of a burst that is repeated later is then an Event of its own.
+/// many it starts again: an Event of a burst that is repeated later is then an Event of its own.
 const REMEMBERED: usize = 500;
 
 /// The API server accepts no longer note.

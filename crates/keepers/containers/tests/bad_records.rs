@@ -10,7 +10,7 @@ use caretaker_containers::containerd::{Containerd as _, ContainerdError, GrpcCli
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
 use caretaker_core::Timestamp;
-use memory::Memory;
+use memory::InMemory;
 use rstest::rstest;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -37,7 +37,7 @@ fn container(id: &str) -> Container {
 #[tokio::test]
 async fn an_id_with_path_characters_is_refused_before_anything_is_changed(#[case] id: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(InMemory::default());
     memory.records().containers.insert(id.to_owned(), container(id));
     let touched = Arc::new(AtomicUsize::new(0));
     let count = touched.clone();
@@ -56,7 +56,7 @@ async fn an_id_with_path_characters_is_refused_before_anything_is_changed(#[case
 #[tokio::test(start_paused = true)]
 async fn a_fifo_path_that_no_label_holds_does_not_stop_the_cleaning() {
     let folder = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(InMemory::default());
     memory.records().containers.insert("sb-1".to_owned(), container("sb-1"));
     let long = format!("/{}", "x/".repeat(2_047));
     let task = Task { status: TaskStatus::Running, fifos: [long, String::new(), "/outside/sb-1-stderr".to_owned()] };

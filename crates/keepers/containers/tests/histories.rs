@@ -28,7 +28,7 @@ use caretaker_engine::{Change, ObjectId, SourceRef};
 use caretaker_keeper_testkit::{MemoryJournal, context};
 use fastrand::Rng;
 use faulty::Mortal;
-use memory::{Memory, Records};
+use memory::{InMemory, Records};
 use model::api::{ModelApi, State, WRONGS};
 use model::{Evidence, RealPod, RealSandbox, Truth, name};
 use rstest::rstest;
@@ -53,7 +53,7 @@ struct Findings {
 
 struct History {
     dice: Rng,
-    memory: Arc<Memory>,
+    memory: Arc<InMemory>,
     api: ModelApi,
     host: Arc<Host>,
     findings: Arc<Mutex<Findings>>,
@@ -104,7 +104,7 @@ fn judge_touch(call: &str, id: &str, records: &Records, api: &ModelApi, host: &H
 }
 
 /// Makes a container with everything, as an agent does.
-fn make_container(memory: &Memory, host: &Host, dice: &mut Rng, container: Container) {
+fn make_container(memory: &InMemory, host: &Host, dice: &mut Rng, container: Container) {
     let id = container.id.clone();
     let folder = host.fifo_root.join(format!("r{:08x}", dice.u32(..)));
     std::fs::create_dir_all(&folder).unwrap();
@@ -123,7 +123,7 @@ fn make_container(memory: &Memory, host: &Host, dice: &mut Rng, container: Conta
 }
 
 /// Removes a container with everything, as its agent does.
-fn unmake_container(memory: &Memory, host: &Host, id: &str) {
+fn unmake_container(memory: &InMemory, host: &Host, id: &str) {
     let mut records = memory.records();
     records.containers.remove(id);
     records.tasks.remove(id);
@@ -141,7 +141,7 @@ impl History {
             cgroups: none,
             ..Host::default()
         };
-        let (memory, host) = (Arc::new(Memory::default()), Arc::new(host));
+        let (memory, host) = (Arc::new(InMemory::default()), Arc::new(host));
         let api = ModelApi::new(Truth::new(NODE, begin(), WINDOW));
         let findings: Arc<Mutex<Findings>> = Arc::default();
         let told = (api.clone(), host.clone(), findings.clone());

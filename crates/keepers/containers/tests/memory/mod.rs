@@ -27,7 +27,7 @@ type OnTouch = Box<dyn Fn(&str, &str, &Records) + Send + Sync>;
 type AtRead = (usize, Box<dyn FnOnce() + Send>);
 
 #[derive(Default)]
-pub struct Memory {
+pub struct InMemory {
     records: Mutex<Records>,
     pub on_touch: Mutex<Option<OnTouch>>,
     pub at_read: Mutex<Option<AtRead>>,
@@ -41,7 +41,7 @@ fn refused(id: &str, why: &str) -> ContainerdError {
     ContainerdError::Failed(id.to_owned(), why.to_owned())
 }
 
-impl Memory {
+impl InMemory {
     pub fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap()
     }
@@ -75,7 +75,7 @@ impl Memory {
     }
 }
 
-impl Containerd for Memory {
+impl Containerd for InMemory {
     fn list<'a>(&'a self, managed: &'a str) -> BoxFuture<'a, Answer<Vec<Container>>> {
         let is_managed = move |one: &&Container| one.labels.get(managed).map(String::as_str) == Some("true");
         self.answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))

@@ -32,11 +32,11 @@ pub struct RuntimeCache {
     /// The tasks that need a carrier, in the order in which they were created.
     waiting: BTreeSet<(Option<Timestamp>, TaskKey)>,
     /// The carriers of a task, and of earlier ones of its name.
-    carriers: Index<TaskKey, RowKey>,
+    carriers: ByKey<TaskKey, RowKey>,
     /// Carriers, Services and Ingresses by their names.
-    by_name: Index<Arc<str>, RowKey>,
+    by_name: ByKey<Arc<str>, RowKey>,
     /// The task whose runtime needs a name.
-    needed_by: Index<Arc<str>, TaskKey>,
+    needed_by: ByKey<Arc<str>, TaskKey>,
     templates: BTreeMap<String, Result<Arc<Templates>, Arc<str>>>,
     settings: BTreeMap<String, Arc<KdoctorSettings>>,
     families: BTreeMap<String, Vec<Family>>,
@@ -51,7 +51,7 @@ pub struct RuntimeCache {
 }
 
 /// Values by their key, in order. Nearly every key has one value, for which a set would take the room of eleven.
-type Index<K, V> = BTreeMap<K, SmallVec<[V; 1]>>;
+type ByKey<K, V> = BTreeMap<K, SmallVec<[V; 1]>>;
 
 /// Where a task is in the queue, if it needs a carrier.
 type Waits = Option<Option<Timestamp>>;
@@ -71,14 +71,14 @@ fn family_less(name: &str) -> &str {
     name.strip_suffix("-ipv4").or_else(|| name.strip_suffix("-ipv6")).unwrap_or(name)
 }
 
-fn insert<K: Ord + Clone, V: Ord>(index: &mut Index<K, V>, key: &K, value: V) {
+fn insert<K: Ord + Clone, V: Ord>(index: &mut ByKey<K, V>, key: &K, value: V) {
     let values = index.entry(key.clone()).or_default();
     if let Err(place) = values.binary_search(&value) {
         values.insert(place, value);
     }
 }
 
-fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut Index<K, V>, key: &Q, value: &V) {
+fn remove<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V: Ord>(index: &mut ByKey<K, V>, key: &Q, value: &V) {
     if let Some(values) = index.get_mut(key) {
         if let Ok(place) = values.binary_search(value) {
             values.remove(place);
