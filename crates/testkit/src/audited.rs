@@ -67,9 +67,11 @@ impl Audited {
     }
 }
 
+/// A port that is free now and that the system gives to nobody meanwhile: it chooses among those from 32768 on.
 fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::Port)?;
-    Ok(listener.local_addr().map_err(Error::Port)?.port())
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let ports = std::iter::repeat_with(|| fastrand::u16(10_000..30_000));
+    ports.take(100).find(is_free).ok_or_else(|| Error::Port(std::io::ErrorKind::AddrInUse.into()))
 }
 
 fn run_audit_config(program: &Path, folder: &Path, port: u16) -> Result<()> {
