@@ -23,14 +23,14 @@ packages:
 	@scripts/packages
 
 .PHONY: setup
-setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes, Flux and containerd 2
+setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes and Flux
 	@$(TESTKIT) binaries >/dev/null
 	@$(TESTKIT) flux >/dev/null
-	@$(TESTKIT) containerd >/dev/null
 
 .PHONY: test
 test: setup ## Run all tests, against a real API server and, as root, a real node; ONLY=engine/lease runs one program
 	@$(TESTKIT) helm >/dev/null
+	@$(TESTKIT) containerd >/dev/null
 	@$(TESTKIT) test $(if $(CI),--again) $(ONLY)
 
 .PHONY: demo

@@ -166,7 +166,7 @@ impl Operator {
         let writer = writer(leadership.clone(), limit.as_ref(), false)?;
         let state = match keeper.leadership() {
             Leadership::Lease { .. } => StateStore::config_map(urgent_writer.clone(), &*field_manager),
-            Leadership::PerNode { state_file } => StateStore::file(state_file),
+            Leadership::PerNode { state_file, .. } => StateStore::file(state_file),
         };
         let context = Context {
             reader,

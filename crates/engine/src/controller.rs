@@ -107,6 +107,8 @@ pub enum Leadership {
     },
     /// Every node has its own process and no Lease; the ledger is in a file.
     PerNode {
+        /// The name of the node.
+        node: String,
         /// The file.
         state_file: PathBuf,
     },

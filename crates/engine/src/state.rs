@@ -222,7 +222,8 @@ impl StateStore {
                         tokio::time::sleep(FILE_INTERVAL).await;
                         let read = file.read().map(|(_, version)| version).ok();
                         let before = std::mem::replace(&mut known, read.clone());
-                        if let Some(version) = read.filter(|version| before.is_some_and(|before| before != *version)) {
+                        // The first look counts as well: it may have been written since the ledger was read.
+                        if let Some(version) = read.filter(|version| before.as_ref() != Some(version)) {
                             return Some((StateChange::Written(version), (file, known)));
                         }
                     }

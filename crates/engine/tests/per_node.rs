@@ -110,7 +110,7 @@ impl Controller for Stickers {
     }
 
     fn leadership(&self) -> Leadership {
-        Leadership::PerNode { state_file: self.state_file.clone() }
+        Leadership::PerNode { node: self.node.to_owned(), state_file: self.state_file.clone() }
     }
 }
 

@@ -8,7 +8,7 @@ use caretaker_core::{Action as _, EngineRule, ObjectRef};
 
 use super::{ControlLoop, Finished};
 use crate::apply::{ActionResult, ApplyError};
-use crate::controller::{Controller, PlannedAction};
+use crate::controller::{Controller, Leadership, PlannedAction};
 use crate::events::{EventRecord, event_target};
 use crate::journal::{Entry, Outcome};
 use crate::planner::Refusal;
@@ -93,15 +93,21 @@ impl<K: Controller> ControlLoop<K> {
         if self.context.dry_run && std::mem::replace(&mut self.reported_open, true) {
             return;
         }
+        let leadership = self.keeper.leadership();
+        let (program, of, namespace, kind, name) = match &leadership {
+            Leadership::Lease { .. } => {
+                ("caretaker", format!(" {}", self.keeper.name()), Some(state::NAMESPACE), "ConfigMap", state::NAME)
+            }
+            Leadership::PerNode { node, .. } => ("caretaker-node", String::new(), None, "Node", node.as_str()),
+        };
         let remedy = if self.context.dry_run {
             "a dry run has nothing to close".to_owned()
         } else {
-            format!("look at `caretaker plan`, then close it with `caretaker breaker reset {}`", self.keeper.name())
+            format!("look at `{program} plan`, then close it with `{program} breaker reset{of}`")
         };
         let because = format!("{}; {remedy}", open.because);
         tracing::warn!("the breaker is open: {because}");
-        let (namespace, name) = (Some(state::NAMESPACE), state::NAME);
-        let object = ObjectRef { api_version: "v1", kind: "ConfigMap", namespace, name, uid: "" };
+        let object = ObjectRef { api_version: "v1", kind, namespace, name, uid: "" };
         self.refuse(&Refusal {
             kind: object.kind.to_owned(),
             namespace: namespace.map(str::to_owned),

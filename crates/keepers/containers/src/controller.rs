@@ -105,7 +105,8 @@ impl Controller for Containers {
     }
 
     fn leadership(&self) -> Leadership {
-        Leadership::PerNode { state_file: self.settings.state_file.clone() }
+        let (node, state_file) = (self.settings.node.clone(), self.settings.state_file.clone());
+        Leadership::PerNode { node, state_file }
     }
 
     /// The containers of an agent that is gone or has ended are confirmed by one read, and so are those of a Sandbox.

@@ -189,6 +189,19 @@ async fn deletion_is_a_choice_what_sleeps_is_kept_where_nothing_or_only_delete_a
 }
 
 #[tokio::test]
+async fn deletion_is_a_choice_under_never_delete_after_deletes_nothing_and_otherwise_it_does() {
+    let acts = async |name: &str, deletion: Deletion| {
+        let home = TestNamespace::of(shared(), used(name, &[(api::DELETE_AFTER, "1h")])).await;
+        let home = home.with_keeper(with_policy(Policy { deletion, ..Policy::default() }));
+        let results = home.round(hours(99)).await;
+        (results.len(), home.annotation(api::DELETE_AT).await.is_some())
+    };
+
+    assert_eq!(acts("never-deleted", Deletion::Never).await, (0, false));
+    assert_eq!(acts("then-announced", Deletion::OnlyDeleteAfter).await, (1, true));
+}
+
+#[tokio::test]
 async fn namespaces_with_claims_are_kept_where_the_settings_say_so() {
     let claim = |name: &str| -> PersistentVolumeClaim {
         serde_json::from_value(json!({
