@@ -143,8 +143,9 @@ async fn node_janitor_recovery() -> Outcome {
         Ok(String::from_utf8(output.stdout)?)
     };
     let plan = ask("plan", &[])?;
-    assert!(plan.lines().any(|line| line.starts_with("rec-c") && line.contains("SandboxMissing")), "{plan}");
-    assert!(plan.lines().any(|line| line.starts_with("rec-kept") && line.contains("InUse")), "{plan}");
+    let row = |name: &str| plan.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
+    assert!(row("rec-c").contains("SandboxMissing"), "{plan}");
+    assert!(row("rec-kept").contains("InUse"), "{plan}");
     let explained = ask("explain", &["rec-c"])?;
     assert!(explained.contains("there is no Sandbox second in recovery"), "{explained}");
     assert!(ask("scan", &[])?.contains("rec-kept"));

@@ -180,9 +180,17 @@ async fn pods_are_asked_through_the_api_server(audited: &AuditedCluster, operato
     })
     .await?;
     let mut pod = mk_pod("caretaker-system", "caretaker-1").label("app.kubernetes.io/name", "caretaker");
-    let serve = format!("echo '{response}' > /activity && httpd -f -p 8080 -h /");
-    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    let serve = format!("echo '{response}' > /data/activity && httpd -f -p 8080 -h /data");
+    let spec = pod.spec.as_mut().unwrap();
+    // The namespace admits nothing that asks for more.
+    let profile = json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } });
+    spec.security_context = Some(serde_json::from_value(profile)?);
+    spec.volumes = Some(vec![serde_json::from_value(json!({ "name": "data", "emptyDir": {} }))?]);
+    let container = &mut spec.containers[0];
     container.command = Some(vec!["sh".to_owned(), "-c".to_owned(), serve]);
+    let rights = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+    container.security_context = Some(serde_json::from_value(rights)?);
+    container.volume_mounts = Some(vec![serde_json::from_value(json!({ "name": "data", "mountPath": "/data" }))?]);
     Api::<Pod>::namespaced(audited.client.clone(), "caretaker-system").create(&PostParams::default(), &pod).await?;
 
     until("the pod to be asked", TIMEOUT, async || {

@@ -103,10 +103,8 @@ impl<'a> Image<'a> {
         }
         let folder = self.at.rsplit_once('/').map_or("", |(parent, _)| parent);
         for link in self.links {
-            let mut header = tar::Header::new_gnu();
+            let mut header = header(0o777, 0);
             header.set_entry_type(tar::EntryType::Symlink);
-            header.set_size(0);
-            header.set_mode(0o777);
             tar.append_link(&mut header, format!("{folder}/{link}"), format!("/{}", self.at))?;
         }
         tar.into_inner()
@@ -114,10 +112,18 @@ impl<'a> Image<'a> {
 }
 
 fn append<W: std::io::Write>(tar: &mut tar::Builder<W>, path: &str, mode: u32, data: &[u8]) -> std::io::Result<()> {
+    tar.append_data(&mut header(mode, data.len()), path, data)
+}
+
+/// Root's, and without a time: the same files always give the same digest.
+fn header(mode: u32, size: usize) -> tar::Header {
     let mut header = tar::Header::new_gnu();
-    header.set_size(data.len() as u64);
+    header.set_size(size as u64);
     header.set_mode(mode);
-    tar.append_data(&mut header, path, data)
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
 }
 
 fn descriptor(media_type: &str, blob: &[u8]) -> Value {
