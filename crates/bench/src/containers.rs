@@ -158,7 +158,7 @@ impl Bench {
         ];
         cluster.spawn_on_node("caretaker-node", &program()?, &args)?;
         let pods = Api::namespaced(client, NAMESPACE);
-        Ok(Self { lab, pods, state_file, count, cluster })
+        Ok(Self { cluster, lab, pods, state_file, count })
     }
 
     /// An agent pod on this node, as far as the API server knows; its uid.
@@ -268,9 +268,9 @@ impl Bench {
                 cache.update(&SourceRef { id: CONTAINERS, resource: None }, change);
             }
             let now = Timestamp::now();
-            let judged = cache.subjects().iter().map(|subject| Rule::judge(subject, &world, now)).count();
+            let verdicts: Vec<_> = cache.subjects().iter().map(|subject| Rule::judge(subject, &world, now)).collect();
             times.push(began.elapsed());
-            ensure!(judged == SCANNED, "{judged} containers are judged");
+            ensure!(verdicts.len() == SCANNED, "{} containers are judged", verdicts.len());
         }
         Ok(times)
     }

@@ -46,14 +46,13 @@ impl Installation {
     async fn prepare() -> Result<Self, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let cluster = Cluster::builder().node().start().await?;
-        let image = match std::env::var_os(IMAGE) {
-            Some(image) => PathBuf::from(image),
-            None => {
-                let image = folder.path().join("caretaker.tar");
-                let name = concat!("caretaker:", env!("CARGO_PKG_VERSION"));
-                image_for_tests(name, Path::new(env!("CARGO_BIN_EXE_caretaker")), &image)?;
-                image
-            }
+        let image = if let Some(image) = std::env::var_os(IMAGE) {
+            PathBuf::from(image)
+        } else {
+            let image = folder.path().join("caretaker.tar");
+            let name = concat!("caretaker:", env!("CARGO_PKG_VERSION"));
+            image_for_tests(name, Path::new(env!("CARGO_BIN_EXE_caretaker")), &image)?;
+            image
         };
         cluster.import_image(&image)?;
         let server = cluster.add_api_server_for_pods().await?;

@@ -98,7 +98,7 @@ impl Cluster {
     /// Brings an image into the node's containerd, from an archive.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
         let node = self.node().ok_or_else(|| Error::NoNode("the cluster was started without one".to_owned()))?;
-        ctr(self, node, &["images", "import", archive.to_str().expect("a UTF-8 path")])
+        ctr(self, node, &["images", "import", &archive.to_string_lossy()])
     }
 }
 

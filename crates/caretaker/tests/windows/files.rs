@@ -136,9 +136,9 @@ fn a_plan_says_what_somebody_should_know_before_a_window_opens() {
         "pinned: its manifest declares suspend: false, so its window cannot suspend it; drop that line from Git"
             .to_owned(),
     ];
-    let expected: String =
-        expected.iter().map(|note| format!("caretaker: Kustomization flux-system/{note}\n")).collect();
-    assert_eq!(notes, expected);
+    let expected: Vec<String> =
+        expected.iter().map(|note| format!("caretaker: Kustomization flux-system/{note}")).collect();
+    assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -48,8 +48,8 @@ fn is_held(object: &Value) -> bool {
 
 /// The outcome of `windows report` about `apps`, and both revisions.
 async fn reported(fleet: &Fleet, operator: &Operator) -> [Value; 3] {
-    let journal: String = operator.journal().iter().map(|entry| format!("{entry}\n")).collect();
-    let folder = cli::folder(&[("journal", &journal)]);
+    let journal: Vec<String> = operator.journal().iter().map(ToString::to_string).collect();
+    let folder = cli::folder(&[("journal", &journal.join("\n"))]);
     let file = folder.path().join("journal");
     let args = ["windows", "report", "-n", &fleet.namespace, "-o", "json", "--journal", file.to_str().unwrap()];
     let printed = caretaker(fleet, &args).await;

@@ -105,6 +105,8 @@ fn judge_touch(call: &str, id: &str, records: &Records, api: &ModelApi, host: &H
 
 /// Makes a container with everything, as an agent does.
 fn make_container(memory: &InMemory, host: &Host, dice: &mut Rng, container: Container) {
+    use TaskStatus::{Created, Paused, Running, Stopped, Unknown};
+
     let id = container.id.clone();
     let folder = host.fifo_root.join(format!("r{:08x}", dice.u32(..)));
     std::fs::create_dir_all(&folder).unwrap();
@@ -116,7 +118,6 @@ fn make_container(memory: &InMemory, host: &Host, dice: &mut Rng, container: Con
     let mut records = memory.records();
     records.snapshots.insert(container.snapshot_key.clone());
     records.containers.insert(id.clone(), container);
-    use TaskStatus::{Created, Paused, Running, Stopped, Unknown};
     if let Some(status) = [Created, Running, Running, Paused, Stopped, Unknown].get(dice.usize(..8)) {
         records.tasks.insert(id, Task { status: *status, fifos });
     }

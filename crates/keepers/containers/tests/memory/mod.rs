@@ -64,36 +64,36 @@ impl InMemory {
         }
         records
     }
+}
 
-    fn answer<'a, T: Send + 'a>(&'a self, work: impl FnOnce() -> Answer<T> + Send + 'a) -> BoxFuture<'a, Answer<T>> {
-        async move {
-            // Others may go on while a call is under way.
-            tokio::task::yield_now().await;
-            work()
-        }
-        .boxed()
+fn answer<'a, T: Send + 'a>(work: impl FnOnce() -> Answer<T> + Send + 'a) -> BoxFuture<'a, Answer<T>> {
+    async move {
+        // Others may go on while a call is under way.
+        tokio::task::yield_now().await;
+        work()
     }
+    .boxed()
 }
 
 impl Containerd for InMemory {
     fn list<'a>(&'a self, managed: &'a str) -> BoxFuture<'a, Answer<Vec<Container>>> {
         let is_managed = move |one: &&Container| one.labels.get(managed).map(String::as_str) == Some("true");
-        self.answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))
+        answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))
     }
 
     fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>> {
-        self.answer(|| Ok(self.records().containers.keys().cloned().collect()))
+        answer(|| Ok(self.records().containers.keys().cloned().collect()))
     }
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
-        self.answer(move || {
+        answer(move || {
             self.before_read();
             Ok(self.records().containers.get(id).cloned())
         })
     }
 
     fn set_labels<'a>(&'a self, id: &'a str, labels: BTreeMap<String, String>) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
+        answer(move || {
             if labels.iter().any(|(key, value)| key.len() + value.len() > LABEL_LIMIT) {
                 return Err(refused(id, "label key and value length exceeds the limit"));
             }
@@ -104,17 +104,15 @@ impl Containerd for InMemory {
     }
 
     fn delete_container<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
-            self.touch("delete_container", id).containers.remove(id).map(drop).ok_or_else(|| missing(id))
-        })
+        answer(move || self.touch("delete_container", id).containers.remove(id).map(drop).ok_or_else(|| missing(id)))
     }
 
     fn task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Task>>> {
-        self.answer(move || Ok(self.records().tasks.get(id).cloned()))
+        answer(move || Ok(self.records().tasks.get(id).cloned()))
     }
 
     fn kill<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
+        answer(move || {
             self.touch("kill", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Stopped;
             Ok(())
         })
@@ -122,18 +120,18 @@ impl Containerd for InMemory {
 
     /// It is asked for after the kill was sent, or at the same moment: then the end is near.
     fn wait<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || self.records().tasks.get(id).map(drop).ok_or_else(|| missing(id)))
+        answer(move || self.records().tasks.get(id).map(drop).ok_or_else(|| missing(id)))
     }
 
     fn resume<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
+        answer(move || {
             self.touch("resume", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Running;
             Ok(())
         })
     }
 
     fn delete_task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
+        answer(move || {
             let mut records = self.touch("delete_task", id);
             match records.tasks.get(id).map(|task| task.status) {
                 None => Err(missing(id)),
@@ -147,11 +145,11 @@ impl Containerd for InMemory {
     }
 
     fn snapshot_bytes<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<u64>>> {
-        self.answer(move || Ok(self.records().snapshots.contains(key).then_some(7)))
+        answer(move || Ok(self.records().snapshots.contains(key).then_some(7)))
     }
 
     fn remove_snapshot<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<()>> {
-        self.answer(move || {
+        answer(move || {
             let id = key.strip_suffix("-snapshot").unwrap_or(key);
             if self.touch("remove_snapshot", id).snapshots.remove(key) { Ok(()) } else { Err(missing(key)) }
         })
@@ -159,7 +157,7 @@ impl Containerd for InMemory {
 
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>> {
         let one = |key: &String| Snapshot { snapshotter: snapshotter.to_owned(), key: key.clone() };
-        self.answer(move || Ok(self.records().snapshots.iter().map(one).collect()))
+        answer(move || Ok(self.records().snapshots.iter().map(one).collect()))
     }
 
     fn events(&self) -> BoxStream<'static, String> {

@@ -10,7 +10,7 @@ use caretaker_testkit::make::{IMAGE, mk_pod};
 use caretaker_testkit::{Cluster, Error, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 
 use super::addresses::{apply, ask};
 use super::{LIMIT, print, show};
@@ -133,7 +133,7 @@ impl OnNode<'_> {
             pods.create(&PostParams::default(), &mk_pod(NAMESPACE, name)).await?;
         }
         until("the agents to run", LIMIT, async || {
-            let all = pods.list(&Default::default()).await.map_err(Error::api("listing pods"))?;
+            let all = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
             let phases: Vec<String> = all.iter().map(phase).collect();
             Ok(if phases == ["Running", "Running"] { Ok(()) } else { Err(phases.join(" ")) })
