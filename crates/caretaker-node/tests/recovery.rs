@@ -2,6 +2,8 @@
 
 #[path = "../../keepers/containers/tests/lab/mod.rs"]
 mod lab;
+#[path = "../../keepers/containers/tests/objects/mod.rs"]
+mod objects;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,10 +15,10 @@ use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::make::mk_pod;
 use caretaker_testkit::{Cluster, Error, shared_with_node, until};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use lab::{Lab, Outcome, State, labels};
+use objects::Objects;
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_mins(2);
@@ -24,27 +26,6 @@ const NAMESPACE: &str = "recovery";
 
 fn main() -> ExitCode {
     run(vec![test("node_janitor_recovery", Need::Node, node_janitor_recovery)])
-}
-
-async fn install(cluster: &Cluster) -> Outcome {
-    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let crd = json!({
-        "metadata": { "name": "sandboxes.sandbox.fast.io" },
-        "spec": {
-            "group": "sandbox.fast.io", "scope": "Namespaced",
-            "names": { "kind": "Sandbox", "plural": "sandboxes", "singular": "sandbox" },
-            "versions": [{ "name": "v1alpha1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
-        },
-    });
-    let client = cluster.client().await?;
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    crds.create(&PostParams::default(), &serde_json::from_value(crd)?).await?;
-    until("Sandboxes to be served", LIMIT, async || {
-        let all: Api<DynamicObject> = Api::all_with(client.clone(), &sandbox_resource());
-        Ok(all.list(&kube::api::ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
-    })
-    .await?;
-    Ok(())
 }
 
 /// A real agent pod that runs; its uid.
@@ -74,8 +55,8 @@ async fn node_janitor_recovery() -> Outcome {
     let cluster = shared_with_node();
     let node = cluster.node().expect("a node");
     cluster.namespace(NAMESPACE).await?;
-    install(cluster).await?;
     let client = cluster.client().await?;
+    Objects { client: client.clone(), namespace: NAMESPACE }.install().await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let sandboxes: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &sandbox_resource());
     let folder = cluster.folder();

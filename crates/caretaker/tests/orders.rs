@@ -77,8 +77,15 @@ async fn a_namespace_is_put_to_sleep_and_woken_manually_without_an_operator() {
         lines[1].split_once("sleep-started=").unwrap_or_else(|| panic!("no name of the sleep: {output}"));
     let label = &namespace.labels()["caretaker.dev/sleep-started"];
     // People see to the second when it was planned; it is written when it was confirmed.
-    let planned = name.replace(['-', ':'], "").trim_end_matches('Z').to_owned();
-    assert!(planned.starts_with("20") && *label >= planned, "{label} {name}");
+    let compact = |time: &str| time.replace(['-', ':'], "");
+    let (planned, after) = (compact(name.trim_end_matches('Z')), compact(&Timestamp::now().to_string()));
+    assert!(planned.starts_with("20") && planned <= *label && *label <= after, "{planned} {label} {after}");
+    let web = Api::<Deployment>::namespaced(client.clone(), "manual").get("web").await.unwrap();
+    assert_eq!(
+        compact(&web.annotations()["caretaker.dev/legacy-replicas-copy"]),
+        *label,
+        "its record names this sleep"
+    );
     let steps = ["  Deployment/web: 3 replicas → 0 replicas, recorded 3", "  write state=sleep, manual-sleep"];
     assert_eq!((lines[0], named), ("namespace manual: asleep until it is woken manually", "  write state=sleeping, "));
     assert_eq!(lines[2..], steps);
