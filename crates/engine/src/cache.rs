@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use caretaker_core::ObjectRef;
 
@@ -79,22 +80,90 @@ impl InvalidObject {
 /// A cache where each object is one subject.
 #[derive(Debug, Clone)]
 pub struct Rows<S> {
-    all: BTreeMap<RowKey, Row<S>>,
+    /// In boxes: the nodes of the map are half empty where names come in their order.
+    all: BTreeMap<RowKey, Box<Row<S>>>,
     dirty: BTreeSet<RowKey>,
     /// The number of the list that delivered a row last, by source.
     lists: BTreeMap<SourceKey, u32>,
 }
 
-/// Group and kind of what a source reads, then namespace and name of the object.
-pub type RowKey = (SourceKey, Option<String>, String);
-/// Group and kind; both empty for another system.
-pub type SourceKey = (String, String);
+/// Which row: what its source reads, then namespace and name of the object. A copy takes no memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowKey(Arc<(SourceKey, Option<Box<str>>, Box<str>)>);
 
+impl RowKey {
+    /// The row of an object.
+    #[must_use]
+    pub fn new(source: SourceKey, namespace: Option<&str>, name: &str) -> Self {
+        Self(Arc::new((source, namespace.map(Into::into), name.into())))
+    }
+
+    /// What its source reads.
+    #[must_use]
+    pub fn source(&self) -> &SourceKey {
+        &self.0.0
+    }
+
+    /// The namespace of the object; `None` for what is in none.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.1.as_deref()
+    }
+
+    /// The name of the object.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.2
+    }
+}
+
+/// What a source reads: group and kind; both empty for another system. A copy takes no memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceKey(Arc<(Box<str>, Box<str>)>);
+
+impl SourceKey {
+    /// A group and a kind.
+    #[must_use]
+    pub fn new(group: &str, kind: &str) -> Self {
+        Self(Arc::new((group.into(), kind.into())))
+    }
+
+    /// The group; empty for the core group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.0.0
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        &self.0.1
+    }
+}
+
+/// A row with what tells its versions apart.
 #[derive(Debug, Clone)]
 struct Row<S> {
-    id: ObjectId,
-    subject: S,
+    uid: Box<str>,
+    /// `None` where another system has no version, or one that is no number.
+    version: Option<u64>,
     list: u32,
+    subject: S,
+}
+
+impl<S> Row<S> {
+    /// True if this is a newer version of the same object.
+    fn is_newer_than(&self, other: &ObjectId) -> bool {
+        *self.uid == *other.uid && self.version.zip(number(&other.resource_version)).is_some_and(|(a, b)| a > b)
+    }
+
+    /// True if a deletion is about another object of this name, and not newer than this row. A deletion without a uid
+    /// means: there is nothing of that name.
+    fn is_other_than(&self, deleted: &ObjectId) -> bool {
+        let (is_named, is_same) = (!deleted.uid.is_empty(), *self.uid == *deleted.uid);
+        let is_newer = number(&deleted.resource_version).zip(self.version).is_some_and(|(a, b)| a > b);
+        is_named && !is_same && !is_newer
+    }
 }
 
 impl<S> Default for Rows<S> {
@@ -116,10 +185,10 @@ impl<S> Rows<S> {
     }
 }
 
-/// The first part of the keys of what a source reads.
+/// What a source reads, as a key.
 #[must_use]
 pub fn source_key(source: &SourceRef) -> SourceKey {
-    source.resource.as_ref().map(|r| (r.group.clone(), r.kind.clone())).unwrap_or_default()
+    source.resource.as_ref().map_or_else(|| SourceKey::new("", ""), |r| SourceKey::new(&r.group, &r.kind))
 }
 
 impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
@@ -129,24 +198,35 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
 
     fn update(&mut self, source: &SourceRef, change: Change<S>) {
         let source = source_key(source);
+        // All rows of a source share one key of it.
+        let source = self.lists.get_key_value(&source).map_or(source, |(known, _)| known.clone());
         let list = self.lists.entry(source.clone()).or_default();
         match change {
             Change::Init => *list += 1,
             Change::Apply(Observed { id, row: subject, .. }) => {
-                let key = (source, id.namespace.clone(), id.name.clone());
+                let key = RowKey::new(source, id.namespace.as_deref(), &id.name);
+                let (known, list) = (self.all.get_mut(&key), *list);
                 // What was known before the list started says nothing against it.
-                if self.all.get(&key).is_some_and(|known| known.list == *list && is_newer(&known.id, &id)) {
+                if known.as_ref().is_some_and(|known| known.list == list && known.is_newer_than(&id)) {
                     return;
                 }
-                let unchanged = self.all.get(&key).is_some_and(|known| known.subject == subject);
-                self.all.insert(key.clone(), Row { id, subject, list: *list });
-                if !unchanged {
-                    self.dirty.insert(key);
+                let version = number(&id.resource_version);
+                let row = Row { uid: id.uid.into(), version, list, subject };
+                match known {
+                    Some(known) if known.subject == row.subject => **known = row,
+                    Some(known) => {
+                        **known = row;
+                        self.dirty.insert(key);
+                    }
+                    None => {
+                        self.all.insert(key.clone(), Box::new(row));
+                        self.dirty.insert(key);
+                    }
                 }
             }
             Change::Delete(id) => {
-                let key = (source, id.namespace.clone(), id.name.clone());
-                if self.all.get(&key).is_some_and(|known| is_other(&known.id, &id)) {
+                let key = RowKey::new(source, id.namespace.as_deref(), &id.name);
+                if self.all.get(&key).is_some_and(|known| known.is_other_than(&id)) {
                     return;
                 }
                 if self.all.remove(&key).is_some() {
@@ -155,7 +235,7 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
             }
             Change::InitDone => {
                 let list = *list;
-                let gone = self.all.extract_if(.., |key, row| key.0 == source && row.list != list);
+                let gone = self.all.extract_if(.., |key, row| *key.source() == source && row.list != list);
                 self.dirty.extend(gone.map(|(key, _)| key));
             }
             Change::CurrentUntil(_) | Change::Error(_) => {}
@@ -180,22 +260,12 @@ impl<S: Clone + PartialEq + Debug + Send + Sync + 'static> Cache for Rows<S> {
     }
 }
 
-/// True if the first is a newer version of the same object.
-#[must_use]
-pub fn is_newer(known: &ObjectId, other: &ObjectId) -> bool {
-    known.uid == other.uid && is_newer_version(&known.resource_version, &other.resource_version)
-}
-
-/// True if a deletion is about another object than the known one of that name, and not newer than it. A deletion without
-/// a uid means: there is nothing of that name.
-fn is_other(known: &ObjectId, deleted: &ObjectId) -> bool {
-    let (is_named, is_same) = (!deleted.uid.is_empty(), known.uid == deleted.uid);
-    is_named && !is_same && !is_newer_version(&deleted.resource_version, &known.resource_version)
-}
-
 /// True if the first resourceVersion is newer than the second; two that are no numbers cannot be compared.
 #[must_use]
 pub fn is_newer_version(known: &str, other: &str) -> bool {
-    let number = |version: &str| version.parse::<u64>().ok();
     number(known).zip(number(other)).is_some_and(|(known, other)| known > other)
+}
+
+fn number(version: &str) -> Option<u64> {
+    version.parse().ok()
 }

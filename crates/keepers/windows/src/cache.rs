@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use caretaker_engine::cache::{RowKey, source_key};
+use caretaker_engine::cache::{RowKey, SourceKey, source_key};
 use caretaker_engine::{Cache, Change, Rows, SourceRef};
 
 use crate::api;
@@ -65,11 +65,11 @@ impl FluxCache {
 fn parent_key(object: &FluxObject) -> Option<RowKey> {
     let [name, namespace] = api::PARENT.map(|label| object.labels.get(label).cloned());
     let kind = api::kind(api::KUSTOMIZE, "Kustomization")?;
-    Some(((kind.group.to_owned(), kind.kind.to_owned()), Some(namespace?), name?))
+    Some(RowKey::new(SourceKey::new(kind.group, kind.kind), Some(&namespace?), &name?))
 }
 
 fn dependencies(key: &RowKey, row: &FluxObject) -> Vec<RowKey> {
-    let other = |(namespace, name): &Name| (key.0.clone(), Some(namespace.clone()), name.clone());
+    let other = |(namespace, name): &Name| RowKey::new(key.source().clone(), Some(namespace), name);
     row.relations.depends_on.iter().map(other).collect()
 }
 
@@ -87,7 +87,7 @@ impl Cache for FluxCache {
         let is_list = matches!(change, Change::InitDone);
         let of = source_key(source);
         if let Some(id) = id {
-            let key = (of, id.namespace, id.name);
+            let key = RowKey::new(of, id.namespace.as_deref(), &id.name);
             let ignores =
                 |cache: &Self| cache.rows.get(&key).map(|row| row.relations.ignores.clone()).unwrap_or_default();
             let before = ignores(self);
@@ -121,7 +121,7 @@ impl Cache for FluxCache {
     fn subjects_for(&self, key: &RowKey) -> Vec<FluxObject> {
         let mut found = self.rows.subjects_for(key);
         for object in &mut found {
-            let name = |key: &RowKey| (key.1.clone().unwrap_or_default(), key.2.clone());
+            let name = |key: &RowKey| (key.namespace().unwrap_or_default().to_owned(), key.name().to_owned());
             object.relations.dependents = self.dependents.get(key).into_iter().flatten().map(name).collect();
             let parent = parent_key(object).and_then(|key| self.rows.get(&key));
             let waiting = parent.filter(|parent| parent.relations.waits);

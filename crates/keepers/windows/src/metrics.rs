@@ -41,7 +41,7 @@ impl States {
     /// The keys of what a source reads.
     pub(crate) fn keys(&self, source: &SourceKey) -> Vec<RowKey> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.keys().filter(|key| key.0 == *source).cloned().collect()
+        all.keys().filter(|key| key.source() == source).cloned().collect()
     }
 }
 
@@ -68,11 +68,11 @@ impl Collector for Metrics {
         let help = "Whether a Flux object is suspended";
         let mut suspended = encoder.encode_descriptor("gotk_suspend_status", help, None, MetricType::Gauge)?;
         let mut by_kind: BTreeMap<&str, i64> = BTreeMap::new();
-        for (((_, kind), namespace, name), state) in states.iter() {
-            let namespace = namespace.as_deref().unwrap_or_default();
-            let labels = [("kind", kind.as_str()), ("name", name.as_str()), ("namespace", namespace)];
+        for (key, state) in states.iter() {
+            let (kind, namespace) = (key.source().kind(), key.namespace().unwrap_or_default());
+            let labels = [("kind", kind), ("name", key.name()), ("namespace", namespace)];
             ConstGauge::new(i64::from(state.suspended)).encode(suspended.encode_family(&labels)?)?;
-            *by_kind.entry(kind.as_str()).or_default() += i64::from(state.held);
+            *by_kind.entry(kind).or_default() += i64::from(state.held);
         }
         let help = "Flux objects that a window suspends now";
         let mut objects = encoder.encode_descriptor("caretaker_windows_held", help, None, MetricType::Gauge)?;

@@ -25,8 +25,15 @@ const GONE: Duration = Duration::from_secs(5);
 /// A shim without a task that is there for this long does not end by itself: a client that dies while it deletes a task
 /// leaves it behind, and so do two clients that delete a task at the same moment.
 const SHIM_ENDS: Duration = Duration::from_secs(1);
-/// How often it is looked for.
-const LOOK: Duration = Duration::from_millis(40);
+/// How soon it is looked for again: most is gone within milliseconds, and what is not is looked for ever more rarely.
+const FIRST_LOOK: Duration = Duration::from_millis(3);
+const LAST_LOOK: Duration = Duration::from_millis(48);
+
+/// Waits before the next look, longer each time.
+async fn look_again(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = LAST_LOOK.min(*pause * 2);
+}
 
 const ITS_SHIM: &str = "its shim";
 
@@ -240,7 +247,7 @@ impl Cleaner {
         if !self.has_host_traces(judged) {
             return Ok(());
         }
-        let (began, limit) = (Instant::now(), Instant::now() + GONE);
+        let (began, limit, mut pause) = (Instant::now(), Instant::now() + GONE, FIRST_LOOK);
         loop {
             let task = self.containerd.task(id).await?;
             if task.is_none() && !self.has_shim(id).await {
@@ -253,7 +260,7 @@ impl Cleaner {
                 let what = format!("removing the bundle of {id}");
                 return Err(failed(what, if task.is_some() { "it has a task" } else { "it has a shim" }));
             }
-            tokio::time::sleep(LOOK).await;
+            look_again(&mut pause).await;
         }
         self.fence(judged).await?;
         let cgroup = judged.cgroup.clone();
@@ -283,7 +290,7 @@ impl Cleaner {
 
     /// Returns when nothing of the container is left but its record; else says what.
     async fn verify(&self, container: &Container) -> Result<(), ApplyError> {
-        let (began, limit) = (Instant::now(), Instant::now() + GONE);
+        let (began, limit, mut pause) = (Instant::now(), Instant::now() + GONE, FIRST_LOOK);
         loop {
             let left = self.traces(container).await?;
             if left.is_empty() {
@@ -298,7 +305,7 @@ impl Cleaner {
                     format!("left: {}", left.join(", ")),
                 ));
             }
-            tokio::time::sleep(LOOK).await;
+            look_again(&mut pause).await;
         }
     }
 

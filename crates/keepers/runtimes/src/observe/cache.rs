@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use caretaker_core::Timestamp;
-use caretaker_engine::cache::RowKey;
+use caretaker_engine::cache::{RowKey, SourceKey};
 use caretaker_engine::source::resource;
 use caretaker_engine::{Cache, Change, ObjectId, Rows, SourceRef};
 
@@ -57,7 +57,7 @@ type ByKey<K, V> = BTreeMap<K, SmallVec<[V; 1]>>;
 type Waits = Option<Option<Timestamp>>;
 
 fn task_row(key: &TaskKey) -> RowKey {
-    ((GROUP.to_owned(), key.0.name().to_owned()), None, key.1.to_string())
+    RowKey::new(SourceKey::new(GROUP, key.0.name()), None, &key.1)
 }
 
 /// The names that a runtime needs, as far as they are told apart here: of the carrier, and of Services without the
@@ -117,11 +117,11 @@ impl RuntimeCache {
     /// Follows a row that changed, so that every task that it matters to is judged.
     fn follow(&mut self, key: RowKey) {
         let row = self.row(&key);
-        match (&row, key.0.0.as_str(), key.0.1.as_str()) {
+        match (&row, key.source().group(), key.source().kind()) {
             (Some(Row::Task(_)), ..) | (None, GROUP, _) => {
-                let kind = api::TaskKind::parse(&key.0.1);
+                let kind = api::TaskKind::parse(key.source().kind());
                 if let Some(kind) = kind {
-                    self.follow_task((kind, key.2.as_str().into()), row.is_some());
+                    self.follow_task((kind, key.name().into()), row.is_some());
                 }
             }
             (Some(Row::Templates(_) | Row::Settings(_)), ..) | (None, "", "ConfigMap" | SETTINGS_KIND) => {
@@ -129,9 +129,9 @@ impl RuntimeCache {
             }
             (Some(Row::Families(_) | Row::RefusedFamily(_)), ..) | (None, _, "ServiceCIDR") => {
                 match row {
-                    Some(Row::Families(families)) => _ = self.families.insert(key.2, families),
+                    Some(Row::Families(families)) => _ = self.families.insert(key.name().to_owned(), families),
                     Some(Row::RefusedFamily(family)) => _ = self.refused.insert(family),
-                    _ => _ = self.families.remove(&key.2),
+                    _ => _ = self.families.remove(key.name()),
                 }
                 self.all_dirty();
             }
@@ -145,11 +145,11 @@ impl RuntimeCache {
     }
 
     fn follow_config(&mut self, key: &RowKey, row: Option<Row>) {
-        let namespace = key.1.clone().unwrap_or_default();
+        let namespace = key.namespace().unwrap_or_default().to_owned();
         match row {
             Some(Row::Templates(read)) => _ = self.templates.insert(namespace, read),
             Some(Row::Settings(read)) => _ = self.settings.insert(namespace, read),
-            _ if key.2 == api::TEMPLATES => _ = self.templates.remove(&namespace),
+            _ if key.name() == api::TEMPLATES => _ = self.templates.remove(&namespace),
             _ => _ = self.settings.remove(&namespace),
         }
         self.all_dirty();
@@ -178,15 +178,14 @@ impl RuntimeCache {
             for row in diagnosed {
                 self.diagnosed.remove(&row);
                 let source = SourceRef { id: DIAGNOSES, resource: None };
-                self.rows.update(&source, Change::Delete(ObjectId::named(row.2)));
+                self.rows.update(&source, Change::Delete(ObjectId::named(row.name())));
             }
         }
         self.touch(key);
     }
 
     fn follow_object(&mut self, key: RowKey, row: Option<&Row>) {
-        let name = key.2.clone();
-        let needed: Vec<TaskKey> = [name.as_str(), family_less(&name)]
+        let needed: Vec<TaskKey> = [key.name(), family_less(key.name())]
             .iter()
             .filter_map(|name| self.needed_by.get(*name))
             .flatten()
@@ -206,9 +205,9 @@ impl RuntimeCache {
             self.touch(carrier.task.clone());
         }
         if row.is_some() {
-            insert(&mut self.by_name, &Arc::from(name), key);
+            insert(&mut self.by_name, &Arc::from(key.name()), key);
         } else {
-            remove(&mut self.by_name, name.as_str(), &key);
+            remove(&mut self.by_name, key.name(), &key);
         }
         for task in needed {
             self.touch(task);
@@ -307,7 +306,7 @@ impl RuntimeCache {
             _ => None,
         });
         let named = named.collect();
-        let diagnosis = self.row(&((String::new(), String::new()), None, task.uid.clone()));
+        let diagnosis = self.row(&RowKey::new(SourceKey::new("", ""), None, &task.uid));
         let diagnosis = if let Some(Row::Diagnosis(_, diagnosis)) = diagnosis { Some(diagnosis) } else { None };
         TaskRuntime { task, carriers, named, diagnosis: diagnosis.filter(|found: &Diagnosis| !found.found.is_empty()) }
     }
