@@ -65,6 +65,10 @@ bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures 
 images: programs ## Build the images of both programs as archives, without a container engine, into target/images
 	@$(TESTKIT) images
 
+.PHONY: release
+release: packages ## Make every file of a release with checksums into target/release-files; IMAGES=no leaves out the images
+	@scripts/release
+
 # A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint
 lint: packages ## Formatting, clippy, documentation and names that must not come back, warnings denied

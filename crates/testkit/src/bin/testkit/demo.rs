@@ -28,7 +28,7 @@ use caretaker_testkit::flux::FluxAssets;
 use futures::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use board::{Board, Keeper, State};
+use board::{Board, Keeper, Speaker, State};
 use cluster::{DemoCluster, POOLS, REPORTS, SANDBOXES, SHOP, SYSTEM, TASKS};
 use operator::Operator;
 use screen::Screen;
@@ -280,6 +280,9 @@ fn summarize(state: &State) -> ExitCode {
     if missing.is_empty() {
         println!("Everything happened, in {:.0} s; nothing is left.", state.began.elapsed().as_secs_f64());
         return ExitCode::SUCCESS;
+    }
+    for said in state.said.iter().filter(|said| said.speaker == Speaker::Trouble) {
+        println!("  {}", said.text.replace('\n', "\n  "));
     }
     println!("Not everything happened within {:.0} s: {}.", state.began.elapsed().as_secs_f64(), missing.join("; "));
     ExitCode::FAILURE

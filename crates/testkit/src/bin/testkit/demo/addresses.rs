@@ -58,8 +58,8 @@ const LEAKED: [&str; 4] = ["10.6.0.12", "10.6.0.13", "10.6.0.14", "10.6.0.15"];
 /// A pool of ten has given out six, of which four are leaked.
 pub(super) async fn play(board: &Board, cluster: &DemoCluster) -> Result<()> {
     furnish(cluster).await?;
-    board.say("a pool gave out 6 addresses: to a pod that runs, one that has finished, one on a node that");
-    board.say("died, one of a StatefulSet that comes back, and two that are not there any more");
+    board.say("a pool gave out 6 addresses: to a pod that runs, one that comes back,");
+    board.say("one that finished, one on a node that died, and two that are gone");
     until("the leaked addresses to return", LIMIT, async || {
         let held = held(cluster).await?;
         let left: Vec<&str> = LEAKED.into_iter().filter(|ip| held.contains(&(*ip).to_owned())).collect();

@@ -56,7 +56,7 @@ pub(super) struct Step {
 
 /// The scene of a keeper.
 #[derive(Debug, Clone)]
-pub(super) struct Scene {
+pub(super) struct KeeperScene {
     pub(super) keeper: Keeper,
     pub(super) steps: Vec<Step>,
     /// Why it is not played.
@@ -68,7 +68,7 @@ pub(super) struct Scene {
     pub(super) next: Option<Next>,
 }
 
-impl Scene {
+impl KeeperScene {
     fn new(keeper: Keeper) -> Self {
         let steps = keeper.steps().iter().map(|text| Step { text, happened: None }).collect();
         Self { keeper, steps, left_out: None, failed: None, sees: String::new(), next: None }
@@ -111,7 +111,7 @@ pub(super) struct State {
     pub(super) began: Instant,
     pub(super) limit: Option<Duration>,
     pub(super) place: String,
-    pub(super) scenes: Vec<Scene>,
+    pub(super) scenes: Vec<KeeperScene>,
     pub(super) said: Vec<Said>,
     /// The last line of the view: what the reader can do.
     pub(super) hint: String,
@@ -119,7 +119,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn is_complete(&self) -> bool {
-        self.scenes.iter().all(Scene::is_complete)
+        self.scenes.iter().all(KeeperScene::is_complete)
     }
 
     /// What did not happen, a line each.
@@ -138,7 +138,7 @@ pub(super) struct Board(Mutex<State>);
 
 impl Board {
     pub(super) fn new(limit: Option<Duration>) -> Self {
-        let scenes = Keeper::ALL.map(Scene::new).to_vec();
+        let scenes = Keeper::ALL.map(KeeperScene::new).to_vec();
         let (place, hint) = (String::new(), "Ctrl-C ends it and removes everything".to_owned());
         Self(Mutex::new(State { began: Instant::now(), limit, place, scenes, said: Vec::new(), hint }))
     }
@@ -147,7 +147,7 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, keeper: Keeper, change: impl FnOnce(&mut Scene)) {
+    fn change(&self, keeper: Keeper, change: impl FnOnce(&mut KeeperScene)) {
         let mut state = self.state();
         if let Some(scene) = state.scenes.iter_mut().find(|scene| scene.keeper == keeper) {
             change(scene);

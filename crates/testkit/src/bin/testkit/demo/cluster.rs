@@ -154,14 +154,14 @@ impl DemoCluster {
 }
 
 /// The program beside this one.
-pub(super) fn beside(name: &str) -> Result<PathBuf> {
+pub(super) fn sibling_program(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name(name);
     ensure!(program.is_file(), "{} is missing: run make demo, which builds it", program.display());
     Ok(program)
 }
 
 fn caretaker() -> Result<PathBuf> {
-    beside("caretaker")
+    sibling_program("caretaker")
 }
 
 /// Runs a program to its end and returns what it prints.

@@ -13,7 +13,7 @@ use kube::api::{ListParams, PostParams};
 use tokio::process::Command;
 
 use super::board::{Board, Keeper};
-use super::cluster::{DemoCluster, LIMIT, REPORTS, SANDBOXES, beside, succeed};
+use super::cluster::{DemoCluster, LIMIT, REPORTS, SANDBOXES, sibling_program, succeed};
 
 const PROCESS: &str = "caretaker-node";
 
@@ -85,8 +85,8 @@ pub(super) async fn play(board: &Board, demo: &DemoCluster, cluster: &Cluster) -
         format!("--state-file={}", folder.join("demo-node.json").display()),
         format!("--kubeconfig={}", cluster.kubeconfig().display()),
     ];
-    cluster.spawn_on_node(PROCESS, &beside(PROCESS)?, &args)?;
-    board.say("caretaker-node runs on the node; two agents of Fast Sandbox have 3 containers there");
+    cluster.spawn_on_node(PROCESS, &sibling_program(PROCESS)?, &args)?;
+    board.say("caretaker-node runs on the node, where two agents have 3 containers");
     for id in ["sb-1", "sb-2", "sb-3"] {
         ensure!(scene.left(id).await?.len() > 2, "the container {id} should be there with all that it has");
     }

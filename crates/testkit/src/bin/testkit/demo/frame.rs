@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::board::{Next, Said, Scene, Speaker, State};
+use super::board::{KeeperScene, Next, Said, Speaker, State};
 
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +63,11 @@ fn title(state: &State, width: usize) -> Line {
 }
 
 /// The steps of a scene, with a mark for each that happened.
-fn steps(scene: &Scene) -> Line {
+fn steps(scene: &KeeperScene) -> Line {
     let name = format!("{:NAME$}", scene.keeper.name());
     let mark = match scene {
-        Scene { left_out: Some(_), .. } => span(Style::Dim, " - "),
-        Scene { failed: Some(_), .. } => span(Style::Bad, " ✘ "),
+        KeeperScene { left_out: Some(_), .. } => span(Style::Dim, " - "),
+        KeeperScene { failed: Some(_), .. } => span(Style::Bad, " ✘ "),
         scene if scene.is_complete() => span(Style::Good, " ✔ "),
         _ => span(Style::Soon, " ● "),
     };
@@ -86,7 +86,7 @@ fn steps(scene: &Scene) -> Line {
 }
 
 /// What the keeper sees, and what comes next in how long.
-fn outlook(scene: &Scene, now: Timestamp) -> Line {
+fn outlook(scene: &KeeperScene, now: Timestamp) -> Line {
     let mut line = vec![span(Style::Plain, " ".repeat(NAME + 3))];
     match (&scene.failed, &scene.next) {
         (Some(why), _) => line.push(span(Style::Bad, why.lines().next().unwrap_or_default())),

@@ -43,7 +43,7 @@ pub(super) async fn play(board: &Board, cluster: &DemoCluster, reader: Option<&P
     running(cluster, pods).await?;
     let labels = ["sleepmode.kubefree.com/sleep-after=15s", "sleepmode.kubefree.com/delete-after=24h"];
     cluster.kubectl(&[["label", "namespace", SHOP].as_slice(), &labels].concat()).await?;
-    board.say(format!("the owner of {SHOP} labels it sleep-after=15s; a Deployment of 2 runs in it"));
+    board.say(format!("{SHOP} runs a Deployment of 2; its owner labels it sleep-after=15s"));
 
     is(cluster, "sleep", 0).await?;
     running(cluster, 0).await?;
@@ -54,7 +54,7 @@ pub(super) async fn play(board: &Board, cluster: &DemoCluster, reader: Option<&P
         cluster.kubectl_as(reader, &["get", "deployments", "-n", SHOP]).await?;
     } else {
         // No audit events come from a cluster whose API server the demo did not start.
-        board.say(format!("{READER} reads {SHOP}: written as activity-status, as there are no audit events here"));
+        board.say(format!("{READER} reads {SHOP}; without audit events, activity-status says so"));
         let read = json!({
             "LastActivityTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             "ActionBy": "ListDeployments", "UserInfo": { "name": READER, "uid": "" },

@@ -43,7 +43,7 @@ pub(super) async fn play(board: &Board, cluster: &DemoCluster) -> Result<()> {
     .await?;
     board.happened(Keeper::Runtimes, "has a runtime");
 
-    board.say("the task finishes; it has a minute of grace, of which ten seconds are left");
+    board.say("the task finishes; ten seconds of its grace are left");
     let finished = (Timestamp::now() - FINISHED_AGO).strftime("%Y-%m-%dT%H:%M:%SZ");
     let status = format!(r#"{{"status":{{"finish":true,"finishTime":"{finished}"}}}}"#);
     cluster.kubectl(&["patch", "netreach", "mesh", "--subresource=status", "--type=merge", "-p", &status]).await?;
