@@ -97,13 +97,12 @@ async fn where_foreign_namespaces_would_be_touched_it_refuses_and_writes_nothing
 #[tokio::test]
 async fn an_interrupted_demo_removes_what_it_made_and_says_what_did_not_happen() {
     let (_alone, cluster) = alone().await;
-    let namespaces: Api<Namespace> = Api::all(cluster.client().await.unwrap());
     let before = contents(cluster);
 
     let child = start(cluster);
-    until("the demo to make a namespace", Duration::from_mins(2), async || {
-        let found = namespaces.get_opt("demo-pools").await.map_err(Error::api("reading the namespace"))?;
-        Ok(found.map(drop).ok_or_else(|| "there is none yet".to_owned()))
+    // By then the operator runs, too.
+    until("the demo to make its pool", Duration::from_mins(2), async || {
+        Ok(cluster.kubectl(&["get", "spiderippool", "office"]).map(drop).map_err(|error| error.to_string()))
     })
     .await
     .unwrap();

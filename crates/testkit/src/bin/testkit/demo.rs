@@ -91,12 +91,12 @@ async fn play(board: &Board, options: &Options, interrupt: &mut Interrupt) -> Re
         () = interrupt.received() => return Ok(()),
     };
     let settings = cluster.folder().join("demo.yaml");
-    std::fs::write(&settings, settings_text(&[]))?;
+    std::fs::write(&settings, settings_text(cluster.own.is_some(), &[]))?;
     let path = settings.display().to_string();
     if options.context.is_some() {
         // Whatever is here now is protected, even if somebody labels it while the demo plays.
         let protected = existing::inspect(board, &cluster, &path).await?;
-        std::fs::write(&settings, settings_text(&protected))?;
+        std::fs::write(&settings, settings_text(false, &protected))?;
     }
     let limit = options.limit.map(|limit| limit.saturating_sub(board.state().began.elapsed()));
     let mut operator = None;
@@ -105,7 +105,8 @@ async fn play(board: &Board, options: &Options, interrupt: &mut Interrupt) -> Re
         () = tokio::time::sleep(limit.unwrap_or(Duration::MAX)) => Ok(()),
         () = interrupt.received() => Ok(()),
     };
-    if let (Some(operator), false) = (&operator, board.state().is_complete()) {
+    let complete = board.state().is_complete();
+    if let (Some(operator), false) = (&operator, complete) {
         board.trouble(format!("the end of caretaker's log:\n{}", operator.last_words()));
     }
     end(board, cluster, operator).await?;
@@ -130,12 +131,14 @@ async fn end(board: &Board, cluster: DemoCluster, operator: Option<Operator>) ->
     Ok(())
 }
 
-/// The demo itself reads as the administrator, which must not count as use.
-fn settings_text(protected: &[String]) -> String {
+/// The settings of the operator. `audited`: it receives audit events; the demo itself reads as the administrator, which
+/// must not count as use.
+fn settings_text(audited: bool, protected: &[String]) -> String {
+    let activity = if audited { "{ignore: {users: [admin]}}" } else { "{source: annotation}" };
     format!(
         "leaseDuration: 5s\n\
          keepers:\n  \
-           namespaces: {{protected: {protected:?}, activity: {{ignore: {{users: [admin]}}}}}}\n  \
+           namespaces: {{protected: {protected:?}, activity: {activity}}}\n  \
            addresses: {{enabled: true}}\n  windows: {{enabled: true}}\n  runtimes: {{enabled: true}}\n"
     )
 }

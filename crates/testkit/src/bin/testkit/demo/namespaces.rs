@@ -55,8 +55,9 @@ pub(super) async fn play(board: &Board, cluster: &DemoCluster, reader: Option<&P
     } else {
         // No audit events come from a cluster whose API server the demo did not start.
         board.say(format!("{READER} reads {SHOP}; without audit events, activity-status says so"));
+        // With fractions: only a use after it fell asleep wakes it, and that may be in the same second.
         let read = json!({
-            "LastActivityTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "LastActivityTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
             "ActionBy": "ListDeployments", "UserInfo": { "name": READER, "uid": "" },
         });
         let read = format!("sleepmode.kubefree.com/activity-status={read}");

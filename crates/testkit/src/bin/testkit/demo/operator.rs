@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use caretaker_testkit::until;
+use caretaker_testkit::{Error, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -46,8 +46,14 @@ impl Operator {
             command.args(&args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
             Some(command.process_group(0).kill_on_drop(true).spawn().context("starting caretaker run")?)
         };
-        let operator = Self { journal, log, child };
-        let address = until("caretaker run to listen", LIMIT, async || Ok(operator.address())).await?;
+        let mut operator = Self { journal, log, child };
+        let address = until("caretaker run to listen", LIMIT, async || {
+            if let Some(Ok(Some(_))) = operator.child.as_mut().map(Child::try_wait) {
+                return Err(Error::Command { command: "caretaker run".to_owned(), why: operator.last_words() });
+            }
+            Ok(operator.address())
+        })
+        .await?;
         until("caretaker run to be ready", LIMIT, async || Ok(readiness(&address).await)).await?;
         Ok(operator)
     }
