@@ -12,7 +12,11 @@ ifdef CI
 export CARGO_TARGET_DIR ?= $(CARETAKER_CACHE)/target
 endif
 
-TESTKIT := cargo run --quiet --package caretaker-testkit --bin testkit --
+# All programs at once, and with the features that the tests need, so that no dependency is compiled twice: cargo gives
+# a single package other features than the workspace, and adds those of the tests only where something like a test is
+# asked for. There are no examples to build.
+BUILD := cargo build --workspace --bins --examples
+TESTKIT := $(or $(CARGO_TARGET_DIR),target)/debug/testkit
 
 .PHONY: help
 help: ## This list
@@ -22,8 +26,12 @@ help: ## This list
 packages:
 	@scripts/packages
 
+.PHONY: programs
+programs: packages
+	@$(BUILD)
+
 .PHONY: setup
-setup: packages ## Install the Debian packages that are missing, and get the binaries of Kubernetes and Flux
+setup: programs ## Install the Debian packages that are missing, and get the binaries of Kubernetes and Flux
 	@$(TESTKIT) binaries >/dev/null
 	@$(TESTKIT) flux >/dev/null
 
@@ -33,31 +41,33 @@ test: setup ## Run all tests, against a real API server and, as root, a real nod
 	@$(TESTKIT) containerd >/dev/null
 	@$(TESTKIT) test $(if $(CI),--again) $(ONLY)
 
+# Flux's controllers take part if make setup or make test has built them; their kinds alone are quick to get.
 .PHONY: demo
-demo: setup ## Show the main job on a throwaway cluster
-	@cargo build --quiet --package caretaker --package caretaker-node
-	@$(TESTKIT) demo
-	@echo
-	@echo "And what Caretaker would do to the example cluster in the next two days:"
-	@echo
-	@cargo run --quiet --package caretaker -- simulate --from examples/cluster --start 2026-03-02T09:00:00Z --for 48h --activity examples/activity.jsonl
+demo: programs ## Show all keepers at work; DEMO_FOR=120s checks it unattended, KUBECONTEXT=name plays on that cluster
+	@$(if $(KUBECONTEXT),,$(TESTKIT) binaries >/dev/null)
+	@$(TESTKIT) flux --definitions >/dev/null || true
+	@$(TESTKIT) demo $(if $(KUBECONTEXT),--context '$(KUBECONTEXT)')
 
 .PHONY: cluster
 cluster: setup ## Start a throwaway cluster and print how to reach it
 	@$(TESTKIT) up
 
 .PHONY: cluster-down
-cluster-down: ## End that cluster
+cluster-down: programs ## End that cluster
 	@$(TESTKIT) down
 
 .PHONY: bench
 bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures one part
-	cargo build --quiet --release --package caretaker --package caretaker-node
-	cargo run --quiet --release --package caretaker-bench -- $(PART)
+	cargo build --quiet --release --workspace --bins
+	$(or $(CARGO_TARGET_DIR),target)/release/caretaker-bench $(PART)
 
 .PHONY: images
-images: packages ## Build the images of both programs as archives, without a container engine, into target/images
+images: programs ## Build the images of both programs as archives, without a container engine, into target/images
 	@$(TESTKIT) images
+
+.PHONY: release
+release: packages ## Make every file of a release with checksums into target/release-files; IMAGES=no leaves out the images
+	@scripts/release
 
 # A build script needs a C compiler even where nothing is linked in the end.
 .PHONY: lint

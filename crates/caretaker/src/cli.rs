@@ -89,6 +89,12 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write the manual pages of all commands into a folder
+    ManPages {
+        /// The folder, which is created if it does not exist
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// Where the objects come from, and which settings apply.

@@ -32,9 +32,10 @@ pub mod windows;
 pub use caretaker_output as output;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use caretaker_core::Timestamp;
 use clap::{CommandFactory, FromArgMatches};
 
@@ -103,7 +104,17 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
             clap_complete::generate(*shell, &mut Cli::command(), "caretaker", &mut text);
             Ok(Output::text(String::from_utf8_lossy(&text).into_owned()))
         }
+        Command::ManPages { folder } => man_pages(folder),
     }
+}
+
+fn man_pages(folder: &Path) -> Result<Output> {
+    let write = || {
+        std::fs::create_dir_all(folder)?;
+        clap_mangen::generate_to(Cli::command(), folder)
+    };
+    write().with_context(|| format!("writing manual pages to {}", folder.display()))?;
+    Ok(Output::default())
 }
 
 fn rules(keeper: Option<&str>) -> Result<Output> {

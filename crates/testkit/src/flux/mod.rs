@@ -122,6 +122,37 @@ impl FluxAssets {
     }
 }
 
+/// Finds the definitions of Flux's kinds, or copies them out of the Go modules. That takes seconds, where a build of the
+/// controllers takes minutes.
+pub fn definitions() -> Result<PathBuf> {
+    definitions_in(&cache_folder(), Path::new("go"))
+}
+
+fn definitions_in(cache: &Path, go: &Path) -> Result<PathBuf> {
+    let built = FluxAssets::in_cache(cache);
+    let alone = FluxAssets { folder: cache.join(format!("flux-definitions-{}", FluxAssets::versions().join("-"))) };
+    for assets in [&built, &alone] {
+        if assets.definitions().is_dir() {
+            return Ok(assets.definitions());
+        }
+    }
+    fs::create_dir_all(&alone.folder).map_err(Error::file(&alone.folder))?;
+    let module = tempfile::tempdir_in(&alone.folder).map_err(Error::file(&alone.folder))?;
+    for (name, text) in [("go.mod", GO_MOD), ("go.sum", GO_SUM)] {
+        let path = module.path().join(name);
+        fs::write(&path, text).map_err(Error::file(path))?;
+    }
+    let packages = PROGRAMS.map(package);
+    let download = Command::new(go).args(["mod", "download"]).args(packages).current_dir(module.path()).output();
+    succeeded("the definitions of Flux", download)?;
+    match alone.copy_definitions(go, module.path()) {
+        // Another process was faster.
+        Err(_) if alone.definitions().is_dir() => {}
+        copied => copied?,
+    }
+    Ok(alone.definitions())
+}
+
 impl Cluster {
     /// Serves Flux's kinds, starts its controllers for all namespaces, and returns when they listen. They end with the
     /// cluster.
@@ -171,7 +202,23 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// A Go command that knows both modules and builds by these words of a shell; and the folder of the modules.
+    fn fake_go(folder: &Path, build: &str) -> (PathBuf, PathBuf) {
+        let (go, modules) = (folder.join("go"), folder.join("modules"));
+        for program in PROGRAMS {
+            let folder = modules.join(package(program)).join("config/crd/bases");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(format!("{program}.yaml")), "kind: CustomResourceDefinition\n").unwrap();
+        }
+        let known = format!("version|env|mod) exit 0;; list) echo {}/$5; exit 0;;", modules.display());
+        fs::write(&go, format!("#!/bin/sh\ncase $1 in {known} esac\n{build}\n")).unwrap();
+        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+        (go, modules)
+    }
 
     #[test]
     fn without_go_and_cache_the_error_names_the_remedies() {
@@ -185,23 +232,24 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_and_the_definitions_of_both_modules_are_kept_together() {
-        use std::os::unix::fs::PermissionsExt;
+    fn the_definitions_alone_need_no_build() {
         let cache = tempfile::tempdir().unwrap();
-        let (go, modules) = (cache.path().join("go"), cache.path().join("modules"));
-        for program in PROGRAMS {
-            let folder = modules.join(package(program)).join("config/crd/bases");
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(format!("{program}.yaml")), "kind: CustomResourceDefinition\n").unwrap();
-        }
-        let script = format!(
-            "#!/bin/sh\n\
-             case $1 in version|env) exit 0;; list) echo {}/$5; exit 0;; esac\n\
-             while [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done\necho x > $out\n",
-            modules.display()
-        );
-        fs::write(&go, script).unwrap();
-        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+        let (go, modules) = fake_go(cache.path(), "exit 1");
+
+        let folder = definitions_in(cache.path(), &go).unwrap();
+
+        let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["kustomize-controller.yaml", "source-controller.yaml"]);
+        fs::remove_dir_all(modules).unwrap();
+        assert_eq!(definitions_in(cache.path(), Path::new("no-such-go")).unwrap(), folder);
+    }
+
+    #[test]
+    fn the_programs_and_the_definitions_of_both_modules_are_kept_together() {
+        let cache = tempfile::tempdir().unwrap();
+        let (go, _) =
+            fake_go(cache.path(), "while [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done; echo x > $out");
 
         let built = FluxAssets::cached(cache.path(), &go).unwrap();
         let found = FluxAssets::cached(cache.path(), Path::new("no-such-go")).unwrap();

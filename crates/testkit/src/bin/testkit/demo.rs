@@ -1,166 +1,322 @@
-//! `make demo`: what the keepers do, on a cluster that is gone afterwards.
+//! `make demo`: one cluster, one operator, five keepers at work, shown live and checked.
+//!
+//! Five scenes are played at the same time. Each does something to the cluster and waits until it has seen there what
+//! the keeper should make of it; only then a step counts as happened. The screen shows the board that they write to.
 
 mod addresses;
+mod board;
+mod cluster;
 mod containers;
+mod existing;
+mod frame;
+mod namespaces;
+mod observe;
+mod operator;
 mod runtimes;
+mod screen;
+mod svg;
 mod windows;
 
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use caretaker_testkit::audited::Audited;
-use caretaker_testkit::make::{Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment};
-use caretaker_testkit::operator::Operator;
-use caretaker_testkit::{Cluster, Error, Node, until};
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::Api;
-use kube::api::{ListParams, PostParams};
+use anyhow::{Context, Result};
+use caretaker_testkit::flux::FluxAssets;
+use futures::FutureExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-const LIMIT: Duration = Duration::from_mins(2);
+use board::{Board, Keeper, Speaker, State};
+use cluster::{DemoCluster, POOLS, REPORTS, SANDBOXES, SHOP, SYSTEM, TASKS};
+use operator::Operator;
+use screen::Screen;
 
-pub(crate) async fn run() -> Result<()> {
-    let began = Instant::now();
-    let say = |text: &str| println!("{:>6.1} s  {text}", began.elapsed().as_secs_f64());
+/// What `testkit demo` is asked for.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run unattended for at most so long, such as 120s, and end when everything happened
+    #[arg(long = "for", value_name = "DURATION", env = "DEMO_FOR", value_parser = seconds)]
+    limit: Option<Duration>,
+    /// Play on the existing cluster of this context of your kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The image of the pods on an existing cluster: any that has sh and sleep
+    #[arg(long, default_value = "busybox:1", env = "DEMO_IMAGE")]
+    image: String,
+    /// Write a picture of the view a second into this folder, as SVG
+    #[arg(long, value_name = "FOLDER")]
+    record: Option<PathBuf>,
+}
 
-    let node = Node::possible();
-    let parts =
-        if node.is_ok() { "etcd, API server, controllers, scheduler, node" } else { "etcd, API server, controllers" };
-    say(&format!("starting a throwaway Kubernetes: {parts}"));
-    if let Err(reason) = &node {
-        say(&format!("no pod can run on this machine: a node {reason}"));
+/// Reads `120s`, `2m` or `120`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let (number, factor) = match text.strip_suffix('m') {
+        Some(minutes) => (minutes, 60),
+        None => (text.strip_suffix('s').unwrap_or(text), 1),
+    };
+    let number: u64 = number.parse().map_err(|_| "write seconds or minutes, such as 120s or 2m".to_owned())?;
+    Ok(Duration::from_secs(number.saturating_mul(factor)))
+}
+
+/// Plays the demo. The exit code is 0 if everything happened that should, and everything was removed again.
+pub(crate) async fn run(options: Options) -> Result<ExitCode> {
+    let board = Arc::new(Board::new(options.limit));
+    let mut interrupt = Interrupt::new()?;
+    let mut screen = Screen::start(board.clone(), options.record.clone());
+    // A scene that panics is reported like one that fails; its message would tear the view.
+    std::panic::set_hook(Box::new(|_| {}));
+    let played = play(&board, &options, &mut interrupt).await;
+    drop(std::panic::take_hook());
+    screen.stop();
+    let state = board.state().clone();
+    played?;
+    Ok(summarize(&state))
+}
+
+/// Opens a cluster, plays all scenes on it, and removes everything, however the scenes end.
+async fn play(board: &Board, options: &Options, interrupt: &mut Interrupt) -> Result<()> {
+    let opened = async {
+        match &options.context {
+            Some(context) => {
+                context.clone_into(&mut board.state().place);
+                DemoCluster::existing(context, &options.image, existing::kubectl()?).await
+            }
+            None => DemoCluster::throwaway(board).await,
+        }
+    };
+    let cluster = tokio::select! {
+        opened = opened => opened?,
+        () = interrupt.received() => return Ok(()),
+    };
+    let settings = cluster.folder().join("demo.yaml");
+    std::fs::write(&settings, settings_text(cluster.own.is_some(), &[]))?;
+    let path = settings.display().to_string();
+    if options.context.is_some() {
+        // Whatever is here now is protected, even if somebody labels it while the demo plays.
+        let protected = existing::inspect(board, &cluster, &path).await?;
+        std::fs::write(&settings, settings_text(false, &protected))?;
     }
-    let program = std::env::current_exe()?.with_file_name("caretaker");
-    ensure!(program.is_file(), "{} is missing: run make demo", program.display());
-    let builder = Cluster::builder().controllers();
-    let builder = if node.is_ok() { builder.node() } else { builder };
-    let audited = Audited::start(&program, builder).await?;
-    say(&format!(
-        "ready at {}; its audit events go to Caretaker, by what caretaker audit-config printed",
-        audited.cluster.url()
-    ));
+    let limit = options.limit.map(|limit| limit.saturating_sub(board.state().began.elapsed()));
+    let mut operator = None;
+    let result = tokio::select! {
+        result = scenes(board, &cluster, &path, &mut operator, options.limit.is_none()) => result,
+        () = tokio::time::sleep(limit.unwrap_or(Duration::MAX)) => Ok(()),
+        () = interrupt.received() => Ok(()),
+    };
+    let complete = board.state().is_complete();
+    if let (Some(operator), false) = (&operator, complete) {
+        board.trouble(format!("the end of caretaker's log:\n{}", operator.last_words()));
+    }
+    end(board, cluster, operator).await?;
+    result
+}
 
-    a_namespace_sleeps_and_wakes(&audited, &program, node.is_ok(), &say).await?;
-    addresses::leaked_addresses_return(&audited.cluster, &program, &say).await?;
-    runtimes::a_task_gets_a_runtime(&audited.cluster, &program, node.is_ok(), &say).await?;
-    windows::a_flux_object_freezes_and_thaws(&audited.cluster, &program, &say).await?;
-    containers::orphans_vanish(&audited.cluster, &program, node.is_ok(), &say).await?;
-
+/// Removes everything, and says so once it was looked for.
+async fn end(board: &Board, cluster: DemoCluster, operator: Option<Operator>) -> Result<()> {
+    board.say("ending: everything is removed");
+    if let Some(operator) = operator {
+        operator.stop().await?;
+    }
+    let Some(audited) = cluster.own else { return existing::remove(board, &cluster).await };
     let folder = audited.cluster.folder().to_owned();
     audited.cluster.end()?;
     if std::env::var_os("CARETAKER_KEEP").is_some() {
-        say(&format!("the cluster is gone; CARETAKER_KEEP is set, so its files are kept in {}", folder.display()));
+        board.say(format!("the cluster is gone; CARETAKER_KEEP is set, so its files are in {}", folder.display()));
         return Ok(());
     }
-    ensure!(!folder.exists(), "{} is still there", folder.display());
-    say("the cluster is gone: no process, no mount, no file is left");
+    anyhow::ensure!(!folder.exists(), "{} is still there", folder.display());
+    board.say("the cluster is gone: no process, no mount, no file is left");
     Ok(())
 }
 
-/// The demo itself reads as the administrator, which must not count as use.
-const SETTINGS: &str = "keepers: {namespaces: {activity: {ignore: {users: [admin]}}}}\n";
+/// The settings of the operator. `audited`: it receives audit events; the demo itself reads as the administrator, which
+/// must not count as use.
+fn settings_text(audited: bool, protected: &[String]) -> String {
+    let activity = if audited { "{ignore: {users: [admin]}}" } else { "{source: annotation}" };
+    format!(
+        "leaseDuration: 5s\n\
+         keepers:\n  \
+           namespaces: {{protected: {protected:?}, activity: {activity}}}\n  \
+           addresses: {{enabled: true}}\n  windows: {{enabled: true}}\n  runtimes: {{enabled: true}}\n"
+    )
+}
 
-/// A namespace that is idle for eight seconds sleeps; as soon as a user reads it, it wakes with what it
-/// had. Without a node only the replica counts show it.
-async fn a_namespace_sleeps_and_wakes(
-    audited: &Audited,
-    program: &Path,
-    pods: bool,
-    say: &impl Fn(&str),
+/// Furnishes the cluster, runs the operator on it, and plays all scenes at the same time. With `stay` it never returns.
+async fn scenes(
+    board: &Board,
+    cluster: &DemoCluster,
+    settings: &str,
+    operator: &mut Option<Operator>,
+    stay: bool,
 ) -> Result<()> {
-    let cluster = &audited.cluster;
-    cluster.namespace("caretaker-system").await?;
-    cluster.namespace("demo").await?;
-    let deployments = Api::namespaced(cluster.client().await?, "demo");
-    deployments.create(&PostParams::default(), &mk_deployment("demo", "web").replicas(2)).await?;
-    running(cluster, if pods { 2 } else { 0 }).await?;
-    say("namespace demo has a Deployment with two replicas");
-    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
+    let flux = furnish(board, cluster).await.context("furnishing the cluster")?;
+    let keepers: Vec<&str> = Keeper::ALL.into_iter().filter(|k| board.plays(*k)).map(Keeper::name).collect();
+    let run: Vec<&str> = keepers.iter().copied().filter(|name| *name != Keeper::Containers.name()).collect();
+    let reader = namespaces::reader(cluster).await?;
+    let running = Operator::start(cluster, settings.as_ref(), &run).await?;
+    board.say(format!("caretaker run --keepers {}", run.join(",")));
+    let journals = [running.journal().to_owned(), containers::journal(cluster.folder())];
+    *operator = Some(running);
 
-    let ann = reader(cluster, "ann").await?;
-    let settings = cluster.folder().join("demo.yaml");
-    std::fs::write(&settings, SETTINGS)?;
-    let mut args = audited.args();
-    args.extend(["--config".to_owned(), settings.display().to_string()]);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let operator = Operator::start(program, &cluster.kubeconfig(), &args).await?;
-    operator.ready().await;
-    say("caretaker run is started; the owner labels the namespace sleep-after=8s and delete-after=24h");
-    let labels = ["sleepmode.kubefree.com/sleep-after=8s", "sleepmode.kubefree.com/delete-after=24h"];
-    cluster.kubectl(&[["label", "namespace", "demo"].as_slice(), &labels].concat())?;
-    journaled(&operator, "sleep", say).await?;
-    running(cluster, 0).await?;
-    show(cluster, &["get", "namespace", "demo", "-L", "sleepmode.kubefree.com/state"])?;
-    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
-
-    say("ann looks");
-    show(cluster, &["get", "deployments", "-n", "demo", "--kubeconfig", &ann])?;
-    journaled(&operator, "wake", say).await?;
-    running(cluster, if pods { 2 } else { 0 }).await?;
-    show(cluster, &["get", "deployments,pods", "-n", "demo"])?;
-    say("the activity that was received, and what of it did not count:");
-    activity(program, &operator)?;
-    Ok(())
+    let play = async {
+        tokio::join!(
+            scene(board, Keeper::Namespaces, namespaces::play(board, cluster, reader.as_ref())),
+            scene(board, Keeper::Addresses, addresses::play(board, cluster)),
+            scene(board, Keeper::Windows, windows::play(board, cluster, flux)),
+            scene(board, Keeper::Runtimes, runtimes::play(board, cluster)),
+            scene(board, Keeper::Containers, async {
+                let on_node = cluster.with_node().context("there is no node")?;
+                containers::play(board, cluster, on_node).await
+            }),
+        );
+        if stay && board.state().is_complete() {
+            invite(board, reader.as_ref());
+            std::future::pending::<()>().await;
+        }
+    };
+    let keepers = keepers.join(",");
+    tokio::select! {
+        () = play => Ok(()),
+        () = observe::observe(board, cluster, settings, &keepers, &journals) => Ok(()),
+    }
 }
 
-/// The kubeconfig of a user who may read everything.
-async fn reader(cluster: &Cluster, name: &str) -> Result<String> {
-    let client = cluster.client().await?;
-    let post = PostParams::default();
-    Api::<ClusterRole>::all(client.clone())
-        .create(&post, &mk_cluster_role(name, &[("*", "*", "get,list,watch")]))
-        .await?;
-    Api::<ClusterRoleBinding>::all(client).create(&post, &mk_binding_to_user(name, name)).await?;
-    Ok(cluster.user_kubeconfig(name, None)?.display().to_string())
+/// Serves the kinds and creates the namespaces. True if Flux's controllers run.
+async fn furnish(board: &Board, cluster: &DemoCluster) -> Result<bool> {
+    let mut definitions = String::new();
+    if board.plays(Keeper::Addresses) {
+        definitions.push_str(&print_of(cluster, &["addresses", "crds"]).await?);
+    }
+    if board.plays(Keeper::Runtimes) {
+        definitions.push_str(&format!("\n---\n{}", print_of(cluster, &["runtimes", "crds"]).await?));
+    }
+    if board.plays(Keeper::Containers) {
+        definitions.push_str(&format!("\n---\n{}", containers::DEFINITION));
+    }
+    let controllers = cluster.own.as_ref().filter(|_| FluxAssets::find().is_some());
+    if controllers.is_none() && board.plays(Keeper::Windows) {
+        match existing::flux_definitions().await {
+            Ok(text) => definitions.push_str(&format!("\n---\n{text}")),
+            Err(error) => board.leave_out(Keeper::Windows, format!("Flux's definitions cannot be had: {error}")),
+        }
+    }
+    let define =
+        async { if definitions.is_empty() { Ok(()) } else { cluster.define("definitions.yaml", &definitions).await } };
+    let mut names = vec![SYSTEM, SHOP];
+    for (keeper, needed) in [
+        (Keeper::Addresses, POOLS),
+        (Keeper::Runtimes, TASKS),
+        (Keeper::Containers, SANDBOXES),
+        (Keeper::Containers, REPORTS),
+    ] {
+        names.extend(board.plays(keeper).then_some(needed));
+    }
+    let spaces = async {
+        for name in &names {
+            cluster.namespace(name).await?;
+        }
+        Ok(())
+    };
+    tokio::try_join!(define, spaces)?;
+    if let Some(audited) = controllers {
+        audited.cluster.start_flux().await?;
+        board.say("Flux's source-controller and kustomize-controller run beside it");
+    }
+    Ok(controllers.is_some())
 }
 
-fn activity(program: &Path, operator: &Operator) -> Result<()> {
-    let url = format!("http://{}", operator.address());
-    println!("          $ caretaker activity -n demo --operator {url}");
-    let output = Command::new(program).args(["activity", "-n", "demo", "--operator", &url]).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    print(&String::from_utf8_lossy(&output.stdout));
-    Ok(())
+/// What a command of caretaker prints that needs no cluster.
+async fn print_of(cluster: &DemoCluster, args: &[&str]) -> Result<String> {
+    let mut command = tokio::process::Command::new(&cluster.caretaker);
+    cluster::succeed(command.args(args), &format!("caretaker {}", args.join(" "))).await
 }
 
-/// Waits until the journal has an action, and prints it.
-async fn journaled(operator: &Operator, action: &str, say: &impl Fn(&str)) -> Result<()> {
-    let line = until(&format!("the journal to have a {action}"), LIMIT, async || {
-        let lines = operator.journal();
-        let line = lines.into_iter().find(|l| l["action"] == action && l["outcome"] == "done");
-        Ok(line.ok_or_else(|| operator.log()))
-    })
-    .await?;
-    let word = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
-    say(&format!("{}: {} {}", word("action"), word("rule"), word("because")));
-    Ok(())
+/// Plays a scene unless it is left out. What goes wrong in it ends this scene alone.
+async fn scene(board: &Board, keeper: Keeper, scene: impl Future<Output = Result<()>>) {
+    if !board.plays(keeper) {
+        return;
+    }
+    match AssertUnwindSafe(scene).catch_unwind().await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => board.fail(keeper, format!("{error:#}")),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            board.fail(keeper, text.unwrap_or_else(|| "it panicked".to_owned()));
+        }
+    }
 }
 
-/// Waits until there are so many pods, all of them running.
-async fn running(cluster: &Cluster, count: usize) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client().await?, "demo");
-    until(&format!("{count} pods to run"), LIMIT, async || {
-        let all = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
-        let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
-        let runs = all.iter().filter(|pod| phase(pod) == "Running").count();
-        let bound = all.iter().filter(|pod| pod.spec.as_ref().is_some_and(|s| s.node_name.is_some())).count();
-        Ok(if runs == count && bound == count { Ok(()) } else { Err(format!("{runs} run, {bound} are there")) })
-    })
-    .await?;
-    Ok(())
+/// Tells the reader what to try now that the story is over.
+fn invite(board: &Board, reader: Option<&PathBuf>) {
+    board.say("everything happened; the cluster stays until you press Ctrl-C");
+    if let Some(reader) = reader {
+        board.say(format!("{SHOP} falls asleep again; wake it from another terminal:"));
+        board.say(format!("kubectl --kubeconfig {} get pods -n {SHOP}", reader.display()));
+    }
+    "it is over, and Caretaker goes on; Ctrl-C ends it and removes everything".clone_into(&mut board.state().hint);
 }
 
-fn show(cluster: &Cluster, args: &[&str]) -> Result<()> {
-    let words: Vec<&str> = args.iter().copied().take_while(|word| *word != "--kubeconfig").collect();
-    println!("          $ kubectl {}", words.join(" "));
-    print(&cluster.kubectl(args)?);
-    Ok(())
+/// Prints what happened and what did not, and returns the exit code.
+fn summarize(state: &State) -> ExitCode {
+    println!();
+    for scene in &state.scenes {
+        let name = scene.keeper.name();
+        if let Some(why) = &scene.left_out {
+            println!("  -  {name:11} left out: {why}");
+            continue;
+        }
+        for step in &scene.steps {
+            match step.happened {
+                Some(at) => println!("  ✔  {name:11} {} after {:.0} s", step.text, at.as_secs_f64()),
+                None => println!("  ✘  {name:11} {}", step.text),
+            }
+        }
+        if let Some(why) = &scene.failed {
+            println!("     {}", why.trim().replace('\n', "\n     "));
+        }
+    }
+    let missing = state.missing();
+    println!();
+    if missing.is_empty() {
+        println!("Everything happened, in {:.0} s; nothing is left.", state.began.elapsed().as_secs_f64());
+        return ExitCode::SUCCESS;
+    }
+    for said in state.said.iter().filter(|said| said.speaker == Speaker::Trouble) {
+        println!("  {}", said.text.replace('\n', "\n  "));
+    }
+    println!("Not everything happened within {:.0} s: {}.", state.began.elapsed().as_secs_f64(), missing.join("; "));
+    ExitCode::FAILURE
 }
 
-fn print(text: &str) {
-    for line in text.lines() {
-        println!("          {line}");
+/// SIGINT and SIGTERM.
+struct Interrupt {
+    interrupt: Signal,
+    term: Signal,
+}
+
+impl Interrupt {
+    fn new() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.term.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_seconds_or_minutes() {
+        assert_eq!(["120s", "2m", "120"].map(|text| seconds(text).unwrap().as_secs()), [120; 3]);
+        assert!(["", "s", "2h", "-1s"].iter().all(|text| seconds(text).is_err()));
     }
 }

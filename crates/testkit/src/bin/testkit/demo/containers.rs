@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use caretaker_testkit::make::{IMAGE, mk_pod};
@@ -11,14 +10,14 @@ use caretaker_testkit::{Cluster, Error, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
+use tokio::process::Command;
 
-use super::addresses::{apply, ask};
-use super::{LIMIT, print, show};
+use super::board::{Board, Keeper};
+use super::cluster::{DemoCluster, LIMIT, REPORTS, SANDBOXES, sibling_program, succeed};
 
-const NAMESPACE: &str = "sandboxes";
 const PROCESS: &str = "caretaker-node";
 
-const DEFINITION: &str = "
+pub(super) const DEFINITION: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: { name: sandboxes.sandbox.fast.io }
@@ -33,104 +32,85 @@ spec:
       schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
 ";
 
-const SANDBOXES: &str = "
+const OBJECTS: &str = "
 apiVersion: sandbox.fast.io/v1alpha1
 kind: Sandbox
-metadata: { namespace: sandboxes, name: alpha }
+metadata: { namespace: NAMESPACE, name: alpha }
 ---
 apiVersion: sandbox.fast.io/v1alpha1
 kind: Sandbox
-metadata: { namespace: sandboxes, name: beta }
+metadata: { namespace: NAMESPACE, name: beta }
 ";
 
 /// What the scene works on.
 struct OnNode<'a> {
+    demo: &'a DemoCluster,
     cluster: &'a Cluster,
     socket: PathBuf,
     fifos: PathBuf,
     state: PathBuf,
 }
 
+/// The journal of `caretaker-node`.
+pub(super) fn journal(folder: &Path) -> PathBuf {
+    folder.join("node-journal")
+}
+
 /// Needs a node. Everything that it says is gone it has looked for.
-pub(super) async fn orphans_vanish(cluster: &Cluster, caretaker: &Path, pods: bool, say: &impl Fn(&str)) -> Result<()> {
-    let Some(node) = cluster.node().filter(|_| pods) else {
-        say("orphaned containers are left out: they need a node, and a node needs root");
-        return Ok(());
-    };
-    let program = caretaker.with_file_name(PROCESS);
-    ensure!(program.is_file(), "{} is missing: run make demo", program.display());
+pub(super) async fn play(board: &Board, demo: &DemoCluster, cluster: &Cluster) -> Result<()> {
+    let node = cluster.node().context("the cluster has no node")?;
     let folder = cluster.folder();
     let scene = OnNode {
+        demo,
         cluster,
         socket: node.containerd_socket().to_owned(),
         fifos: folder.join("demo-fifo"),
         state: folder.join("containerd-state/io.containerd.runtime.v2.task/k8s.io"),
     };
     scene.prepare().await?;
-    say("two agent pods of Fast Sandbox run; each makes containers of its own beside the kubelet");
     for (id, agent, sandbox) in [("sb-1", "dies", "alpha"), ("sb-2", "dies", "beta"), ("sb-3", "lives", "beta")] {
-        scene.create(id, agent, sandbox)?;
+        scene.create(id, agent, sandbox).await?;
     }
-    scene.show_containers()?;
-
-    let mut args = vec![
+    let args = [
         "run".to_owned(),
         "--listen=127.0.0.1:0".to_owned(),
-        "--window=2s".to_owned(),
+        "--window=5s".to_owned(),
         "--interval=2s".to_owned(),
-        "--report=caretaker-node".to_owned(),
+        format!("--report={REPORTS}"),
+        format!("--journal={}", journal(folder).display()),
         format!("--node={}", node.name()),
         format!("--containerd={}", scene.socket.display()),
         format!("--containerd-state={}", folder.join("containerd-state").display()),
         format!("--fifo-root={}", scene.fifos.display()),
         format!("--state-file={}", folder.join("demo-node.json").display()),
         format!("--kubeconfig={}", cluster.kubeconfig().display()),
-        "--dry-run".to_owned(),
     ];
-    cluster.spawn_on_node(PROCESS, &program, &args)?;
-    say("caretaker-node runs on the node, in dry run; the agent of two containers is killed");
-    cluster.kubectl(&["delete", "pod", "dies", "-n", NAMESPACE, "--grace-period=0", "--force"])?;
-    until("the node to report its orphans", LIMIT, async || {
-        let asked = Command::new(caretaker)
-            .args(["plan", "--keepers", "containers", "-o", "json", "--kubeconfig"])
-            .arg(cluster.kubeconfig())
-            .output();
-        let plan = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
-        Ok(if plan.matches("AgentGone").count() == 2 { Ok(()) } else { Err(plan) })
-    })
-    .await?;
-    ask(cluster, caretaker, &["plan", "--keepers", "containers"])?;
-    ensure!(scene.left("sb-1")?.len() > 2, "a dry run removes nothing");
-
-    cluster.stop(PROCESS)?;
-    args.pop();
-    cluster.spawn_on_node(PROCESS, &program, &args)?;
+    cluster.spawn_on_node(PROCESS, &sibling_program(PROCESS)?, &args)?;
+    board.say("caretaker-node runs on the node, where two agents have 3 containers");
+    for id in ["sb-1", "sb-2", "sb-3"] {
+        ensure!(scene.left(id).await?.len() > 2, "the container {id} should be there with all that it has");
+    }
+    board.say("the agent of two of them is killed");
+    demo.kubectl(&["delete", "pod", "dies", "-n", SANDBOXES, "--grace-period=0", "--force"]).await?;
     scene.gone(&["sb-1", "sb-2"]).await?;
-    say("without the dry run both are gone: tasks, snapshots, FIFOs, bundles and records");
-    scene.show_containers()?;
-    ensure!(scene.left("sb-3")?.len() > 2, "the container of the other agent was touched: {:?}", scene.left("sb-3"));
+    board.happened(Keeper::Containers, "2 orphans gone");
+    let kept = scene.left("sb-3").await?;
+    ensure!(kept.len() > 2, "the container of the other agent was touched: {kept:?} is left");
+    board.happened(Keeper::Containers, "1 in use kept");
 
-    say("the Sandbox of the last one is removed");
-    cluster.kubectl(&["delete", "sandbox", "beta", "-n", NAMESPACE])?;
+    board.say("the Sandbox of the third is removed");
+    demo.kubectl(&["delete", "sandbox", "beta", "-n", SANDBOXES]).await?;
     scene.gone(&["sb-3"]).await?;
-    scene.show_containers()?;
-    show(cluster, &["get", "events", "-A", "--field-selector=involvedObject.kind=Node,reason=AgentGone"])?;
-    cluster.stop(PROCESS)?;
+    board.happened(Keeper::Containers, "gone after its Sandbox");
     Ok(())
 }
 
 impl OnNode<'_> {
     async fn prepare(&self) -> Result<()> {
-        for namespace in [NAMESPACE, "caretaker-node"] {
-            self.cluster.namespace(namespace).await?;
-        }
-        apply(self.cluster, "sandbox-crd.yaml", DEFINITION)?;
-        let definition = "crd/sandboxes.sandbox.fast.io";
-        self.cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", definition])?;
-        apply(self.cluster, "sandboxes.yaml", SANDBOXES)?;
-        let pods: Api<Pod> = Api::namespaced(self.cluster.client().await?, NAMESPACE);
+        self.demo.apply("sandboxes.yaml", &OBJECTS.replace("NAMESPACE", SANDBOXES)).await?;
+        let pods: Api<Pod> = Api::namespaced(self.demo.client.clone(), SANDBOXES);
         for name in ["dies", "lives"] {
-            pods.create(&PostParams::default(), &mk_pod(NAMESPACE, name)).await?;
+            pods.create(&PostParams::default(), &mk_pod(SANDBOXES, name)).await?;
         }
         until("the agents to run", LIMIT, async || {
             let all = pods.list(&ListParams::default()).await.map_err(Error::api("listing pods"))?;
@@ -143,21 +123,21 @@ impl OnNode<'_> {
         Ok(())
     }
 
-    fn ctr(&self, args: &[&str]) -> Result<String> {
-        let output =
-            Command::new("ctr").args(["--namespace", "k8s.io", "--address"]).arg(&self.socket).args(args).output()?;
-        ensure!(output.status.success(), "ctr {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    async fn ctr(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new("ctr");
+        command.args(["--namespace", "k8s.io", "--address"]).arg(&self.socket).args(args);
+        succeed(&mut command, &format!("ctr {}", args.join(" "))).await
     }
 
     /// A container as an agent makes it.
-    fn create(&self, id: &str, agent: &str, sandbox: &str) -> Result<()> {
-        let uid = self.cluster.kubectl(&["get", "pod", agent, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}"])?;
+    async fn create(&self, id: &str, agent: &str, sandbox: &str) -> Result<()> {
+        let query = ["get", "pod", agent, "-n", SANDBOXES, "-o", "jsonpath={.metadata.uid}"];
+        let uid = self.demo.kubectl(&query).await?;
         let labels = [
             ("managed", "true"),
             ("agent-uid", uid.trim()),
             ("agent-name", agent),
-            ("namespace", NAMESPACE),
+            ("namespace", SANDBOXES),
             ("sandbox-name", sandbox),
         ];
         let labels = labels.map(|(key, value)| format!("--label=fast-sandbox.io/{key}={value}"));
@@ -165,16 +145,16 @@ impl OnNode<'_> {
         let mut args = vec!["run", "--detach", &fifos];
         args.extend(labels.iter().map(String::as_str));
         args.extend([IMAGE, id, "sleep", "3600"]);
-        self.ctr(&args).map(drop)
+        self.ctr(&args).await.map(drop)
     }
 
     /// Everything that a container has on the node.
-    fn left(&self, id: &str) -> Result<Vec<String>> {
+    async fn left(&self, id: &str) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for (what, args) in
             [("record", ["containers", "list"]), ("task", ["tasks", "list"]), ("snapshot", ["snapshots", "list"])]
         {
-            if self.ctr(&args)?.lines().any(|line| line.split_whitespace().next() == Some(id)) {
+            if self.ctr(&args).await?.lines().any(|line| line.split_whitespace().next() == Some(id)) {
                 left.push(what.to_owned());
             }
         }
@@ -197,8 +177,10 @@ impl OnNode<'_> {
 
     async fn gone(&self, ids: &[&str]) -> Result<()> {
         until("the orphans to be gone with everything", LIMIT, async || {
-            let left: Vec<String> =
-                ids.iter().flat_map(|id| self.left(id).unwrap_or_else(|error| vec![error.to_string()])).collect();
+            let mut left = Vec::new();
+            for id in ids {
+                left.extend(self.left(id).await.unwrap_or_else(|error| vec![error.to_string()]));
+            }
             Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
         })
         .await
@@ -206,13 +188,5 @@ impl OnNode<'_> {
             let log = self.cluster.folder().join(format!("{PROCESS}.log"));
             std::fs::read_to_string(log).unwrap_or_default()
         })
-    }
-
-    fn show_containers(&self) -> Result<()> {
-        println!("          $ ctr -n k8s.io containers list 'labels.\"fast-sandbox.io/managed\"==true'");
-        print(&self.ctr(&["containers", "list", "labels.\"fast-sandbox.io/managed\"==true"])?);
-        let fifos: Vec<String> = self.fifo_names()?.into_iter().collect();
-        print(&format!("FIFOs: {}", if fifos.is_empty() { "none".to_owned() } else { fifos.join(" ") }));
-        Ok(())
     }
 }

@@ -1,66 +1,58 @@
-//! The third part: a task of kdoctor gets a runtime of its own, and loses it when it has finished.
-
-use std::path::Path;
-use std::process::Command;
+//! A task of kdoctor gets a runtime of its own, and loses it when it has finished.
 
 use anyhow::Result;
-use caretaker_testkit::operator::Operator;
-use caretaker_testkit::{Cluster, until};
+use caretaker_testkit::until;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::addresses::{apply, ask};
-use super::{LIMIT, journaled, show};
+use super::board::{Board, Keeper};
+use super::cluster::{DemoCluster, LABEL, LIMIT, TASKS};
 
 /// kdoctor's agent is in no image that the demo has: a pod that sleeps takes its place.
 const TASK: &str = "
 apiVersion: v1
 kind: ConfigMap
-metadata: { namespace: kdoctor, name: kdoctor-app-config-template }
+metadata: { namespace: NAMESPACE, name: kdoctor-app-config-template }
 data:
   pod.yml: |
     spec:
       terminationGracePeriodSeconds: 0
-      containers: [{ name: agent, image: 'caretaker.test/busybox:1', command: [sh, -c, 'exec sleep 1000000', agent] }]
+      containers: [{ name: agent, image: 'IMAGE', command: [sh, -c, 'exec sleep 1000000', agent] }]
 ---
 apiVersion: kdoctor.io/v1beta1
 kind: NetReach
-metadata: { name: mesh }
-spec: { agentSpec: { kind: Deployment, deploymentReplicas: 2, terminationGracePeriodMinutes: 0 } }
+metadata: { name: mesh, labels: { LABEL: 'true' } }
+spec: { agentSpec: { kind: Deployment, deploymentReplicas: 2, terminationGracePeriodMinutes: 1 } }
 ";
 
-/// A runtime is created, and retired when its task has finished. Without a node it never gets ready.
-pub(super) async fn a_task_gets_a_runtime(
-    cluster: &Cluster,
-    program: &Path,
-    pods: bool,
-    say: &impl Fn(&str),
-) -> Result<()> {
-    cluster.namespace("kdoctor").await?;
-    let crds = Command::new(program).args(["runtimes", "crds"]).output()?;
-    apply(cluster, "kdoctor-crds.yaml", &String::from_utf8_lossy(&crds.stdout))?;
-    let kinds = ["netreaches", "netdnses", "apphttphealthies"].map(|name| format!("crd/{name}.kdoctor.io"));
-    let [reach, dns, app] = &kinds;
-    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", reach, dns, app])?;
-    let operator = Operator::start(program, &cluster.kubeconfig(), &["--keepers", "runtimes"]).await?;
-    operator.ready().await;
-    say("caretaker run --keepers runtimes is started; somebody creates a task of kdoctor");
-    apply(cluster, "task.yaml", TASK)?;
-    journaled(&operator, "create", say).await?;
-    if pods {
-        journaled(&operator, "record", say).await?;
-    }
-    show(cluster, &["get", "netreaches"])?;
-    show(cluster, &["get", "deployments,services", "-n", "kdoctor"])?;
-    ask(cluster, program, &["runtimes"])?;
+/// The task finished so long ago that of its minute of grace ten seconds are left.
+const FINISHED_AGO: SignedDuration = SignedDuration::from_secs(50);
 
-    say("the task finishes");
-    let done = r#"{"status":{"finish":true,"finishTime":"2020-01-01T00:00:00Z"}}"#;
-    cluster.kubectl(&["patch", "netreach", "mesh", "--subresource=status", "--type=merge", "-p", done])?;
-    journaled(&operator, "retire", say).await?;
-    until("the garbage collector to remove its Service", LIMIT, async || {
-        let left = cluster.kubectl(&["get", "deployments,services", "-n", "kdoctor", "-o", "name"])?;
+/// A runtime is created, and retired when its task has finished. Without a node it never gets ready.
+pub(super) async fn play(board: &Board, cluster: &DemoCluster) -> Result<()> {
+    board.say("somebody creates a task of kdoctor: NetReach mesh");
+    let task = TASK.replace("NAMESPACE", TASKS).replace("IMAGE", &cluster.image).replace("LABEL", LABEL);
+    cluster.apply("task.yaml", &task).await?;
+    let ready = if cluster.with_node().is_some() { "2" } else { "" };
+    until("the runtime of the task", LIMIT, async || {
+        let query = "jsonpath={range .items[*]}{.metadata.name}={.status.readyReplicas}{end}";
+        let found = cluster.kubectl(&["get", "deployments", "-n", TASKS, "-o", query]).await;
+        let found = found.unwrap_or_else(|error| error.to_string());
+        let is = found == format!("kdoctor-netreach-mesh={ready}");
+        Ok(if is { Ok(()) } else { Err(found) })
+    })
+    .await?;
+    board.happened(Keeper::Runtimes, "has a runtime");
+
+    board.say("the task finishes; ten seconds of its grace are left");
+    let finished = (Timestamp::now() - FINISHED_AGO).strftime("%Y-%m-%dT%H:%M:%SZ");
+    let status = format!(r#"{{"status":{{"finish":true,"finishTime":"{finished}"}}}}"#);
+    cluster.kubectl(&["patch", "netreach", "mesh", "--subresource=status", "--type=merge", "-p", &status]).await?;
+    until("the runtime to go, and its Service with it", LIMIT, async || {
+        let left = cluster.kubectl(&["get", "deployments,services", "-n", TASKS, "-o", "name"]).await;
+        let left = left.unwrap_or_else(|error| error.to_string());
         Ok(if left.trim().is_empty() { Ok(()) } else { Err(left) })
     })
     .await?;
-    show(cluster, &["get", "netreaches"])?;
-    show(cluster, &["get", "deployments,services", "-n", "kdoctor"])
+    board.happened(Keeper::Runtimes, "retired");
+    Ok(())
 }

@@ -1,85 +1,83 @@
-//! The fourth part: a Flux object freezes while its window is open, and thaws.
-
-use std::path::Path;
-use std::process::Command;
+//! A Flux object freezes while its window is open, and thaws.
 
 use anyhow::{Result, ensure};
-use caretaker_testkit::Cluster;
-use caretaker_testkit::flux::{Fleet, FluxAssets, GitServer, child};
-use caretaker_testkit::operator::Operator;
+use caretaker_testkit::flux::{Fleet, GitServer, child};
+use caretaker_testkit::{Error, until};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 
-use super::{journaled, print};
+use super::board::{Board, Keeper};
+use super::cluster::{DemoCluster, FLEET, LIMIT};
 
-/// Inside its window a Kustomization does not get what is committed; once it is resumed, it does.
-pub(super) async fn a_flux_object_freezes_and_thaws(
-    cluster: &Cluster,
-    program: &Path,
-    say: &impl Fn(&str),
-) -> Result<()> {
-    if FluxAssets::find().is_none() {
-        say("Flux's controllers are not built, so that nothing can be frozen: make setup builds them");
-        return Ok(());
-    }
-    cluster.start_flux().await?;
+/// For a cluster where Flux's controllers do not run: nothing applies it, but its field shows the freeze.
+const ALONE: &str = "
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: { namespace: NAMESPACE, name: apps }
+spec: { interval: 1h, path: ./apps, prune: true, sourceRef: { kind: GitRepository, name: fleet } }
+";
+
+/// How far ahead an edge of the window is set, so that it can be seen to come.
+const AHEAD: SignedDuration = SignedDuration::from_secs(8);
+
+/// Inside its window a Kustomization does not get what is committed; afterwards it does. `controllers`: Flux's run.
+pub(super) async fn play(board: &Board, cluster: &DemoCluster, controllers: bool) -> Result<()> {
     let git = GitServer::start()?;
-    let fleet = Fleet::new(cluster, &git, "fleet", &child("apps", "", "")).await;
-    fleet.applied("apps", "1").await;
-    let operator = Operator::start(program, &cluster.kubeconfig(), &["--keepers", "windows"]).await?;
-    operator.ready().await;
-    say("Flux applies a Git repository; caretaker run --keepers windows is started");
-    versions(cluster, &fleet, ["1", "1"]).await?;
+    let fleet = match cluster.own.as_ref().filter(|_| controllers) {
+        Some(audited) => {
+            let fleet = Fleet::new(&audited.cluster, &git, FLEET, &child("apps", "", "")).await;
+            fleet.applied("apps", "1").await;
+            board.say("Flux applies version 1 of a Git repository");
+            Some(fleet)
+        }
+        None => {
+            board.drop_step(Keeper::Windows, "change held back");
+            cluster.namespace(FLEET).await?;
+            cluster.apply("fleet.yaml", &ALONE.replace("NAMESPACE", FLEET)).await?;
+            None
+        }
+    };
+    let start = Timestamp::now() + AHEAD;
+    board.say("somebody: $ caretaker suspend ks apps --during FROM/UNTIL");
+    during(cluster, start, start + SignedDuration::from_hours(1)).await?;
+    suspended(cluster, true).await?;
+    board.happened(Keeper::Windows, "frozen");
 
-    say("somebody freezes one of its Kustomizations today and tomorrow");
-    let day = |time: Timestamp| time.strftime("%Y-%m-%d").to_string();
-    let now = Timestamp::now();
-    let window = format!("{}/{}", day(now), day(now + SignedDuration::from_hours(24)));
-    order(cluster, program, &["suspend", "ks", "apps", "-n", "fleet", "--during", &window])?;
-    journaled(&operator, "suspend", say).await?;
-
-    fleet.release("2").await;
-    say("version 2 is committed, and Flux applies it to what is not frozen");
-    versions(cluster, &fleet, ["1", "2"]).await?;
-    states(cluster, program)?;
-
-    say("the freeze ends");
-    order(cluster, program, &["resume", "ks", "apps", "-n", "fleet"])?;
-    versions(cluster, &fleet, ["2", "2"]).await
-}
-
-/// Shows what is applied, and fails if it is something else.
-async fn versions(cluster: &Cluster, fleet: &Fleet, expected: [&str; 2]) -> Result<()> {
-    let objects = ["get", "configmaps", "apps", "canary", "-n", "fleet"];
-    let columns = ["-o", "custom-columns=NAME:.metadata.name,VERSION:.data.version"];
-    println!("          $ kubectl {} \\\n              {}", objects.join(" "), columns.join(" "));
-    print(&cluster.kubectl(&[&objects[..], &columns].concat())?);
-    let found = [fleet.version("apps").await, fleet.version("canary").await].map(Option::unwrap_or_default);
-    ensure!(found == expected, "{found:?} is applied instead of {expected:?}");
-    Ok(())
-}
-
-/// Prints the first columns of `caretaker get`, and fails unless exactly one object is suspended by its window.
-fn states(cluster: &Cluster, program: &Path) -> Result<()> {
-    const WIDTH: usize = 46;
-    let args = ["get", "ks", "apps", "canary", "-n", "fleet"];
-    let output = Command::new(program).args(args).env("KUBECONFIG", cluster.kubeconfig()).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    let text = String::from_utf8_lossy(&output.stdout);
-    println!("          $ caretaker {} | cut -c1-{WIDTH}", args.join(" "));
-    for line in text.lines() {
-        print(line.chars().take(WIDTH).collect::<String>().trim_end());
+    if let Some(fleet) = &fleet {
+        fleet.release("2").await;
+        board.say("version 2 is committed; Flux applies it to what is not frozen");
+        let applied = [fleet.version("apps").await, fleet.version("canary").await].map(Option::unwrap_or_default);
+        ensure!(applied == ["1", "2"], "{applied:?} of apps and canary is applied instead of 1 and 2");
+        board.happened(Keeper::Windows, "change held back");
     }
-    let suspended = text.lines().filter(|line| line.contains(" True ") && line.contains(" window "));
-    ensure!(suspended.count() == 1, "apps alone should be suspended by its window:\n{text}");
+
+    during(cluster, start, Timestamp::now() + AHEAD).await?;
+    suspended(cluster, false).await?;
+    if let Some(fleet) = &fleet {
+        fleet.applied("apps", "2").await;
+    }
+    board.happened(Keeper::Windows, "thawed");
     Ok(())
 }
 
-/// Prints what a command says on standard error.
-fn order(cluster: &Cluster, program: &Path, args: &[&str]) -> Result<()> {
-    println!("          $ caretaker {}", args.join(" "));
-    let output = Command::new(program).args(args).env("KUBECONFIG", cluster.kubeconfig()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    print(&said);
-    ensure!(output.status.success(), "the command failed: {}", said.trim());
+async fn during(cluster: &DemoCluster, from: Timestamp, until: Timestamp) -> Result<()> {
+    let [from, until] = [from, until].map(|at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    let window = format!("{from}/{until}");
+    cluster.caretaker(&["suspend", "ks", "apps", "-n", FLEET, "--during", &window]).await.map(drop)
+}
+
+/// Waits until the field of the Kustomization says so.
+async fn suspended(cluster: &DemoCluster, expected: bool) -> Result<()> {
+    let kind = GroupVersionKind::gvk("kustomize.toolkit.fluxcd.io", "v1", "Kustomization");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "kustomizations");
+    let objects: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), FLEET, &resource);
+    let what = if expected { "apps to be suspended" } else { "apps to be resumed" };
+    until(what, LIMIT, async || {
+        let apps = objects.get("apps").await.map_err(Error::api("reading the Kustomization"))?;
+        let is = apps.data["spec"]["suspend"].as_bool().unwrap_or_default();
+        Ok(if is == expected { Ok(()) } else { Err(format!("its field suspend is {is}")) })
+    })
+    .await?;
     Ok(())
 }
