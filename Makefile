@@ -76,6 +76,7 @@ lint: packages ## Formatting, clippy, documentation and names that must not come
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --quiet
+	@if type -P cargo-deny >/dev/null; then cargo deny --offline check licenses bans sources; fi
 
 .PHONY: fmt
 fmt: ## Format everything

@@ -1,6 +1,8 @@
 //! Decodes audit events as the API server sends them. Only the fields that matter are decoded, and they borrow from
 //! the text.
 
+mod forwarded;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,6 +11,8 @@ use caretaker_core::Timestamp;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+
+use forwarded::Recognised;
 
 /// One stage of one request: `Event` of `audit.k8s.io/v1`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -184,11 +188,21 @@ struct TypeMeta<'a> {
 }
 
 /// Decodes a batch and calls `each` with one event after the other, or with `None` for an item that cannot be decoded.
-/// An undecodable item does not affect the others. At most one event is in memory at a time.
+/// An undecodable item does not affect the others. At most one event of an API server's batch is in memory at a time.
+/// Also decodes what log pipelines send.
 pub fn decode_batch(body: &[u8], mut each: impl FnMut(Option<&AuditEvent<'_>>)) -> Result<(), DecodeError> {
     const MAX_SHOWN: usize = 80;
-    let meta: TypeMeta<'_> = serde_json::from_slice(body)?;
+    let is_array = body.trim_ascii_start().starts_with(b"[");
+    let meta = match serde_json::from_slice::<TypeMeta<'_>>(body) {
+        Ok(meta) if !is_array => meta,
+        Err(error) if !is_array && !follows_a_value(body, &error) => return Err(error.into()),
+        _ => return decode_values(body, &mut each),
+    };
     if meta.kind != "EventList" || meta.api_version != "audit.k8s.io/v1" {
+        let is_event = meta.api_version.is_empty() || (meta.kind == "Event" && meta.api_version == "audit.k8s.io/v1");
+        if is_event && forwarded::decode(str_of(body)?, &mut each) == Recognised::Yes {
+            return Ok(());
+        }
         let kind = format!("{}, {}", meta.api_version, meta.kind);
         return Err(DecodeError::WrongKind(kind.chars().take(MAX_SHOWN).collect()));
     }
@@ -206,6 +220,26 @@ pub fn decode_batch(body: &[u8], mut each: impl FnMut(Option<&AuditEvent<'_>>)) 
                 each(serde_json::from_str(text.get()).ok().as_ref());
             }
         })?;
+    }
+    Ok(())
+}
+
+/// True if a JSON value is complete, and something follows it.
+fn follows_a_value(body: &[u8], error: &serde_json::Error) -> bool {
+    error.is_syntax()
+        && serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>().next().is_some_and(|v| v.is_ok())
+}
+
+fn str_of(body: &[u8]) -> Result<&str, DecodeError> {
+    std::str::from_utf8(body).map_err(|error| DecodeError::Json(serde::de::Error::custom(error)))
+}
+
+/// Decodes values that follow each other, one a line or not.
+fn decode_values(body: &[u8], each: &mut impl FnMut(Option<&AuditEvent<'_>>)) -> Result<(), DecodeError> {
+    for value in serde_json::Deserializer::from_str(str_of(body)?).into_iter::<&RawValue>() {
+        if forwarded::decode(value?.get(), each) == Recognised::No {
+            each(None);
+        }
     }
     Ok(())
 }
@@ -313,7 +347,6 @@ mod tests {
     #[case::another_kind(r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#, "v1, PodList")]
     #[case::another_version(r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1beta1","items":[]}"#, "v1beta1")]
     #[case::an_empty_object("{}", "not an EventList of audit.k8s.io/v1")]
-    #[case::an_array("[]", "not an EventList of audit.k8s.io/v1")]
     #[case::items_that_are_not_a_list(
         r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","items":7}"#,
         "not an EventList in JSON"

@@ -149,6 +149,35 @@ async fn a_body_that_is_not_a_batch_is_rejected_and_counted(#[case] body: &str, 
     assert!(receiver.collector.take_pending().is_empty());
 }
 
+/// The bodies of `docs/managed-control-planes.md`, as each pipeline sends them.
+#[rstest]
+#[case::vector_json(|e: &[&str]| format!("[{}]", e.join(",")))]
+#[case::vector_newline_delimited(|e: &[&str]| format!("{}\n", e.join("\n")))]
+#[case::fluent_bit_json(|e: &[&str]| {
+    let dated = e.iter().map(|event| event.replacen('{', r#"{"date":1772442000.5,"#, 1));
+    format!("[{}]", dated.collect::<Vec<_>>().join(","))
+})]
+#[case::fluent_bit_json_lines(|e: &[&str]| e.iter().map(|event| format!("{event}\n")).collect())]
+#[case::cloudwatch(|e: &[&str]| {
+    let events: Vec<_> = e.iter().map(|event| serde_json::json!({ "id": "1", "timestamp": 1, "message": event })).collect();
+    serde_json::json!({ "messageType": "DATA_MESSAGE", "logEvents": events }).to_string()
+})]
+#[case::event_hub(|e: &[&str]| {
+    let record = |event: &&str| serde_json::json!({ "category": "kube-audit", "properties": { "log": event, "pod": "p" } });
+    serde_json::json!({ "records": e.iter().map(record).collect::<Vec<_>>() }).to_string()
+})]
+#[tokio::test]
+async fn a_log_pipeline_delivers_events_in_its_own_form(#[case] form: fn(&[&str]) -> String) {
+    let receiver = start_receiver(CredentialFiles::default()).await;
+    let (ann, pod) = (mk_event("ann", "update", "pods"), mk_event("system:apiserver", "get", "pods"));
+
+    let code = send(&mut receiver.connect().await, &post("", &form(&[ann.text(), pod.text()]))).await;
+
+    assert_eq!(code, 200);
+    assert_eq!((receiver.events("counted"), receiver.events("ignored-user"), receiver.batches("read")), (1, 1, 1));
+    assert_eq!(receiver.collector.take_pending().len(), 1);
+}
+
 #[tokio::test]
 async fn invalid_events_are_counted_by_reason_and_the_others_count() {
     let receiver = start_receiver(CredentialFiles::default()).await;

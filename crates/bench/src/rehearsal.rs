@@ -13,6 +13,7 @@ use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{Activity, State};
 use caretaker_namespaces::attribution::ActivityAt;
 use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::observe::requests::PodRequests;
 use caretaker_namespaces::subject::{Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
@@ -39,7 +40,17 @@ fn start() -> Timestamp {
 fn subjects(count: usize) -> Vec<Subject> {
     let row = |kind, state| {
         let (name, uid, resource_version) = ("web".into(), String::new(), String::new());
-        Workload { kind, name, uid, resource_version, excluded: false, own_sleep: false, state, unlabelled: None }
+        Workload {
+            kind,
+            name,
+            uid,
+            resource_version,
+            excluded: false,
+            own_sleep: false,
+            state,
+            unlabelled: None,
+            requests: PodRequests::default(),
+        }
     };
     (0..count)
         .map(|i| {

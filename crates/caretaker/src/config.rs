@@ -176,8 +176,35 @@ fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use proptest::prelude::*;
+    use rstest::rstest;
+
+    /// The keys that a section of the settings has, as serde names them where one is unknown.
+    fn keys<T: serde::de::DeserializeOwned>() -> BTreeSet<String> {
+        let error = serde_json::from_str::<T>(r#"{"no-such-key": 1}"#).err().expect("an unknown key is an error");
+        error.to_string().split('`').skip(3).step_by(2).map(str::to_owned).collect()
+    }
+
+    /// The words in backticks in the first column of the table that begins with this heading.
+    fn documented(page: &str, section: &str) -> BTreeSet<String> {
+        let text = page.split_once(&format!("\n## {section}\n")).expect("the section").1;
+        let table = text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+        let cells = table.skip(2).filter_map(|row| row.split('|').nth(1));
+        let words = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        words.map(|word| word.split(['.', '{']).next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[rstest]
+    #[case::namespaces(keys::<NamespacesConfig>(), include_str!("../../../docs/namespaces.md"))]
+    #[case::addresses(keys::<AddressesConfig>(), include_str!("../../../docs/addresses.md"))]
+    #[case::windows(keys::<WindowsConfig>(), include_str!("../../../docs/windows.md"))]
+    #[case::runtimes(keys::<RuntimesConfig>(), include_str!("../../../docs/runtimes.md"))]
+    fn the_table_of_settings_has_exactly_the_keys_that_are_read(#[case] read: BTreeSet<String>, #[case] page: &str) {
+        assert_eq!(documented(page, "Settings"), read);
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]

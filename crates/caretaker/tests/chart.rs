@@ -102,6 +102,20 @@ fn in_a_dry_run_every_role_allows_reading_alone_and_live_no_role_has_a_wildcard(
 }
 
 #[test]
+fn nodes_report_only_where_that_is_asked_for() {
+    let report = |values: &[&str]| {
+        let objects =
+            objects(&[&["keepers.containers.enabled=true", "keepers.namespaces.enabled=false"], values].concat());
+        let pod = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
+        let args = pod["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+        (args.contains("--report=caretaker-node"), granted_by(&objects, "Role", "caretaker-node").len())
+    };
+
+    assert_eq!(report(&[]), (false, 0));
+    assert_eq!(report(&["keepers.containers.report=true"]), (true, 2), "create and patch of configmaps");
+}
+
+#[test]
 fn what_is_not_enabled_gets_no_role_and_no_pod() {
     let objects = objects(&["keepers.namespaces.enabled=false", "keepers.windows.enabled=true"]);
 
@@ -155,7 +169,7 @@ struct DeployFile {
 const ALONE: &str = "namespace.create=true,rbac.minimal=false,networkPolicy.enabled=false,podDisruptionBudget.enabled=false,\
                      priorityClass.name=";
 
-const MANIFESTS: [DeployFile; 6] = [
+const MANIFESTS: [DeployFile; 7] = [
     DeployFile {
         file: "install.yaml",
         head: "What `helm install` with the chart's own values makes, for people without Helm: the namespaces keeper in dry run.\n\
@@ -211,6 +225,20 @@ const MANIFESTS: [DeployFile; 6] = [
             ALONE,
             "--set",
             "config.create=false,keepers.namespaces.enabled=false,keepers.runtimes.enabled=true",
+        ],
+    },
+    DeployFile {
+        file: "containers.yaml",
+        head: "The containers keeper, in dry run: it removes nothing. Each node reports what it would do, and the journal has it too.\n\
+               \n  kubectl apply -f deploy/containers.yaml\n  caretaker plan\n  kubectl -n caretaker-node logs daemonset/caretaker-node\n\n\
+               When you agree with what it says, remove --dry-run. Without --report nothing at all is written in a dry run, and its\n\
+               Role and RoleBinding can be removed.",
+        args: &[
+            "--set",
+            ALONE,
+            "--set",
+            "namespace.create=false,config.create=false,keepers.namespaces.enabled=false,keepers.containers.enabled=true,\
+             keepers.containers.report=true",
         ],
     },
     DeployFile {

@@ -61,7 +61,7 @@ async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     assert_eq!(operator.metric(counted), Some(1.0));
     assert_eq!(operator.metric(r#"caretaker_leader{keeper="namespaces"}"#), Some(1.0));
     assert_eq!(operator.metric(r#"caretaker_subjects{keeper="namespaces",next="wait"}"#), Some(1.0));
-    assert_eq!(operator.metric("caretaker_deadline_lag_seconds_count"), Some(2.0));
+    assert_eq!(operator.metric(r#"caretaker_deadline_lag_seconds_count{keeper="namespaces"}"#), Some(2.0));
     assert_eq!(operator.metric(r#"caretaker_build_info{version="0.1.0"}"#), Some(1.0));
     assert_eq!(operator.ask("/healthz"), (200, "ok\n".to_owned()));
 }

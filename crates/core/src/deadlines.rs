@@ -54,6 +54,12 @@ impl<K: Ord + Clone> Deadlines<K> {
         expired
     }
 
+    /// The number of deadlines up to this time.
+    #[must_use]
+    pub fn count_until(&self, at: Timestamp) -> usize {
+        self.queue.iter().take_while(|(deadline, _)| *deadline <= at).count()
+    }
+
     /// The number of deadlines.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -43,6 +43,7 @@ pub mod permissions;
 pub mod planner;
 pub mod projection;
 pub mod run;
+pub mod schedule;
 mod shared_list;
 pub mod source;
 pub mod sources;

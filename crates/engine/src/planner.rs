@@ -11,7 +11,6 @@ mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::deadlines::Deadlines;
 use caretaker_core::limits::{Ledger, Limits, OpenBreaker, PopulationGroups, enforce};
 use caretaker_core::{Action as _, ActionKind, EngineRule, Next, RuleSet as _, Timestamp, VerdictKind, VerdictOf};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -22,6 +21,7 @@ use crate::cache::{Cache, InvalidObject};
 use crate::controller::{Batch, Controller, KeyOf, PlannedAction, WriteTarget};
 use crate::events::event_target;
 use crate::feed::CacheFeed;
+use crate::schedule::Schedule;
 use locks::WriteLocks;
 use population::{Counted, Populations};
 use retry::{Check, RetryState};
@@ -79,7 +79,7 @@ struct KeyState {
 pub struct Planner<K: Controller> {
     /// To be judged in the next round.
     dirty: BTreeSet<KeyOf<K>>,
-    deadlines: Deadlines<KeyOf<K>>,
+    schedule: Schedule<KeyOf<K>>,
     keys: BTreeMap<KeyOf<K>, KeyState>,
     totals: [i64; 4],
     populations: Populations,
@@ -95,7 +95,7 @@ impl<K: Controller> Default for Planner<K> {
     fn default() -> Self {
         Self {
             dirty: BTreeSet::new(),
-            deadlines: Deadlines::default(),
+            schedule: Schedule::default(),
             keys: BTreeMap::new(),
             totals: [0; 4],
             populations: Populations::default(),
@@ -115,13 +115,20 @@ impl<K: Controller> Planner<K> {
 
     /// Forgets what was judged, because another replica judges now. Running writes keep their locks.
     pub fn reset(&mut self) {
-        *self = Self { locks: std::mem::take(&mut self.locks), ..Self::default() };
+        self.schedule.clear();
+        *self = Self { locks: std::mem::take(&mut self.locks), schedule: self.schedule.clone(), ..Self::default() };
+    }
+
+    /// The deadlines, for metrics.
+    #[must_use]
+    pub fn schedule(&self) -> &Schedule<KeyOf<K>> {
+        &self.schedule
     }
 
     /// When the next round is due by itself.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        earlier(self.deadlines.earliest(), self.locks.next_release())
+        earlier(self.schedule.earliest(), self.locks.next_release())
     }
 
     /// How many subjects there are by the kind of their verdict.
@@ -149,7 +156,7 @@ impl<K: Controller> Planner<K> {
         if feed.windows.take_changed() {
             keys.append(&mut self.suspended);
         }
-        keys.extend(self.deadlines.pop_expired(now));
+        keys.extend(self.schedule.pop_expired(now));
         keys.extend(self.locks.released(now));
         let mut round = JudgeRound { keeper, world, limits, now, judged: Judged::default() };
         for key in &keys {
@@ -180,7 +187,8 @@ impl<K: Controller> Planner<K> {
         }
         let counted = self.populations.counted(subjects.iter().map(|subject| keeper.membership(subject)));
         let (mut before, mut retry) = (self.retries.remove(key).unwrap_or_default(), RetryState::default());
-        let (mut counts, mut deadline, mut is_suspended) = (VerdictCounts::default(), None, false);
+        let (mut counts, mut is_suspended) = (VerdictCounts::default(), false);
+        let (mut deadline, mut due) = (None, None);
         let mut refusals: Vec<Refusal> = cache.invalid_objects(key).into_iter().map(refuse_object).collect();
         for mut subject in subjects {
             let mut verdict = K::Rule::judge(&subject, round.world, now);
@@ -194,6 +202,7 @@ impl<K: Controller> Planner<K> {
                 Next::Wait { until, .. } => deadline = earlier(deadline, Some(*until)),
                 Next::Refuse { bookkeeping: None } => refusals.push(refuse(keeper, &subject, &verdict, now)),
                 Next::Act { action, .. } | Next::Refuse { bookkeeping: Some(action) } => {
+                    due = earlier(due, verdict.next.deadline());
                     let action = action.clone();
                     let planned = PlannedAction { key: key.clone(), subject, verdict, action };
                     match retry.check(keeper, &planned, &mut before, round.limits, now) {
@@ -212,7 +221,7 @@ impl<K: Controller> Planner<K> {
         } else {
             self.suspended.remove(key);
         }
-        self.deadlines.set(key, deadline);
+        self.schedule.set(key, deadline, due);
         self.set_state(key, KeyState { verdicts: counts, counted });
         if !retry.is_empty() {
             self.retries.insert(key.clone(), retry);
@@ -317,8 +326,7 @@ impl<K: Controller> Planner<K> {
 
     /// A due action of this key is held back, until then or until something outside changes.
     fn hold(&mut self, key: &KeyOf<K>, until: Option<Timestamp>, shown_as: VerdictKind) {
-        let known = self.deadlines.get(key);
-        self.deadlines.set(key, earlier(known, until));
+        self.schedule.add(key, until);
         let mut state = self.keys.get(key).copied().unwrap_or_default();
         state.verdicts[shown_as as usize] += 1;
         let due = &mut state.verdicts[VerdictKind::Act as usize];

@@ -26,6 +26,7 @@ use crate::cache::Cache;
 use crate::controller::{Batch, Controller, ReplicaRole};
 use crate::feed::{CacheReader, SharedFeed, SourceStatus};
 use crate::lease::{self, LeaderHandle};
+use crate::metrics::ShownSchedule;
 use crate::permissions::{self, RequiredRight, watch_permissions};
 use crate::planner::Planner;
 use crate::source::{Change, Delivered, Source, SourceContext};
@@ -150,11 +151,20 @@ impl<K: Controller> ControlLoop<K> {
             context.health.set_pending(LEASE);
             context.metrics.leader(keeper.name(), false);
         }
+        let planner = Planner::default();
+        context.metrics.show_schedule(ShownSchedule {
+            keeper: keeper.name(),
+            outlook: Arc::new(planner.schedule().clone()),
+            clock: context.clock.clone(),
+            leadership: context.leadership.clone(),
+            // What a dry run would have done stays due.
+            shows_overdue: !context.dry_run,
+        });
         Self {
             enabled: K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect(),
             feed: Arc::new(RwLock::new(sources.empty_feed())),
             sources,
-            planner: Planner::default(),
+            planner,
             queue: VecDeque::new(),
             ledger: None,
             known_ledger: None,

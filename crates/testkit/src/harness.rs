@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::containerd::Containerd;
 use crate::node::Node;
+use crate::prometheus;
 
 /// What a test requires of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Need {
     Node,
     /// A machine that can run containerd; see [`Containerd::possible`].
     Containerd,
+    /// Prometheus and promtool; see [`prometheus::possible`].
+    Prometheus,
     /// A folder that this environment variable names: for what the tests cannot bring along.
     Folder(&'static str),
 }
@@ -31,6 +34,7 @@ impl Need {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
             Self::Containerd => Containerd::possible(),
+            Self::Prometheus => prometheus::possible(),
             Self::Folder(variable) => match std::env::var_os(variable) {
                 Some(folder) if std::path::Path::new(&folder).is_dir() => Ok(()),
                 Some(folder) => Err(format!("{variable} is {}, which is no folder", folder.display())),

@@ -8,7 +8,7 @@
 //! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th
 //! call; [`flux`] runs Flux's own controllers; [`helm`] installs charts; [`audit`] lists the calls that reached the
 //! server; [`make`] builds small valid objects; [`harness`] counts tests as skipped on machines that cannot run them;
-//! [`release`] builds the images.
+//! [`prometheus`] reads metrics; [`release`] builds the images.
 //!
 //! No shipped crate depends on this one.
 
@@ -29,6 +29,7 @@ pub mod make;
 mod node;
 pub mod operator;
 mod pki;
+pub mod prometheus;
 mod range;
 pub mod release;
 mod supervise;

@@ -102,7 +102,8 @@ impl<K: Controller> ControlLoop<K> {
         self.planner.start(&batch.target);
         let now = self.context.clock.now();
         for deadline in batch.actions.iter().filter_map(|planned| planned.verdict.next.deadline()) {
-            self.context.metrics.observe_lag(time::duration_between(deadline, now).as_secs_f64());
+            let lag = time::duration_between(deadline, now).as_secs_f64();
+            self.context.metrics.observe_lag(self.keeper.name(), lag);
         }
         let client = match &self.context.standby {
             Some(standby) if !self.is_leader => standby.writer.clone(),

@@ -35,7 +35,7 @@ use futures::stream::{self, BoxStream};
 use kube::Client;
 
 use crate::act::WAKE;
-use crate::metrics::ActivityMetrics;
+use crate::metrics::{ActivityMetrics, FleetMetrics};
 use crate::observe::sources::ACTIVITY;
 use crate::observe::{NamespaceCache, Row};
 use crate::subject::Policy;
@@ -102,16 +102,20 @@ fn needs_activity(kind: &ActionKind) -> bool {
     *kind != WAKE
 }
 
-/// The source. With a collector, inferred destructive actions wait until it is proven current.
+/// The source. With a collector, inferred destructive actions wait until it is proven current. When it is opened, the
+/// metrics of all namespaces learn which cache they are read from.
 pub(crate) fn source(
     activity: Option<ActivitySource>,
     policy: Arc<Policy>,
     metrics: ActivityMetrics,
+    fleet: FleetMetrics,
 ) -> Source<NamespaceCache> {
     let collects = activity.is_some();
-    let source = Source::stream(ACTIVITY, move |context| open(activity.clone(), &policy, &metrics, context))
-        .needed_for(needs_activity)
-        .saved(saved_gaps);
+    let open = move |context: SourceContext<NamespaceCache>| {
+        fleet.follow(context.cache.clone());
+        open(activity.clone(), &policy, &metrics, context)
+    };
+    let source = Source::stream(ACTIVITY, open).needed_for(needs_activity).saved(saved_gaps);
     if collects { source.proves_currency() } else { source }
 }
 

@@ -162,6 +162,9 @@ pub enum State {
 }
 
 impl State {
+    /// Every state, in the order of a life.
+    pub const ALL: [Self; 4] = [Self::Normal, Self::Sleeping, Self::Sleep, Self::Deleting];
+
     /// The value of the label.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -33,7 +33,8 @@ impl Controller for Namespaces {
             sources.push(sources::scalable(named.clone()));
             sources.push(scalable::check(named.clone(), self.scalable_metrics.clone()));
         }
-        sources.push(activity::source(self.activity.clone(), self.policy.clone(), self.metrics.clone()));
+        let (metrics, fleet) = (self.metrics.clone(), self.fleet.clone());
+        sources.push(activity::source(self.activity.clone(), self.policy.clone(), metrics, fleet));
         sources
     }
 
@@ -77,6 +78,7 @@ impl Controller for Namespaces {
     fn register_metrics(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("caretaker");
         self.metrics.register(registry);
+        self.fleet.register(registry);
         if !self.policy.scalable_kinds.is_empty() {
             self.scalable_metrics.register(registry);
         }

@@ -58,7 +58,7 @@ use serde_json::{Value, json};
 use act::Action;
 use activity::ActivitySource;
 use judge::Rule;
-use metrics::{ActivityMetrics, ScalableKindMetrics};
+use metrics::{ActivityMetrics, FleetMetrics, ScalableKindMetrics};
 use subject::{Deletion, Kind, Policy, Subject, World};
 use workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadState};
 
@@ -72,6 +72,7 @@ pub struct Namespaces {
     activity: Option<ActivitySource>,
     metrics: ActivityMetrics,
     scalable_metrics: ScalableKindMetrics,
+    fleet: FleetMetrics,
 }
 
 impl Namespaces {

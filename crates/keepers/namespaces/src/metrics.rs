@@ -1,13 +1,21 @@
 //! The keeper's own metrics.
 
+use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use caretaker_core::SignedDuration;
-use prometheus_client::encoding::EncodeLabelSet;
+use caretaker_engine::feed::CacheReader;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
+
+use crate::observe::NamespaceCache;
+use crate::observe::sources::NAMESPACES;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabel {
@@ -76,5 +84,50 @@ impl ScalableKindMetrics {
 
     pub(crate) fn set_unusable(&self, entries: usize) {
         self.unusable.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    }
+}
+
+/// The state of all namespaces, and what sleep saves: read from the cache of the control loop that started last, when
+/// metrics are read. Every replica has the same. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct FleetMetrics(Arc<Mutex<Option<CacheReader<NamespaceCache>>>>);
+
+impl fmt::Debug for FleetMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FleetMetrics").finish_non_exhaustive()
+    }
+}
+
+impl FleetMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
+    /// Reads this cache from now on.
+    pub(crate) fn follow(&self, cache: CacheReader<NamespaceCache>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(cache);
+    }
+}
+
+impl Collector for FleetMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let listed = |cache: &CacheReader<NamespaceCache>| {
+            cache.read(|feed| feed.status(NAMESPACES).synced.then(|| feed.cache.fleet()))
+        };
+        let Some((states, saved)) = cache.as_ref().and_then(listed) else { return Ok(()) };
+        let help = "Namespaces by the value of their label state";
+        let mut namespaces = encoder.encode_descriptor("namespaces", help, None, MetricType::Gauge)?;
+        for (state, count) in states {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(namespaces.encode_family(&[("state", state)])?)?;
+        }
+        let help = "CPU that the pods would request which a sleep has scaled to zero";
+        let cores = encoder.encode_descriptor("sleep_saved_cpu_cores", help, None, MetricType::Gauge)?;
+        #[expect(clippy::cast_precision_loss, reason = "nobody has that many cores")]
+        ConstGauge::new(saved.cpu_millis as f64 / 1_000.0).encode(cores)?;
+        let help = "Memory that the pods would request which a sleep has scaled to zero";
+        let memory = encoder.encode_descriptor("sleep_saved_memory_bytes", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(saved.memory_bytes).unwrap_or(i64::MAX)).encode(memory)
     }
 }

@@ -6,6 +6,7 @@
 mod cache;
 mod namespace_rows;
 pub mod partial;
+pub mod requests;
 pub mod scalable;
 pub mod sources;
 
@@ -27,6 +28,7 @@ use partial::{
     CronJobObject, CustomResourceDefinitionObject, DaemonSetObject, ManagedFields, ManagedMeta, MetadataObject,
     NamespaceObject, ScaleSpec, ScaledWorkloadObject, StatefulSetObject,
 };
+use requests::PodRequests;
 
 /// What the sources deliver.
 #[derive(Debug, Clone, PartialEq)]
@@ -177,6 +179,7 @@ fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {
         own_sleep: false,
         state,
         unlabelled: None,
+        requests: PodRequests::default(),
     }
 }
 
@@ -221,7 +224,8 @@ fn unlabelled_record(meta: &Meta, spec: &ScaleSpec) -> Option<UnlabelledRecord> 
 
 fn scaled_workload(kind: WorkloadKind, meta: &Meta, spec: &ScaleSpec) -> Workload {
     let unlabelled = unlabelled_record(meta, spec);
-    Workload { unlabelled, ..workload(kind, meta, scaled_state(meta, spec)) }
+    let requests = PodRequests::of(&spec.template.spec);
+    Workload { unlabelled, requests, ..workload(kind, meta, scaled_state(meta, spec)) }
 }
 
 fn project_deployment(object: &ScaledWorkloadObject) -> Row {

@@ -12,6 +12,7 @@ use caretaker_core::parsed::{InvalidValue, Parsed};
 use caretaker_core::{ObjectRef, Timestamp};
 
 use crate::api::{self, Field};
+use crate::observe::requests::PodRequests;
 pub use kind::{OtherKind, WorkloadKind};
 
 /// One workload.
@@ -33,6 +34,8 @@ pub struct Workload {
     pub state: WorkloadState,
     /// A record without its label.
     pub unlabelled: Option<UnlabelledRecord>,
+    /// What one pod of it requests; nothing for kinds without replicas, and in files.
+    pub requests: PodRequests,
 }
 
 /// The copy of a record whose label is gone, on a workload at zero: somebody removed the label, or `kubectl rollout undo`
@@ -198,6 +201,17 @@ impl Workload {
     pub fn object<'a>(&'a self, namespace: &'a str) -> ObjectRef<'a> {
         let (api_version, kind) = (self.kind.api_version(), self.kind.name());
         ObjectRef { api_version, kind, namespace: Some(namespace), name: &self.name, uid: &self.uid }
+    }
+
+    /// What its pods would request if Caretaker had not scaled it down.
+    #[must_use]
+    pub fn saved_requests(&self) -> PodRequests {
+        match &self.state {
+            WorkloadState::Scaled { replicas: 0, recorded: Parsed::Valid(before), by_caretaker: true, .. } => {
+                self.requests.times(u64::try_from(*before).unwrap_or_default())
+            }
+            _ => PodRequests::default(),
+        }
     }
 
     /// `Deployment/web`.

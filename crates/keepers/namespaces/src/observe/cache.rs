@@ -9,12 +9,14 @@ use caretaker_engine::source::group_of;
 use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
 
 use super::namespace_rows::{Caller, NamespaceRows};
+use super::requests::PodRequests;
 use super::scalable::Definition;
 use super::sources::{
     self, ACTIVITY, CUSTOM_RESOURCE_DEFINITIONS, DEFAULT_NAMESPACE, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS,
     SERVICES,
 };
 use super::{ReceivedActivity, Row};
+use crate::api::State;
 use crate::pods::Pods;
 use crate::subject::{Kind, ScalableKind, Subject};
 use crate::workload::{Workload, WorkloadKind};
@@ -62,6 +64,18 @@ impl NamespaceCache {
     /// Every Namespace by its own labels and annotations, without what is in it.
     pub fn bare_namespaces(&self) -> impl Iterator<Item = &Subject> {
         self.namespaces.values().filter_map(|rows| rows.namespace.as_deref())
+    }
+
+    /// How many namespaces are in this state, and what all that Caretaker scaled down would request.
+    #[must_use]
+    pub fn fleet(&self) -> (BTreeMap<&'static str, usize>, PodRequests) {
+        let mut states: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
+        for namespace in self.bare_namespaces() {
+            *states.entry(namespace.state().name()).or_default() += 1;
+        }
+        let workloads = self.namespaces.values().flat_map(|rows| &rows.workloads);
+        let saved = workloads.map(Workload::saved_requests).fold(PodRequests::default(), PodRequests::plus);
+        (states, saved)
     }
 
     /// When activity may have been missed.

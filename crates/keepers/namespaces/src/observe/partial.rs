@@ -7,6 +7,8 @@ use caretaker_engine::{Meta, Partial, PartialObject};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::requests::{Amounts, ContainerResources, Resources};
+
 /// A kind of which only the metadata is read: Service, PersistentVolumeClaim, ScaledObject.
 pub type MetadataObject = Partial;
 
@@ -152,25 +154,37 @@ pub struct ScaleSpec {
     pub volume_claim_templates: Vec<IgnoredAny>,
     /// The pod template.
     #[serde(deserialize_with = "null_as_default")]
-    pub template: PodPriorityTemplate,
+    pub template: WorkloadPodTemplate,
 }
 
 /// What is read of the pod template of a workload that is not a DaemonSet.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct PodPriorityTemplate {
+pub struct WorkloadPodTemplate {
     /// The spec of the pods.
     #[serde(deserialize_with = "null_as_default")]
-    pub spec: PodPriority,
+    pub spec: WorkloadPodSpec,
 }
 
-/// How important pods are.
+/// How important pods are, and what each requests.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PodPriority {
+pub struct WorkloadPodSpec {
     /// The name of the priority class.
     #[serde(deserialize_with = "null_as_default")]
     pub priority_class_name: String,
+    /// The containers. Files leave them out: nothing that is judged depends on what they request.
+    #[serde(deserialize_with = "null_as_default")]
+    pub containers: Vec<ContainerResources>,
+    /// The init containers.
+    #[serde(deserialize_with = "null_as_default")]
+    pub init_containers: Vec<ContainerResources>,
+    /// What the runtime class takes in addition.
+    #[serde(deserialize_with = "null_as_default")]
+    pub overhead: Amounts,
+    /// The resources of the pod as a whole.
+    #[serde(deserialize_with = "null_as_default")]
+    pub resources: Resources,
 }
 
 /// The template of the Jobs of a CronJob.
@@ -188,7 +202,7 @@ pub struct JobTemplate {
 pub struct JobSpec {
     /// The pod template.
     #[serde(deserialize_with = "null_as_default")]
-    pub template: PodPriorityTemplate,
+    pub template: WorkloadPodTemplate,
 }
 
 /// What happens to the claims of a StatefulSet.

@@ -8,6 +8,7 @@ use caretaker_core::{Action as _, Parsed, RuleSet as _, SignedDuration, Timestam
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{self, Activity, Field, State};
 use caretaker_namespaces::judge::Rule;
+use caretaker_namespaces::observe::requests::PodRequests;
 use caretaker_namespaces::subject::{Defaults, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, Workload, WorkloadKind, WorkloadState};
 
@@ -164,6 +165,7 @@ pub fn workload(kind: WorkloadKind, state: WorkloadState) -> Workload {
         own_sleep: false,
         state,
         unlabelled: None,
+        requests: PodRequests::default(),
     }
 }
 
