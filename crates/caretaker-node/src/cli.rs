@@ -166,6 +166,9 @@ pub struct PlanArgs {
     /// The node.
     #[command(flatten)]
     pub node: NodeArgs,
+    /// In a table, also show what has nothing to do.
+    #[arg(long)]
+    pub all: bool,
     /// How it is written.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
@@ -176,6 +179,9 @@ pub struct PlanArgs {
 pub struct ExplainArgs {
     /// The ID of the container.
     pub id: String,
+    /// Also show every rule that was tried.
+    #[arg(long)]
+    pub rules: bool,
     /// The node.
     #[command(flatten)]
     pub node: NodeArgs,

@@ -20,7 +20,7 @@ use caretaker_engine::state::StateStore;
 use caretaker_engine::{Cache as _, Change, Controller as _, ObjectId, ReplicaRole, SourceRef, client};
 use caretaker_output::explain::Explanation;
 use caretaker_output::node_report::KEEPER;
-use caretaker_output::plan::{PlanRow, show};
+use caretaker_output::plan::{PlanRow, PlanView, show};
 use caretaker_output::{Output, json, sanitize_line, table};
 
 use crate::cli::{BreakerArgs, BreakerCommand, ExplainArgs, Format, NodeArgs, PlanArgs, SimulateArgs};
@@ -135,7 +135,10 @@ pub fn plan(args: &PlanArgs) -> Result<Output> {
     let rows = snapshot.rows(now);
     let text = match args.output {
         Format::Json => json(&rows)?,
-        Format::Table | Format::Wide => show(rows, 0, args.output == Format::Wide, now),
+        Format::Table | Format::Wide => {
+            let view = PlanView { wide: args.output == Format::Wide, all: args.all, ..PlanView::default() };
+            show(rows, view, now)
+        }
     };
     Ok(Output { text, notes: snapshot.notes(), code: 0 })
 }
@@ -151,7 +154,7 @@ pub fn explain(args: &ExplainArgs) -> Result<Output> {
     let window = snapshot.feed.windows.on(keeper.subject_ref(&subject).object).map(|window| window.describe(now));
     let world = keeper.world(&snapshot.feed.cache, ReplicaRole::Leader, now);
     let explanation = Explanation::new(keeper, &subject, verdict, &world, now).with_window(window);
-    Ok(Output { text: explanation.show(), notes: snapshot.notes(), code: 0 })
+    Ok(Output { text: explanation.show(args.rules), notes: snapshot.notes(), code: 0 })
 }
 
 /// What is on the node.

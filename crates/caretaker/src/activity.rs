@@ -215,7 +215,7 @@ async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, Namespace
 async fn annotations(client: &Client) -> Result<Vec<NamespaceActivity>> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let listed = namespaces.list(&ListParams::default()).await;
-    let listed = listed.map_err(|e| anyhow::anyhow!("listing namespaces: {}", format_error(&e)))?;
+    let listed = listed.context("listing namespaces")?;
     let recorded = |namespace: &Namespace| {
         let annotation = |key: &str| namespace.annotations().get(key).map(String::as_str);
         let activity = api::read_activity(annotation(api::ACTIVITY));

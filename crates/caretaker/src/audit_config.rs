@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use caretaker_activity::audit_webhook;
-use caretaker_engine::format_error;
 use caretaker_engine::state::NAMESPACE;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Service;
@@ -278,7 +277,7 @@ fn service_address(args: &AuditConfigArgs) -> Result<String> {
     live::block_on(async {
         let services: Api<Service> = Api::namespaced(live::client(&args.cluster).await?, NAMESPACE);
         let found = services.get_opt(NAME).await;
-        let found = found.map_err(|e| anyhow::anyhow!("reading Service {NAMESPACE}/{NAME}: {}", format_error(&e)))?;
+        let found = found.with_context(|| format!("reading Service {NAMESPACE}/{NAME}"))?;
         let Some(spec) = found.map(|service| service.spec.unwrap_or_default()) else {
             bail!(
                 "there is no Service {NAMESPACE}/{NAME}: install the chart or deploy/install.yaml first, or give the address of the receiver with --address"

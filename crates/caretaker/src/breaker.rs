@@ -4,36 +4,70 @@ use anyhow::{Result, bail};
 use caretaker_core::limits::{Ledger, OpenBreaker};
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::state::{StateError, StateStore};
+use serde::Serialize;
 
-use crate::cli::{BreakerArgs, BreakerCommand};
+use crate::cli::{BreakerArgs, BreakerCommand, TextOutput};
 use crate::config::Config;
 use crate::keepers;
 use crate::live::{self, FIELD_MANAGER};
-use crate::output::Output;
+use crate::output::{Output, json, lines};
 
 /// How often a conflict with another writer of the state is tried again.
 const MAX_ATTEMPTS: usize = 5;
 
+/// The exit code while a breaker is open.
+const OPEN: u8 = 4;
+
+/// A breaker, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row<'a> {
+    keeper: &'a str,
+    open: bool,
+    since: Option<Timestamp>,
+    because: Option<&'a str>,
+    /// When a person closed it last.
+    reset_at: Option<Timestamp>,
+}
+
 /// Runs the command.
 pub fn run(args: &BreakerArgs, now: Timestamp) -> Result<Output> {
+    let by_name = |keeper: &str| Ok::<_, anyhow::Error>(keepers::by_name(&Config::default(), keeper)?.name());
     let names = match &args.command {
-        None | Some(BreakerCommand::Show { keeper: None }) => keepers::names(),
-        Some(BreakerCommand::Show { keeper: Some(keeper) } | BreakerCommand::Reset { keeper }) => {
-            vec![keepers::by_name(&Config::default(), keeper)?.name()]
+        Some(BreakerCommand::Reset { keeper }) => {
+            let keeper = by_name(keeper)?;
+            return live::block_on(async {
+                let state = StateStore::config_map(live::client(&args.cluster).await?, FIELD_MANAGER);
+                Ok(Output::text(reset(keeper, &state, now).await? + "\n"))
+            });
         }
+        Some(BreakerCommand::Show { keeper: Some(keeper) }) => vec![by_name(keeper)?],
+        None | Some(BreakerCommand::Show { keeper: None }) => keepers::names(),
     };
     live::block_on(async {
         let state = StateStore::config_map(live::client(&args.cluster).await?, FIELD_MANAGER);
-        let mut text = String::new();
+        let mut ledgers: Vec<(&str, Ledger)> = Vec::new();
         for keeper in names {
-            let line = match &args.command {
-                None | Some(BreakerCommand::Show { .. }) => show(keeper, &state.read(keeper).await?.value),
-                Some(BreakerCommand::Reset { .. }) => reset(keeper, &state, now).await?,
-            };
-            text.push_str(&(line + "\n"));
+            ledgers.push((keeper, state.read(keeper).await?.value));
         }
-        Ok(Output::text(text))
+        let code = if ledgers.iter().any(|(_, ledger)| ledger.open.is_some()) { OPEN } else { 0 };
+        let text = match args.output {
+            TextOutput::Text => lines(ledgers.iter().map(|(keeper, ledger)| show(keeper, ledger))),
+            TextOutput::Json => json(&ledgers.iter().map(|(keeper, ledger)| row(keeper, ledger)).collect::<Vec<_>>())?,
+        };
+        Ok(Output { text, notes: Vec::new(), code })
     })
+}
+
+fn row<'a>(keeper: &'a str, ledger: &'a Ledger) -> Row<'a> {
+    let open = ledger.open.as_ref();
+    Row {
+        keeper,
+        open: open.is_some(),
+        since: open.map(|open| open.since),
+        because: open.map(|open| open.because.as_str()),
+        reset_at: ledger.reset_at,
+    }
 }
 
 fn show(keeper: &str, ledger: &Ledger) -> String {

@@ -13,6 +13,8 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::output::terminal::Color;
+
 pub use audit::{ActivityArgs, AuditArgs, AuditConfigArgs};
 pub use flux::{
     FreezeReportArgs, GetArgs, GetOutput, ObjectsArgs, ReconcileArgs, ResumeArgs, SessionArgs, SuspendArgs,
@@ -27,7 +29,8 @@ Exit codes:
   0  done
   1  it could not be done, there is no such namespace or subject, or `lint` found something wrong or nothing at all
   2  the command line is wrong
-  3  done, but part of the input could not be read; standard error names it";
+  3  done, but part of the input could not be read; standard error names it
+  4  `breaker` found an open one";
 
 /// Keeps a Kubernetes cluster free of what nobody uses, what leaked and what was left behind
 #[derive(Debug, Parser)]
@@ -36,6 +39,30 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// When to colour what stands out; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorArg::Auto, global = true)]
+    pub color: ColorArg,
+}
+
+/// When text is coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ColorArg {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+impl From<ColorArg> for Color {
+    fn from(arg: ColorArg) -> Self {
+        match arg {
+            ColorArg::Auto => Self::Auto,
+            ColorArg::Always => Self::Always,
+            ColorArg::Never => Self::Never,
+        }
+    }
 }
 
 /// The commands.
@@ -45,16 +72,16 @@ pub enum Command {
     Run(RunArgs),
     /// Show for each subject what would happen now, and what comes next
     Plan(PlanArgs),
-    /// Show every fact about one subject, and every rule tried on it
+    /// Show what happens to one subject and why, and every fact about it
     Explain(ExplainArgs),
     /// Run the clock forward and show what would happen
     Simulate(SimulateArgs),
     /// Find bad labels, annotations and durations in files
     Lint(LintArgs),
-    /// Put a namespace to sleep manually, regardless of its labels; it is not deleted meanwhile
-    Sleep(SleepWakeArgs),
-    /// Wake a namespace manually, with everything it had
-    Wake(SleepWakeArgs),
+    /// Put namespaces to sleep manually, regardless of their labels; they are not deleted meanwhile
+    Sleep(SleepArgs),
+    /// Wake namespaces manually, with everything they had
+    Wake(WakeArgs),
     /// For an uninstall: wake everything, and remove everything that is Caretaker's
     Cleanup(CleanupArgs),
     /// Show whether a breaker is open, or close it
@@ -171,6 +198,21 @@ pub struct PlanArgs {
     /// Which subjects are shown.
     #[command(flatten)]
     pub scope: ScopeArgs,
+    /// Only namespaces with these labels, and what is in them, such as team=web,tier!=db; on a live cluster
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "from")]
+    pub selector: Option<String>,
+    /// In a table, also show subjects with nothing to do; JSON and YAML always have them
+    #[arg(long)]
+    pub all: bool,
+    /// Only subjects with this next action, such as sleep or delete; or none, wait, act or refuse
+    #[arg(long, value_name = "NEXT")]
+    pub next: Option<String>,
+    /// Only subjects that this rule decides about, such as SleepAfterElapsed
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<String>,
+    /// Print a table without titles and without the last line
+    #[arg(long)]
+    pub no_headers: bool,
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = parse_time)]
     pub at: Option<Timestamp>,
@@ -204,12 +246,26 @@ pub struct ExplainArgs {
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = parse_time)]
     pub at: Option<Timestamp>,
+    /// Also show every rule that was tried
+    #[arg(long)]
+    pub rules: bool,
     /// Where the objects come from.
     #[command(flatten)]
     pub input: InputArgs,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
-    pub output: TextOutput,
+    #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
+    pub output: DocumentOutput,
+}
+
+/// Output formats of an explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DocumentOutput {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// The same in YAML
+    Yaml,
 }
 
 /// Output formats of what is not a table.
@@ -256,17 +312,46 @@ pub enum SimulateOutput {
     Json,
 }
 
-/// `caretaker sleep` and `caretaker wake`
+/// `caretaker sleep`
 #[derive(Debug, Args)]
-pub struct SleepWakeArgs {
-    /// The namespace
-    pub namespace: String,
-    /// How long it stays asleep or awake, such as 2h or 3d; default: asleep until it is woken manually, awake as its labels say
+pub struct SleepArgs {
+    /// What is put to sleep.
+    #[command(flatten)]
+    pub order: OrderArgs,
+    /// How long it sleeps, such as 2h or 3d; default: until it is woken manually
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub length: Option<SignedDuration>,
+}
+
+/// `caretaker wake`
+#[derive(Debug, Args)]
+pub struct WakeArgs {
+    /// What is woken.
+    #[command(flatten)]
+    pub order: OrderArgs,
+    /// How long it stays awake at least, such as 2h or 3d; default: as its labels say
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub length: Option<SignedDuration>,
+}
+
+/// What a manual sleep and a manual wake have in common.
+#[derive(Debug, Args)]
+pub struct OrderArgs {
+    /// The namespaces: shop, or ns/shop
+    #[arg(value_name = "NAMESPACE", required_unless_present = "selector", conflicts_with = "selector")]
+    pub namespaces: Vec<String>,
+    /// All namespaces with these labels, such as team=web,tier!=db
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Why; it is kept on the namespace, with the user, and shown by explain
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
     /// Only show what would be written
     #[arg(long)]
     pub dry_run: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
+    pub output: TextOutput,
     /// Settings; default: those of the running operator, else the built-in ones
     #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
     pub config: Option<PathBuf>,
@@ -304,9 +389,20 @@ pub struct BreakerArgs {
     /// What to do with the breaker; default: show
     #[command(subcommand)]
     pub command: Option<BreakerCommand>,
+    /// Output format of show
+    #[arg(short, long, value_enum, default_value_t = TextOutput::Text, global = true)]
+    pub output: TextOutput,
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+}
+
+impl BreakerArgs {
+    /// True if it closes a breaker.
+    #[must_use]
+    pub fn resets(&self) -> bool {
+        matches!(self.command, Some(BreakerCommand::Reset { .. }))
+    }
 }
 
 /// What to do with a breaker.

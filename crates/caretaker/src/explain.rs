@@ -1,10 +1,11 @@
 //! `caretaker explain`: every fact about one subject, and every rule that was tried on it.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use caretaker_core::Timestamp;
 
-use crate::cli::{ExplainArgs, TextOutput};
+use crate::cli::{DocumentOutput, ExplainArgs};
 use crate::config::Config;
+use crate::failure::usage;
 use crate::keepers::{self, KindNames};
 use crate::output::{Output, json};
 use crate::snapshot::{Snapshot, UseState, Wanted};
@@ -23,8 +24,9 @@ pub fn run(args: &ExplainArgs, now: Timestamp) -> Result<Output> {
         Err(message) => return Ok(snapshot.not_found(message)),
     };
     let text = match args.output {
-        TextOutput::Text => explanation.show(),
-        TextOutput::Json => json(&explanation)?,
+        DocumentOutput::Text => explanation.show(args.rules),
+        DocumentOutput::Json => json(&explanation)?,
+        DocumentOutput::Yaml => serde_saphyr::to_string(&explanation)?,
     };
     Ok(snapshot.output(text))
 }
@@ -37,7 +39,7 @@ fn parse_subject(words: &[String]) -> Result<(&'static str, KindNames, &str)> {
         _ => None,
     };
     let Some((given, name)) = given.filter(|(_, name)| !name.is_empty()) else {
-        bail!("{:?} is not KIND/NAME; write for instance namespace/shop", words.join(" "));
+        return Err(usage(format!("{:?} is not KIND/NAME; write for instance namespace/shop", words.join(" "))));
     };
     let alias = given.to_ascii_lowercase();
     let mut known = Vec::new();
@@ -50,9 +52,9 @@ fn parse_subject(words: &[String]) -> Result<(&'static str, KindNames, &str)> {
         }
     }
     if ["container", "containers"].contains(&alias.as_str()) {
-        bail!("containers are judged on their node; run there: caretaker-node explain {name}");
+        return Err(usage(format!("containers are judged on their node; run there: caretaker-node explain {name}")));
     }
-    bail!("no keeper judges a {given:?}; the kinds are {}", listed(&known))
+    Err(usage(format!("no keeper judges a {given:?}; the kinds are {}", listed(&known))))
 }
 
 fn listed(kinds: &[String]) -> String {

@@ -14,6 +14,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod config;
 pub mod explain;
+mod failure;
 pub mod keepers;
 pub mod lint;
 pub mod live;
@@ -55,11 +56,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
+    output::terminal::set_color(cli.color.into());
     match run_command(&cli, now()) {
         Ok(output) => output.print("caretaker"),
         Err(e) => {
-            eprintln!("caretaker: {}", output::sanitize_line(&format!("{e:#}")));
-            ExitCode::from(1)
+            eprintln!("caretaker: {}", output::sanitize_line(&failure::describe(&e, &cli.command)));
+            ExitCode::from(failure::exit_code(&e))
         }
     }
 }
@@ -84,8 +86,8 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Explain(args) => explain::run(args, now),
         Command::Simulate(args) => simulate::run(args, now),
         Command::Lint(args) => lint::run(args, now),
-        Command::Sleep(args) => manual::sleep(args),
-        Command::Wake(args) => manual::wake(args),
+        Command::Sleep(args) => manual::sleep(args, &cli.command),
+        Command::Wake(args) => manual::wake(args, &cli.command),
         Command::Cleanup(args) => cleanup::run(args, now),
         Command::Breaker(args) => breaker::run(args, now),
         Command::Activity(args) => activity::run(args, now),

@@ -1,6 +1,6 @@
 //! The live cluster: how to connect to it, and what the running operator stores there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -18,7 +18,8 @@ use caretaker_engine::{Context, format_error, state};
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::ListParams;
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config};
 
@@ -100,6 +101,24 @@ pub fn command_context(client: Client, dry_run: bool) -> Context {
         field_manager: FIELD_MANAGER.to_owned(),
     }
 }
+
+/// The names of the namespaces that a label selector selects.
+pub async fn namespaces_with(client: &Client, selector: &str) -> Result<BTreeSet<String>, kube::Error> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let mut params = ListParams::default().labels(selector).limit(PAGE);
+    let mut names = BTreeSet::new();
+    loop {
+        let page = namespaces.list_metadata(&params).await?;
+        names.extend(page.items.iter().map(kube::ResourceExt::name_any));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(names),
+        }
+    }
+}
+
+/// Objects in a page of a list of metadata.
+const PAGE: u32 = 1_000;
 
 /// True if an operator leads with this keeper; `None` if its Lease cannot be read.
 pub async fn keeper_runs(client: &Client, keeper: &str, now: Timestamp) -> Option<bool> {

@@ -68,6 +68,7 @@ impl Snapshot {
             let note = |keeper| format!("the keeper {keeper} is not enabled; use it with --keepers {keeper}");
             snapshot.notes.extend(names.into_iter().map(note));
         }
+        snapshot.incomplete |= snapshot.keepers.iter().any(|keeper| keeper.is_incomplete());
         snapshot.notes.extend(snapshot.keepers.iter().flat_map(|keeper| keeper.notes(at)));
         Ok(snapshot)
     }

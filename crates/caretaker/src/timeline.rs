@@ -6,7 +6,7 @@ use caretaker_core::simulate::SimulatedEvent;
 use caretaker_core::{Action as _, Timestamp, duration, time};
 
 use crate::keepers::KeeperCli;
-use crate::output::{align, indented};
+use crate::output::{align_beside, indented};
 use crate::simulate::EventRow;
 use crate::snapshot::{DynSnapshot, KeeperSnapshot};
 
@@ -110,7 +110,7 @@ fn push_events(text: &mut String, rows: &[EventRow<'_>], many_keepers: bool) {
         [clock, action, title(row), row.rule.to_owned(), row.because.to_owned()]
     };
     let mut day = String::new();
-    for (row, line) in rows.iter().zip(align(rows.iter().map(cells).collect())) {
+    for (row, line) in rows.iter().zip(align_beside(rows.iter().map(cells).collect(), 2)) {
         let today = row.at.strftime("%A %Y-%m-%d").to_string();
         if today != day {
             text.push_str(&format!("{today}\n"));

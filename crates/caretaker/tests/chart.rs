@@ -82,7 +82,7 @@ const ALL_ENABLED: [&str; 5] = [
 
 #[test]
 fn in_a_dry_run_every_role_allows_reading_alone_and_live_no_role_has_a_wildcard() {
-    let dry: BTreeSet<String> = objects(&ALL_ENABLED)
+    let dry: BTreeSet<String> = objects(&[ALL_ENABLED.as_slice(), &["rbac.people=false"]].concat())
         .iter()
         .filter(|object| object["rules"].is_array())
         .flat_map(|role| rights(rules_of(role)))
@@ -117,7 +117,7 @@ fn nodes_report_only_where_that_is_asked_for() {
 
 #[test]
 fn what_is_not_enabled_gets_no_role_and_no_pod() {
-    let objects = objects(&["keepers.namespaces.enabled=false", "keepers.windows.enabled=true"]);
+    let objects = objects(&["keepers.namespaces.enabled=false", "keepers.windows.enabled=true", "rbac.people=false"]);
 
     let names: BTreeSet<&str> = objects
         .iter()
@@ -166,10 +166,10 @@ struct DeployFile {
 }
 
 /// A manifest can be edited by hand, and applied beside others: it has all rights, and nothing that two of them share.
-const ALONE: &str = "namespace.create=true,rbac.minimal=false,networkPolicy.enabled=false,podDisruptionBudget.enabled=false,\
-                     priorityClass.name=";
+const ALONE: &str = "namespace.create=true,rbac.minimal=false,rbac.people=false,networkPolicy.enabled=false,\
+                     podDisruptionBudget.enabled=false,priorityClass.name=";
 
-const MANIFESTS: [DeployFile; 7] = [
+const MANIFESTS: [DeployFile; 8] = [
     DeployFile {
         file: "install.yaml",
         head: "What `helm install` with the chart's own values makes, for people without Helm: the namespaces keeper in dry run.\n\
@@ -240,6 +240,11 @@ const MANIFESTS: [DeployFile; 7] = [
             "namespace.create=false,config.create=false,keepers.namespaces.enabled=false,keepers.containers.enabled=true,\
              keepers.containers.report=true",
         ],
+    },
+    DeployFile {
+        file: "people.yaml",
+        head: "Roles for people who run the commands, for manifests without Helm; install.yaml has them as well.\n\n  kubectl apply -f deploy/people.yaml",
+        args: &["--show-only", "templates/rbac-people.yaml"],
     },
     DeployFile {
         file: "networkpolicy.yaml",

@@ -1,5 +1,7 @@
 //! The manifests in `deploy` grant exactly the rights that the operator needs.
 
+#[path = "flux_kinds/mod.rs"]
+mod flux_kinds;
 #[path = "granted/mod.rs"]
 mod granted;
 #[path = "operator/mod.rs"]
@@ -21,6 +23,7 @@ use caretaker_testkit::make::{
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::Windows;
 use caretaker_windows::api::KINDS;
+use flux_kinds::serve_flux;
 use granted::{Right, required_by, right, rights};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
@@ -135,35 +138,6 @@ async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Ship
     assert_eq!(own, local.iter().map(right).collect());
     let in_dry_run: BTreeSet<&str> = (shipped.required)(true).iter().map(|required| required.right.verb).collect();
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
-}
-
-/// Serves every kind of Flux, with its names and a schema that takes anything.
-fn serve_flux(cluster: &Cluster) {
-    let definitions: Vec<Value> = KINDS
-        .iter()
-        .map(|kind| {
-            let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let version = json!({
-                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
-                "schema": { "openAPIV3Schema": any },
-            });
-            json!({
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": format!("{}.{}", kind.aliases[1], kind.group) },
-                "spec": {
-                    "group": kind.group, "scope": "Namespaced", "versions": [version],
-                    "names": { "kind": kind.kind, "plural": kind.aliases[1] },
-                },
-            })
-        })
-        .collect();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("crds.json");
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
-    std::fs::write(&path, list.to_string()).unwrap();
-    let path = path.to_str().unwrap();
-    cluster.kubectl(&["create", "-f", path]).unwrap();
-    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
 }
 
 /// The rights on kinds that are found at run time depend on what is served: here it is everything.

@@ -91,6 +91,16 @@ pub trait Keeper: Sized + Send + Sync + 'static {
     /// Everything that is known of a subject, for people.
     fn facts(&self, subject: &Self::Subject, now: Timestamp) -> Vec<(&'static str, String)>;
 
+    /// In which state a subject is, in a word or two for people: `asleep`. Default: there is none to tell.
+    fn state(&self, _: &Self::Subject, _: Timestamp) -> Option<&'static str> {
+        None
+    }
+
+    /// The pool that a subject is in, where its name alone does not say which one is meant.
+    fn pool<'a>(&self, _: &'a Self::Subject) -> Option<&'a str> {
+        None
+    }
+
     /// The subject after the action; `None` if it is gone.
     fn simulate_action(
         &self,

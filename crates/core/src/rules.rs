@@ -81,6 +81,16 @@ pub enum EngineRule {
 }
 
 impl EngineRule {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::NoRuleMatched,
+        Self::InvalidObject,
+        Self::Suspended,
+        Self::InvalidWindow,
+        Self::Paced,
+        Self::BreakerOpen,
+    ];
+
     /// The stable name.
     #[must_use]
     pub const fn name(self) -> &'static str {

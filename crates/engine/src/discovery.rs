@@ -13,6 +13,7 @@ use kube::discovery::{Discovery, verbs};
 use tokio::time::Instant;
 
 use crate::cache::Cache;
+use crate::projection::{is_forbidden, is_not_served};
 use crate::source::{Change, Delivered, Origin, Selector, SourceRef};
 use crate::sources::Sources;
 use crate::watch::jittered;
@@ -32,6 +33,25 @@ pub(crate) async fn served(client: &Client) -> Result<Served, kube::Error> {
         .filter(|(_, caps)| caps.supports_operation(verbs::LIST) && caps.supports_operation(verbs::WATCH))
         .map(|(resource, _)| Arc::new(resource));
     Ok(listed.collect())
+}
+
+/// True if the API server serves a kind. It checks rights before it looks for the kind, so that without the right to a kind
+/// it answers the same whether there is such a kind or not; what it serves, everybody may ask.
+pub(crate) async fn is_served(client: &Client, resource: &ApiResource) -> Result<bool, kube::Error> {
+    let listed = match resource.group.as_str() {
+        "" => client.list_core_api_resources(&resource.version).await,
+        _ => client.list_api_group_resources(&resource.api_version).await,
+    };
+    match listed {
+        Ok(listed) => Ok(listed.resources.iter().any(|served| served.name == resource.plural)),
+        Err(error) if is_not_served(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// True if the answer to a list means that the cluster does not serve the kind.
+pub(crate) async fn means_not_served(client: &Client, resource: &ApiResource, error: &kube::Error) -> bool {
+    is_not_served(error) || (is_forbidden(error) && matches!(is_served(client, resource).await, Ok(false)))
 }
 
 struct Discovering<C: Cache> {

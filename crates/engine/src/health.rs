@@ -161,7 +161,16 @@ fn readiness(keepers: &Keepers) -> (StatusCode, String) {
     (code, keepers.iter().map(|(name, health)| health.lines(&whose(name))).collect())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends. The routes
+/// What `GET /` says: what there is to ask for.
+const PATHS: &str = "\
+Caretaker
+  /healthz   whether every keeper is alive
+  /readyz    what each keeper waits for
+  /metrics   what was done and refused, for Prometheus
+  /activity  who used which namespace; only through a port-forward, and with activity from audit events
+";
+
+/// Serves `/`, `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends. The routes
 /// may extract the address of the client, as `ConnectInfo<SocketAddr>`.
 pub async fn serve(
     listener: TcpListener,
@@ -172,6 +181,7 @@ pub async fn serve(
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let alive = keepers.clone();
     let app = more
+        .route("/", get(async || PATHS))
         .route("/healthz", get(move || async move { liveness(&alive) }))
         .route("/readyz", get(move || async move { readiness(&keepers) }))
         .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.encode()) }));

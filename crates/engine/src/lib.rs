@@ -122,16 +122,18 @@ impl Context {
 /// An error with its causes, in the API server's own words where it has answered.
 #[must_use]
 pub fn format_error(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = String::new();
     let mut cause = Some(error);
     while let Some(e) = cause {
         if let Some(kube::Error::Api(status)) = e.downcast_ref() {
             return format!("{} ({})", status.message, status.code);
         }
-        // kube leaves out why a connection failed, and repeats other things.
+        // Layers of the client repeat what is below them, or say nothing.
         let words = e.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
+        let is_layer = matches!(e.downcast_ref(), Some(kube::Error::Service(_))) || words == "client error (Connect)";
+        if !(is_layer && e.source().is_some()) && !text.contains(&words) {
+            let joint = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{joint}{words}");
         }
         cause = e.source();
     }

@@ -3,16 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::{Action as _, ActionKind, Permission};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
+use kube::core::ApiResource;
 use kube::{Api, Client};
 use tokio::sync::watch;
 
 use crate::controller::{Controller, Leadership};
+use crate::discovery;
 use crate::health::Health;
 use crate::source::Origin;
 use crate::sources::Sources;
@@ -68,6 +71,8 @@ pub struct RequiredRight {
     pub right: AccessRight,
     /// The names of the kinds of action; none if a denial holds nothing back but objects of one kind.
     pub needed_by: BTreeSet<&'static str>,
+    /// The kind that is read, where a cluster may lack it: without it the right is not needed.
+    pub optional: Option<Arc<ApiResource>>,
 }
 
 /// The name of a keeper's Lease, and the field manager of its writes.
@@ -81,6 +86,7 @@ pub fn lease_name(keeper: &str) -> String {
 pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run: bool) -> Vec<RequiredRight> {
     let enabled: Vec<&'static ActionKind> = K::Action::KINDS.iter().filter(|kind| keeper.is_enabled(kind)).collect();
     let mut required: BTreeMap<AccessRight, BTreeSet<&'static str>> = BTreeMap::new();
+    let mut optional: BTreeMap<AccessRight, Arc<ApiResource>> = BTreeMap::new();
     let mut need = |right: AccessRight, needed_for: &dyn Fn(&ActionKind) -> bool| {
         let kinds = enabled.iter().filter(|kind| needed_for(kind)).map(|kind| kind.name);
         required.entry(right).or_default().extend(kinds);
@@ -90,6 +96,9 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
             for verb in ["list", "watch"] {
                 let name = source.only_name().map(str::to_owned);
                 let right = AccessRight { name, ..AccessRight::new(verb, &resource.group, &resource.plural) };
+                if source.is_optional() {
+                    optional.insert(right.clone(), resource.clone());
+                }
                 need(right, &|kind| !source.kinds_alone && (source.needed_for)(kind));
             }
         }
@@ -129,7 +138,7 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
     required
         .into_iter()
         .filter(|(right, _)| !dry_run || reads(right))
-        .map(|(right, needed_by)| RequiredRight { right, needed_by })
+        .map(|(right, needed_by)| RequiredRight { optional: optional.get(&right).cloned(), right, needed_by })
         .collect()
 }
 
@@ -151,7 +160,7 @@ pub(crate) async fn watch_permissions(
 ) {
     health.set_pending(part);
     loop {
-        match self::denied(&client, required()).await {
+        match denied_and_served(&client, required()).await {
             Ok(missing) if missing.is_empty() => {
                 denied.send_replace(Some(missing));
                 health.set_note(part, None);
@@ -181,6 +190,21 @@ pub(crate) async fn watch_permissions(
         }
         tokio::time::sleep(RETRY).await;
     }
+}
+
+/// Which of these rights are denied and needed: the right to a kind that the cluster does not serve is not.
+async fn denied_and_served(client: &Client, required: Vec<RequiredRight>) -> Result<Vec<RequiredRight>, kube::Error> {
+    let mut needed = Vec::new();
+    for right in denied(client, required).await? {
+        let served = match &right.optional {
+            Some(resource) => discovery::is_served(client, resource).await?,
+            None => true,
+        };
+        if served {
+            needed.push(right);
+        }
+    }
+    Ok(needed)
 }
 
 /// Which of these rights are denied.

@@ -174,12 +174,22 @@ pub struct Source<C: Cache> {
     pub resync: Resync,
     /// Of a source that discovers kinds: a kind that cannot be read holds back nothing but itself.
     pub kinds_alone: bool,
+    /// What people do not know without it, if a command that only shows something can do without it.
+    pub unknown_without: Option<&'static str>,
     pub(crate) origin: Origin<C>,
 }
 
 impl<C: Cache> Source<C> {
     fn new(id: SourceId, origin: Origin<C>) -> Self {
-        Self { id, needed_for: |_| true, unread_fields: &[], resync: Resync::Interval, kinds_alone: false, origin }
+        Self {
+            id,
+            needed_for: |_| true,
+            unread_fields: &[],
+            resync: Resync::Interval,
+            kinds_alone: false,
+            unknown_without: None,
+            origin,
+        }
     }
 
     /// Watches one kind. The projection returns `None` for an object that does not matter.
@@ -265,6 +275,14 @@ impl<C: Cache> Source<C> {
     #[must_use]
     pub fn kinds_alone(mut self) -> Self {
         self.kinds_alone = true;
+        self
+    }
+
+    /// A command that only shows something can do without it if its user may not list it; it then says what is not
+    /// known: `whether …`.
+    #[must_use]
+    pub fn unknown_without(mut self, unknown: &'static str) -> Self {
+        self.unknown_without = Some(unknown);
         self
     }
 

@@ -17,7 +17,7 @@ use crate::decode::{DecodeError, Document};
 use crate::discovery::{self, Served};
 use crate::feed::CacheFeed;
 use crate::object::{ApiObject, Partial};
-use crate::projection::{METADATA_PAGE, PageOf, Projection, is_not_served, list_with_server_time};
+use crate::projection::{METADATA_PAGE, PageOf, Projection, is_forbidden, list_with_server_time};
 use crate::shared_list::SharedLists;
 use crate::source::{
     Change, Delivered, Origin, Selector, SkippableField, Source, SourceContext, SourceRef, StateSnapshot, Wants,
@@ -51,8 +51,19 @@ pub(crate) struct Reading<'a, C: Cache> {
 pub struct ListError {
     /// What was to be listed.
     pub path: String,
+    /// True if the cluster does not serve the kind.
+    pub not_served: bool,
     /// The API server's answer.
     pub source: Box<kube::Error>,
+}
+
+/// A kind that a command went on without, because its user may not list it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadKind {
+    /// Its plural name, with its group.
+    pub kind: String,
+    /// What is not known without it.
+    pub unknown: &'static str,
 }
 
 impl<C: Cache> Sources<C> {
@@ -205,9 +216,30 @@ impl<C: Cache> Sources<C> {
         Ok(())
     }
 
-    /// Reads everything once, for commands and for a single round. The first error means that nothing is
+    /// Reads everything once, for commands that write and for a single round. The first error means that nothing is
     /// known, except about kinds that stand alone: those are left out.
     pub async fn list_all(&self, client: &Client, concurrency: usize) -> Result<CacheFeed<C>, ListError> {
+        let (feed, unread) = self.list(client, concurrency, false).await?;
+        debug_assert!(unread.is_empty(), "nothing is skipped");
+        Ok(feed)
+    }
+
+    /// The same for commands that only show something: kinds that the user may not list and that people can do without
+    /// are skipped and returned.
+    pub async fn list_readable(
+        &self,
+        client: &Client,
+        concurrency: usize,
+    ) -> Result<(CacheFeed<C>, Vec<UnreadKind>), ListError> {
+        self.list(client, concurrency, true).await
+    }
+
+    async fn list(
+        &self,
+        client: &Client,
+        concurrency: usize,
+        skip: bool,
+    ) -> Result<(CacheFeed<C>, Vec<UnreadKind>), ListError> {
         let mut kinds = Vec::new();
         let mut served: Option<Served> = None;
         for source in &self.all {
@@ -227,18 +259,33 @@ impl<C: Cache> Sources<C> {
         }
         let mut feed = self.empty_feed();
         let lists = kinds.into_iter().map(async |kind: Reading<'_, C>| match kind.list(client, None).await {
+            Ok((source, changes)) => Ok((source, changes, None)),
             Err(error) if self.stands_alone(kind.source.id) => {
-                Ok((kind.source.clone(), vec![Change::Error(error.to_string())]))
+                Ok((kind.source.clone(), vec![Change::Error(error.to_string())], None))
             }
-            other => other,
+            Err(error) if skip && is_forbidden(&error.source) => match self.dispensable(&kind) {
+                Some(unread) => Ok((kind.source.clone(), vec![Change::Init, Change::InitDone], Some(unread))),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
         });
-        let mut lists = futures::stream::iter(lists).buffered(concurrency.max(1));
-        while let Some((source, changes)) = lists.try_next().await? {
+        let (mut lists, mut unread) = (futures::stream::iter(lists).buffered(concurrency.max(1)), Vec::new());
+        while let Some((source, changes, skipped)) = lists.try_next().await? {
             for change in changes {
                 feed.update(&source, change);
             }
+            unread.extend(skipped);
         }
-        Ok(feed)
+        Ok((feed, unread))
+    }
+
+    /// What is not known without a kind, if commands can do without it.
+    fn dispensable(&self, kind: &Reading<'_, C>) -> Option<UnreadKind> {
+        let source = self.all.iter().find(|source| source.id == kind.source.id)?;
+        let ApiResource { group, plural, .. } = &*kind.resource;
+        let kind = if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") };
+        let unknown = source.unknown_without.or(source.is_optional().then_some("what there is of them"));
+        Some(UnreadKind { kind, unknown: unknown? })
     }
 
     fn stands_alone(&self, id: SourceId) -> bool {
@@ -352,10 +399,14 @@ impl<C: Cache> Reading<'_, C> {
         loop {
             let page = self.projection.page(client, &self.resource, namespace, &self.selector, token.take()).await;
             let PageOf { items, more, .. } = match page {
-                Err(error) if self.optional && is_not_served(&error) => {
+                Ok(page) => page,
+                Err(error) => {
+                    let not_served = discovery::means_not_served(client, &self.resource, &error).await;
+                    if !(self.optional && not_served) {
+                        return Err(ListError { not_served, ..list_error(self.path(namespace), error) });
+                    }
                     PageOf { items: Vec::new(), more: None, date: None }
                 }
-                other => other.map_err(|error| list_error(self.path(namespace), error))?,
             };
             changes.extend(items);
             token = more;
@@ -372,5 +423,5 @@ async fn served_kinds(client: &Client) -> Result<Served, ListError> {
 }
 
 fn list_error(path: String, error: kube::Error) -> ListError {
-    ListError { path, source: Box::new(error) }
+    ListError { path, not_served: false, source: Box::new(error) }
 }

@@ -17,6 +17,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Resource};
 use tokio::time::Instant;
 
+use crate::discovery;
 use crate::drift::{Drift, Inventory, Objects, ResyncStep, object_key, version};
 use crate::object::{ApiObject, PartialObject};
 use crate::projection::{METADATA_PAGE, PAGE, api};
@@ -46,7 +47,8 @@ pub(crate) fn watch<T: PartialObject>(
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let mut config = watcher::Config::default().page_size(selector.page_size.unwrap_or(PAGE));
     config.field_selector.clone_from(&selector.fields);
-    follow(api(client, resource, None), config, resource, optional, Drift::new(resync, interval))
+    let kind = optional.then(|| resource.clone());
+    follow(api(client, resource, None), config, resource, kind, Drift::new(resync, interval))
 }
 
 /// The same for one object of a namespace, which is read again every interval.
@@ -58,14 +60,14 @@ pub(crate) fn watch_one<T: PartialObject>(
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let drift = Drift::new(Resync::Interval, interval);
-    follow(api(client, resource, Some(namespace)), config, resource, false, drift)
+    follow(api(client, resource, Some(namespace)), config, resource, None, drift)
 }
 
 fn follow<T: PartialObject>(
     api: Api<ApiObject<T>>,
     config: watcher::Config,
     resource: &ApiResource,
-    optional: bool,
+    optional: Option<ApiResource>,
     drift: Drift,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let stream = watcher(api.clone(), config.clone()).boxed();
@@ -83,7 +85,8 @@ struct Watching<T: PartialObject> {
     api: Api<ApiObject<T>>,
     config: watcher::Config,
     path: String,
-    optional: bool,
+    /// The kind, where a cluster may lack it.
+    optional: Option<ApiResource>,
     stream: Events<T>,
     drift: Drift,
     pause: Option<Duration>,
@@ -137,11 +140,12 @@ impl<T: PartialObject> Watching<T> {
                         return Raw::Delete(found.object);
                     }
                 }
-                Some(Err(error)) if self.optional && is_not_served(&error) => {
-                    self.pause = Some(NOT_SERVED_PAUSE);
-                    return Raw::InitDone;
-                }
                 Some(Err(error)) => {
+                    let (kind, client) = (self.optional.clone(), self.api.clone().into_client());
+                    if is_not_served(client, kind, &error).await {
+                        self.pause = Some(NOT_SERVED_PAUSE);
+                        return Raw::InitDone;
+                    }
                     self.pause = self.backoff.next();
                     return Raw::Error(format!("{}: {}", self.path, crate::format_error(&error)));
                 }
@@ -191,9 +195,10 @@ impl<T: PartialObject> Watching<T> {
     }
 }
 
-/// The answer of a cluster that does not serve this API.
-fn is_not_served(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::InitialListFailed(error) if crate::projection::is_not_served(error))
+/// True if a cluster may lack the kind, and this one does.
+async fn is_not_served(client: Client, kind: Option<ApiResource>, error: &watcher::Error) -> bool {
+    let (Some(kind), watcher::Error::InitialListFailed(error)) = (kind, error) else { return false };
+    discovery::means_not_served(&client, &kind, error).await
 }
 
 /// Asks the API server for the number or the versions of all objects. With a selector it does not say how many

@@ -13,6 +13,9 @@ pub struct Explanation {
     kind: String,
     namespace: Option<String>,
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
+    state: Option<&'static str>,
     at: Timestamp,
     facts: Vec<Fact>,
     rules: Vec<TriedRule>,
@@ -87,6 +90,8 @@ impl Explanation {
             kind: shown.kind.to_owned(),
             namespace: shown.namespace.map(str::to_owned),
             name: shown.name.to_owned(),
+            pool: keeper.pool(subject).map(str::to_owned),
+            state: keeper.state(subject, now),
             at: now,
             facts: keeper.facts(subject, now).into_iter().map(|(name, value)| Fact { name, value }).collect(),
             untried: K::Rule::ALL.len() - rules.len(),
@@ -113,15 +118,47 @@ impl Explanation {
         self
     }
 
-    /// For people.
+    /// For people: the verdict first, then the facts, then the rule that matched or, with `rules`, all that were tried.
     #[must_use]
-    pub fn show(&self) -> String {
+    pub fn show(&self, rules: bool) -> String {
         let title = self.namespace.as_ref().map_or_else(|| self.name.clone(), |ns| format!("{ns}/{}", self.name));
-        let mut text = format!("{} {} at {}\n\nFacts\n", self.kind, sanitize_cell(&title), time::format(self.at));
+        let pool = self.pool.as_ref().map(|pool| format!(" in the pool {}", sanitize_cell(pool))).unwrap_or_default();
+        let at = time::format(self.at);
+        let mut text = format!("{} {}{pool} at {at}\n\nVerdict\n", self.kind, sanitize_cell(&title));
+        text.push_str(&self.show_verdict(rules));
+
+        text.push_str("\nFacts\n");
         let facts = self.facts.iter().map(|fact| [fact.name.to_owned(), fact.value.clone()]);
         text.push_str(&indented(facts.collect()));
+        if rules {
+            text.push_str("\nRules\n");
+            text.push_str(&self.show_rules());
+        }
+        text
+    }
 
-        text.push_str("\nRules\n");
+    fn show_verdict(&self, rules: bool) -> String {
+        let mut rows = vec![[format!("{}: {}", self.verdict.rule, self.sentence)]];
+        rows.push([self.verdict.because.clone()]);
+        rows.extend(self.steps.iter().enumerate().map(|(i, step)| [format!("  {}. {step}", i + 1)]));
+        rows.extend(self.verdict.then.as_ref().map(|then| {
+            [format!("then {} at {} ({})", then.action, time::format(then.at), time::ago(then.at, self.at))]
+        }));
+        // What a window, pace or breaker holds back, a rule asked for.
+        let held = self.rules.last().filter(|_| self.limited);
+        rows.extend(held.map(|TriedRule { rule, because, .. }| {
+            [format!("{rule} asked for it: {}", because.as_deref().unwrap_or_default())]
+        }));
+        let before = self.rules.len().saturating_sub(1);
+        if before > 0 && !rules {
+            let others = if before == 1 { "1 rule before it does" } else { "rules before it do" };
+            let others = if before == 1 { others.to_owned() } else { format!("{before} {others}") };
+            rows.push([format!("{others} not match; --rules shows them")]);
+        }
+        indented(rows)
+    }
+
+    fn show_rules(&self) -> String {
         let width = self.name_width;
         let row = |number: String, answer: &str, rule: &str, description: String| {
             [format!("{number:>2}"), format!("{answer:3}"), format!("{rule:width$}"), description]
@@ -135,20 +172,7 @@ impl Explanation {
         if self.untried > 0 {
             rows.push(row(String::new(), "", "", format!("({} more rules are not tried)", self.untried)));
         }
-        text.push_str(&indented(rows));
-
-        text.push_str(&format!("\nVerdict\n  {}: {}\n", self.verdict.rule, self.sentence));
-        if self.limited {
-            text.push_str(&format!("  {}\n", sanitize_cell(&self.verdict.because)));
-        }
-        for (i, step) in self.steps.iter().enumerate() {
-            text.push_str(&format!("    {}. {}\n", i + 1, sanitize_cell(step)));
-        }
-        if let Some(then) = &self.verdict.then {
-            let when = time::ago(then.at, self.at);
-            text.push_str(&format!("  then {} at {} ({when})\n", then.action, time::format(then.at)));
-        }
-        text
+        indented(rows)
     }
 }
 

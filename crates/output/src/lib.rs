@@ -7,6 +7,7 @@ pub mod explain;
 pub mod node_report;
 pub mod plan;
 mod table;
+pub mod terminal;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-pub use table::{Columns, align, indented, lines, sanitize_cell, sanitize_line, table};
+pub use table::{Columns, Table, align, align_beside, cut, indented, lines, sanitize_cell, sanitize_line, table, wrap};
 
 /// What a command prints, and its exit code.
 #[derive(Debug, Default)]

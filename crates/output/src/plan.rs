@@ -1,11 +1,13 @@
 //! A plan: what would happen to each subject now, and what comes next.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use caretaker_core::{Action, Keeper, Next, RuleSet as _, Timestamp, VerdictKind, VerdictOf, duration, time};
 use serde::{Serialize, Serializer};
 
-use crate::table;
+use crate::Table;
+use crate::terminal::Style;
 
 /// One subject of a plan.
 #[derive(Debug, Serialize)]
@@ -21,6 +23,11 @@ pub struct PlanRow {
     pub node: Option<String>,
     /// Its name.
     pub name: String,
+    /// The pool that it is in, if it is an address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The state that it is in; `None` where there is none to tell.
+    pub state: Option<&'static str>,
     /// The rule that decides.
     pub rule: Cow<'static, str>,
     /// Why it matches.
@@ -67,6 +74,8 @@ impl PlanRow {
             namespace: shown.namespace.map(str::to_owned),
             node: None,
             name: shown.name.to_owned(),
+            pool: keeper.pool(subject).map(str::to_owned),
+            state: keeper.state(subject, now),
             next: verdict.next.kind(),
             action: verdict.next.action().map(|action| Cow::Borrowed(action.name())),
             at: verdict.next.deadline(),
@@ -104,52 +113,147 @@ fn urgency(row: &PlanRow) -> u8 {
     }
 }
 
-/// The rows as a table for people, what is most urgent first; `wide` adds deadlines and what follows. So many more
-/// subjects have nothing to do and are only counted.
-#[must_use]
-pub fn show(mut rows: Vec<PlanRow>, unlisted: usize, wide: bool, now: Timestamp) -> String {
-    const NONE: &str = "-";
-    rows.sort_by_cached_key(|r| (urgency(r), r.at, r.namespace.clone(), r.node.clone(), r.name.clone()));
-    let name = |r: &PlanRow| {
-        let place = r.node.as_ref().or(r.namespace.as_ref());
-        place.map_or_else(|| r.name.clone(), |place| format!("{place}/{}", r.name))
-    };
-    let next = |r: &PlanRow| match (r.next, &r.action) {
-        (VerdictKind::Act, Some(action)) => action.to_string(),
-        (VerdictKind::Wait | VerdictKind::Refuse, Some(action)) => format!("{}, {action}", r.next.name()),
+/// How a plan is shown as a table.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlanView {
+    /// With deadlines and what follows; nothing is cut.
+    pub wide: bool,
+    /// Also what has nothing to do.
+    pub all: bool,
+    /// Without titles, and without the last line.
+    pub no_headers: bool,
+    /// So many more subjects have nothing to do and are only counted.
+    pub unlisted: usize,
+}
+
+const NONE: &str = "-";
+
+fn name(row: &PlanRow) -> String {
+    let place = row.node.as_ref().or(row.namespace.as_ref());
+    place.map_or_else(|| row.name.clone(), |place| format!("{place}/{}", row.name))
+}
+
+fn next(row: &PlanRow) -> String {
+    match (row.next, &row.action) {
+        (VerdictKind::Act | VerdictKind::Wait, Some(action)) => action.to_string(),
+        (VerdictKind::Refuse, _) => "refused".to_owned(),
         (VerdictKind::Nothing, _) => NONE.to_owned(),
         (next, None) => next.name().to_owned(),
-    };
-    let when = |r: &PlanRow| match (r.next, r.at) {
+    }
+}
+
+fn when(row: &PlanRow, now: Timestamp) -> String {
+    match (row.next, row.at) {
         (VerdictKind::Wait, Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
         (VerdictKind::Act, _) => "now".to_owned(),
         _ => NONE.to_owned(),
-    };
-    let mut text = if wide {
-        let row = |r: &PlanRow| {
-            let then = r.then.as_ref().map(|then| format!("{} {}", then.action, time::format(then.at)));
-            let (at, then) = (r.at.map(time::format), then.unwrap_or_else(|| NONE.to_owned()));
-            let at = at.unwrap_or_else(|| NONE.to_owned());
-            [r.kind.clone(), name(r), next(r), when(r), at, then, r.rule.to_string(), r.because.clone()]
-        };
-        let titles = ["KIND", "NAME", "NEXT", "WHEN", "DEADLINE", "THEN", "RULE", "BECAUSE"];
-        table(titles, rows.iter().map(row).collect())
-    } else {
-        let row = |r: &PlanRow| {
-            let then = r.then.as_ref().map(|then| format!("; then {} at {}", then.action, time::format(then.at)));
-            let because = format!("{}{}", r.because, then.unwrap_or_default());
-            [r.kind.clone(), name(r), next(r), when(r), r.rule.to_string(), because]
-        };
-        table(["KIND", "NAME", "NEXT", "WHEN", "RULE", "BECAUSE"], rows.iter().map(row).collect())
-    };
+    }
+}
+
+/// What takes something away stands out, and what is refused.
+fn style(row: &PlanRow) -> Option<Style> {
+    match (row.next, row.action.as_deref()) {
+        (VerdictKind::Refuse, _) => Some(Style::Caution),
+        (VerdictKind::Act, Some(action)) if action.starts_with("delete") => Some(Style::Alarm),
+        _ => None,
+    }
+}
+
+/// The rows as a table for people, what is most urgent first. What has nothing to do is counted in the last line.
+#[must_use]
+pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
+    rows.sort_by_cached_key(|r| {
+        (urgency(r), r.at, r.namespace.clone(), r.node.clone(), r.pool.clone(), natural(&r.name))
+    });
     let count = |next| rows.iter().filter(|r| r.next == next).count();
+    let [act, refused, waiting, idle] =
+        [VerdictKind::Act, VerdictKind::Refuse, VerdictKind::Wait, VerdictKind::Nothing].map(count);
+    let (all, idle) = (rows.len() + view.unlisted, idle + view.unlisted);
+    if !view.all {
+        rows.retain(|r| r.next != VerdictKind::Nothing);
+    }
+    let mut text = if rows.is_empty() { String::new() } else { table(&rows, view, now) };
+    if view.no_headers {
+        return text;
+    }
+    if !rows.is_empty() {
+        text.push('\n');
+    }
+    let left_out = if idle > 0 && !view.all { ", which are left out: --all shows them" } else { "" };
+    let subjects = if all == 1 { "subject" } else { "subjects" };
     text.push_str(&format!(
-        "\n{} subjects: {} to act on now, {} refused, {} waiting, {} with nothing to do\n",
-        rows.len() + unlisted,
-        count(VerdictKind::Act),
-        count(VerdictKind::Refuse),
-        count(VerdictKind::Wait),
-        count(VerdictKind::Nothing) + unlisted
+        "{all} {subjects}: {act} to act on now, {refused} refused, {waiting} waiting, {idle} with nothing to do{left_out}\n",
     ));
     text
+}
+
+fn table(rows: &[PlanRow], view: PlanView, now: Timestamp) -> String {
+    type Column = (&'static str, fn(&PlanRow, Timestamp) -> String);
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+    let mut columns: Vec<Column> = vec![("KIND", |r, _| r.kind.clone()), ("NAME", |r, _| name(r))];
+    if rows.iter().any(|row| row.pool.is_some()) {
+        columns.push(("POOL", |r, _| r.pool.clone().unwrap_or_else(|| NONE.to_owned())));
+    }
+    if rows.iter().any(|row| row.state.is_some()) {
+        columns.push(("STATE", |r, _| r.state.unwrap_or(NONE).to_owned()));
+    }
+    columns.extend([("NEXT", (|r, _| next(r)) as fn(&PlanRow, Timestamp) -> String), ("WHEN", when)]);
+    let mut titles: Vec<&'static str> = columns.iter().map(|(title, _)| *title).collect();
+    let at_next = titles.iter().position(|title| *title == "NEXT").unwrap_or_default();
+    titles.extend(if view.wide { &["DEADLINE", "THEN", "RULE", "BECAUSE"][..] } else { &["RULE", "BECAUSE"] });
+    let cells = |r: &PlanRow| {
+        let mut cells: Vec<String> = columns.iter().map(|(_, cell)| cell(r, now)).collect();
+        if view.wide {
+            cells.push(or_none(r.at.map(time::format)));
+            cells.push(or_none(r.then.as_ref().map(|then| format!("{} {}", then.action, time::format(then.at)))));
+            cells.extend([r.rule.to_string(), r.because.clone()]);
+        } else {
+            let then = r.then.as_ref().map(|then| format!("; then {} at {}", then.action, time::format(then.at)));
+            cells.extend([r.rule.to_string(), format!("{}{}", r.because, then.unwrap_or_default())]);
+        }
+        cells
+    };
+    Table {
+        rows: rows.iter().map(cells).collect(),
+        styles: rows.iter().enumerate().filter_map(|(i, row)| Some((i, at_next, style(row)?))).collect(),
+        titles,
+        dispensable: &["RULE"],
+        wide: view.wide,
+        no_headers: view.no_headers,
+    }
+    .show()
+}
+
+/// Sorts addresses and numbers in a name as numbers: `10.6.0.9` comes before `10.6.0.10`, `web-2` before `web-10`.
+fn natural(name: &str) -> Vec<(u128, String)> {
+    match name.parse() {
+        Ok(IpAddr::V4(address)) => return vec![(address.to_bits().into(), String::new())],
+        Ok(IpAddr::V6(address)) => return vec![(address.to_bits(), String::new())],
+        Err(_) => {}
+    }
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let end = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| digits + at);
+        // A number that is too long, such as a hash, is a text.
+        match rest[..digits].parse() {
+            Ok(number) => parts.push((number, rest[digits..end].to_owned())),
+            Err(_) => parts.push((0, rest[..end].to_owned())),
+        }
+        rest = &rest[end..];
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_sort_as_numbers() {
+        let mut names = ["web-10", "10.6.0.10", "web", "fd00::10", "web-2", "10.6.0.9", "10.10.0.1", "fd00::a"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["web", "web-2", "web-10", "10.6.0.9", "10.6.0.10", "10.10.0.1", "fd00::a", "fd00::10"]);
+    }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use caretaker_core::limits::{Ledger, Limits};
 use caretaker_core::suspension::WindowAnnotation;
-use caretaker_core::{Action as _, RuleSet as _, Timestamp};
+use caretaker_core::{Action as _, EngineRule, RuleSet as _, Timestamp};
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::health::Health;
 use caretaker_engine::metrics::Metrics;
 use caretaker_engine::source::{Change, Delivered, SourceRef, StateSnapshot};
-use caretaker_engine::sources::{ListError, Sources};
+use caretaker_engine::sources::{ListError, Sources, UnreadKind};
 use caretaker_engine::state;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
@@ -20,6 +20,7 @@ use kube::Client;
 
 use super::{KeeperCli, KindNames};
 use crate::config::{CommonConfig, Selection};
+use crate::failure::READER_ROLE;
 use crate::lint::LintFinding;
 use crate::manifests::ManifestSet;
 use crate::run::{Operator, Shutdown};
@@ -44,6 +45,12 @@ pub trait DynKeeper: Send + Sync {
 
     /// Its rules as a table in Markdown.
     fn rules_markdown(&self) -> String;
+
+    /// The names of its rules, and of those that every keeper has.
+    fn rules(&self) -> Vec<&'static str>;
+
+    /// The names of its actions.
+    fn actions(&self) -> Vec<&'static str>;
 
     /// Checks the settings that every keeper has; the error names the key.
     fn validate(&self) -> Result<(), String>;
@@ -158,6 +165,15 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         K::Rule::markdown()
     }
 
+    fn rules(&self) -> Vec<&'static str> {
+        let own = K::Rule::ALL.iter().map(|rule| rule.name());
+        own.chain(EngineRule::ALL.iter().map(|rule| rule.name())).collect()
+    }
+
+    fn actions(&self) -> Vec<&'static str> {
+        K::Action::KINDS.iter().map(|kind| kind.name).collect()
+    }
+
     fn validate(&self) -> Result<(), String> {
         self.config.validate(self.keeper.name(), K::Action::KINDS)
     }
@@ -189,13 +205,15 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         state: &'a StateSnapshot,
     ) -> LocalBoxFuture<'a, Result<Box<dyn DynSnapshot>>> {
         async move {
-            let listed = self.sources.list_all(client, self.keeper.list_concurrency()).await;
-            let mut feed = listed.map_err(|e| cannot_list(self.keeper.name(), &e))?;
+            let listed = self.sources.list_readable(client, self.keeper.list_concurrency()).await;
+            let (mut feed, skipped) = listed.map_err(|e| cannot_list(self.keeper.name(), e))?;
             self.load_saved(&mut feed, state)?;
             let mut notes = self.sources.left_out(&feed);
+            notes.extend(describe_skipped(&skipped));
             notes.extend(self.keeper.read_due(client, &mut feed.cache, crate::now()).await);
             let mut snapshot = self.snapshot(feed, state)?;
             snapshot.unread = notes;
+            snapshot.incomplete = !skipped.is_empty();
             Ok(Box::new(snapshot) as Box<dyn DynSnapshot>)
         }
         .boxed_local()
@@ -237,11 +255,30 @@ fn place() -> String {
 }
 
 /// Why a live cluster cannot be read, and what to do about it.
-fn cannot_list(keeper: &str, error: &ListError) -> anyhow::Error {
-    match &*error.source {
-        kube::Error::Api(status) if status.code == 404 => {
-            anyhow!("this cluster does not serve {}: what the keeper {keeper} works on is not installed", error.path)
-        }
-        _ => anyhow!("{error}; may this user list all of it?"),
+fn cannot_list(keeper: &str, error: ListError) -> anyhow::Error {
+    if error.not_served {
+        return anyhow!(
+            "this cluster does not serve {}: what the keeper {keeper} works on is not installed",
+            error.path
+        );
     }
+    error.into()
+}
+
+/// A note for each thing that is not known, with all kinds that this user may not list.
+fn describe_skipped(skipped: &[UnreadKind]) -> Vec<String> {
+    let mut by_meaning: Vec<(&str, Vec<&str>)> = Vec::new();
+    for UnreadKind { kind, unknown } in skipped {
+        match by_meaning.iter_mut().find(|(known, _)| known == unknown) {
+            Some((_, kinds)) => kinds.push(kind),
+            None => by_meaning.push((unknown, vec![kind])),
+        }
+    }
+    let note = |(unknown, kinds): (&str, Vec<&str>)| {
+        let kinds = kinds.join(", ");
+        format!(
+            "this user may not list {kinds}: not known is {unknown}; the ClusterRole {READER_ROLE} has these rights"
+        )
+    };
+    by_meaning.into_iter().map(note).collect()
 }

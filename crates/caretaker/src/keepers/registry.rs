@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use axum::Router;
 use caretaker_addresses::Addresses;
 use caretaker_namespaces::Namespaces;
@@ -15,6 +15,7 @@ use super::{DynKeeper, Erased};
 use crate::activity_source::{self, start_activity};
 use crate::cli::RunArgs;
 use crate::config::{Config, FileContents, KeepersConfig, suggest};
+use crate::failure::usage;
 
 /// Every keeper with its settings, in the order in which they are shown.
 #[must_use]
@@ -43,7 +44,7 @@ pub fn names() -> Vec<&'static str> {
 pub fn by_name(config: &Config, name: &str) -> Result<Box<dyn DynKeeper>> {
     match keepers(config).into_iter().find(|keeper| keeper.name() == name) {
         Some(keeper) => Ok(keeper),
-        None => bail!("there is no keeper {name:?}{}", suggest(name, &names())),
+        None => Err(usage(format!("there is no keeper {name:?}{}", suggest(name, &names())))),
     }
 }
 
@@ -57,7 +58,7 @@ pub fn select(
     let mut all = keepers(config);
     if let Some(requested) = requested {
         for name in requested {
-            by_name(config, name).map_err(|e| anyhow!("--keepers: {e}"))?;
+            by_name(config, name).map_err(|e| usage(format!("--keepers: {e}")))?;
         }
         all.retain(|keeper| requested.iter().any(|name| name == keeper.name()));
         return Ok(all);

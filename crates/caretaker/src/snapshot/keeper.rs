@@ -43,6 +43,8 @@ pub struct KeeperSnapshot<K: KeeperCli> {
     pub blocked_users: BTreeMap<usize, BlockedUser>,
     /// What could not be read of what is due.
     pub unread: Vec<String>,
+    /// True if kinds were skipped that the user may not list.
+    pub incomplete: bool,
 }
 
 /// What a command asks of any keeper's snapshot.
@@ -55,6 +57,9 @@ pub trait DynSnapshot: Any {
 
     /// All namespaces of the cluster; `None` if the keeper does not know all of them.
     fn known_namespaces(&self) -> Option<BTreeSet<&str>>;
+
+    /// True if part of the input could not be read.
+    fn is_incomplete(&self) -> bool;
 
     /// What people should know in addition to the verdicts, at this time.
     fn notes(&self, at: Timestamp) -> Vec<String>;
@@ -99,6 +104,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
             events: Vec::new(),
             blocked_users: BTreeMap::new(),
             unread: Vec::new(),
+            incomplete: false,
         }
     }
 
@@ -172,7 +178,17 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
             [] => Err(keeper.not_found_message(kind, name, &self.subjects)),
             many => {
                 let namespaces = many.iter().filter_map(|i| keeper.subject_ref(&self.subjects[*i]).namespace);
-                let (namespaces, kind): (Vec<&str>, _) = (namespaces.collect(), &kind.name);
+                let (namespaces, given, kind): (Vec<&str>, _, _) = (namespaces.collect(), kind, &kind.name);
+                let pools: Vec<&str> = many.iter().filter_map(|i| keeper.pool(&self.subjects[*i])).collect();
+                if pools.len() == many.len() {
+                    let forms: Vec<String> =
+                        pools.iter().map(|pool| format!("{}/{pool}/{name}", given.aliases[0])).collect();
+                    return Err(format!(
+                        "{kind} {name:?} is in the pools {}; choose one: {}",
+                        pools.join(", "),
+                        forms.join(", ")
+                    ));
+                }
                 if namespaces.len() < many.len() {
                     return Err(format!("there are {} of {kind} {name:?}", many.len()));
                 }
@@ -193,6 +209,10 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
 
     fn known_namespaces(&self) -> Option<BTreeSet<&str>> {
         self.keeper.known_namespaces(&self.subjects)
+    }
+
+    fn is_incomplete(&self) -> bool {
+        self.incomplete
     }
 
     fn notes(&self, at: Timestamp) -> Vec<String> {

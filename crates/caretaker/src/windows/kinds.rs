@@ -105,7 +105,7 @@ fn unknown(word: &str) -> String {
 }
 
 /// An error unless it can be the name of an object, or of a namespace.
-pub(super) fn check_name(what: &str, name: &str) -> Result<(), String> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), String> {
     const LONGEST: usize = 253;
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let ends = [name.bytes().next(), name.bytes().last()];

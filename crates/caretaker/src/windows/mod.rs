@@ -25,6 +25,7 @@ use crate::live::{self, OperatorConfigMaps};
 use crate::snapshot::resolve_config;
 
 pub use get::run as get;
+pub(crate) use kinds::check_name;
 pub use order::{reconcile, resume, suspend};
 pub use report::run as windows;
 

@@ -137,8 +137,11 @@ impl<K: Controller> ControlLoop<K> {
             dry_run: self.context.dry_run,
             before,
         });
+        // An Event on a pool must say which of its addresses it is about.
+        let is_itself = event_target.kind.as_deref() == Some(refusal.kind.as_str());
+        let note = if is_itself { because } else { format!("{} {}: {because}", refusal.kind, refusal.name) };
         let (regarding, reason, action) = (event_target, rule, "refuse");
-        self.context.events.publish(EventRecord { regarding, warning: true, reason, action, note: because });
+        self.context.events.publish(EventRecord { regarding, warning: true, reason, action, note });
     }
 
     pub(super) fn report_verdict_counts(&self) {

@@ -106,6 +106,13 @@ impl Keeper for Addresses {
         report::facts(subject, |at| format!("{} ({})", time::format(at), time::ago(at, now)))
     }
 
+    fn pool<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
+        match subject {
+            Subject::Address(address) => Some(&address.pool),
+            Subject::Endpoint(_) | Subject::Pool(_) => None,
+        }
+    }
+
     fn simulate_action(&self, subject: Subject, action: &Action, _: &World, _: Timestamp) -> Option<Subject> {
         act::simulate(subject, *action)
     }

@@ -80,6 +80,9 @@ impl Replicas {
     }
 }
 
+/// What a user does not know who may not list virtual machines.
+const MACHINES: &str = "which addresses virtual machines keep, so that these look leaked";
+
 /// Everything that is read, in the order in which it is listed.
 pub(crate) fn sources() -> Vec<Source<AddressCache>> {
     let source = |kind: Kind| {
@@ -95,8 +98,10 @@ pub(crate) fn sources() -> Vec<Source<AddressCache>> {
             ]),
             Kind::StatefulSet => Source::watch(id, resource, objects::project_stateful_set)
                 .unread_fields(&[(0, "status:"), (2, "template:")]),
-            Kind::VmInstance => Source::watch(id, resource, |_: Partial| Some(Row::VmInstance)).optional(),
-            Kind::Vm => Source::watch(id, resource, objects::project_vm).optional(),
+            Kind::VmInstance => {
+                Source::watch(id, resource, |_: Partial| Some(Row::VmInstance)).optional().unknown_without(MACHINES)
+            }
+            Kind::Vm => Source::watch(id, resource, objects::project_vm).optional().unknown_without(MACHINES),
             Kind::Node => Source::watch(id, resource, objects::project_node),
             Kind::Config => {
                 Source::watch(id, resource, objects::project_config).fields(format!("metadata.name={CONFIG_MAP}"))

@@ -45,6 +45,10 @@ pub const SLEEP_UNTIL: &str = "caretaker.dev/sleep-until";
 pub const AWAKE_UNTIL: &str = "caretaker.dev/awake-until";
 /// Annotation: a person ordered the sleep, which does not count towards deletion.
 pub const MANUAL_SLEEP: &str = "caretaker.dev/manual-sleep";
+/// Annotation: the user who gave the last order.
+pub const ORDERED_BY: &str = "caretaker.dev/ordered-by";
+/// Annotation: the reason that came with it.
+pub const ORDER_REASON: &str = "caretaker.dev/order-reason";
 /// Annotation of a Namespace: the window of time in which it is asleep.
 pub const SLEEP_DURING: &str = "caretaker.dev/sleep-during";
 /// Annotation of a Namespace: `true` if a use inside of that window does not wake it.
@@ -84,8 +88,14 @@ pub const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 /// The end of an order without an end: later than any time that people mean.
 pub const FOREVER: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
+/// True for the end of an order without an end.
+#[must_use]
+pub fn is_forever(until: Timestamp) -> bool {
+    until >= FOREVER
+}
+
 /// Every label and annotation that Caretaker reads; true for a label.
-pub const KNOWN: [(&str, bool); 24] = [
+pub const KNOWN: [(&str, bool); 26] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -98,6 +108,8 @@ pub const KNOWN: [(&str, bool); 24] = [
     (SLEEP_UNTIL, false),
     (AWAKE_UNTIL, false),
     (MANUAL_SLEEP, false),
+    (ORDERED_BY, false),
+    (ORDER_REASON, false),
     (SLEEP_DURING, false),
     (SLEEP_DURING_STRICT, false),
     (SCHEDULED_SLEEP, false),

@@ -9,7 +9,8 @@ use caretaker_engine::projection::get_with_server_time;
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::writer::Writer;
 use caretaker_engine::{ApplyError, Context, Controller as _, Meta, format_error};
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
@@ -182,6 +183,18 @@ impl Cleanup<'_> {
         Ok(())
     }
 
+    /// True if Caretaker wrote the last activity of a subject: of a user who used it, or who ordered it to wake.
+    async fn wrote_activity(&self, subject: &Subject, resource: &ApiResource) -> Result<bool, ApplyError> {
+        let client = self.context.reader.clone();
+        let api: Api<DynamicObject> = match &subject.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let found = api.get_metadata_opt(&subject.name).await;
+        let found = found.map_err(|error| failed(subject, "reading", format_error(&error)))?;
+        Ok(found.is_some_and(|found| found.managed_fields().iter().any(owns_activity)))
+    }
+
     /// Removes every label and annotation that Caretaker wrote; those of the owner stay.
     async fn remove_metadata(&self, subject: &Subject, done: &mut Vec<String>) -> Result<(), ApplyError> {
         let resource = sources::resource(source_of(subject.kind));
@@ -192,7 +205,11 @@ impl Cleanup<'_> {
             let Some(meta) = found.map(|found| found.metadata).filter(|meta| meta.uid == subject.uid) else {
                 return Ok(());
             };
-            let (labels, annotations) = written_by_caretaker(&meta, subject);
+            let wrote_activity = match meta.annotation(api::ACTIVITY) {
+                Some(_) => self.wrote_activity(subject, &resource).await?,
+                None => false,
+            };
+            let (labels, annotations) = written_by_caretaker(&meta, subject, wrote_activity);
             let keys: Vec<&str> = labels.keys().chain(annotations.keys()).map(String::as_str).collect();
             if keys.is_empty() {
                 return Ok(());
@@ -213,6 +230,13 @@ impl Cleanup<'_> {
     }
 }
 
+/// True if a field manager of Caretaker's wrote the last activity.
+fn owns_activity(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+    let owned = fields.and_then(|fields| fields["f:metadata"]["f:annotations"].get(format!("f:{}", api::ACTIVITY)));
+    owned.is_some() && entry.manager.as_deref().is_some_and(|manager| manager.starts_with("caretaker"))
+}
+
 fn failed(subject: &Subject, verb: &str, why: String) -> ApplyError {
     ApplyError::Failed { what: format!("{verb} {} {}", subject.kind, subject.name), why, forbidden: false }
 }
@@ -226,7 +250,11 @@ fn source_of(kind: Kind) -> SourceId {
 }
 
 /// The labels and annotations that Caretaker wrote, each with the null that removes it.
-fn written_by_caretaker(meta: &Meta, subject: &Subject) -> (Map<String, Value>, Map<String, Value>) {
+fn written_by_caretaker(
+    meta: &Meta,
+    subject: &Subject,
+    wrote_activity: bool,
+) -> (Map<String, Value>, Map<String, Value>) {
     let is_label_ours = |key: &&str| match *key {
         api::STATE => true,
         api::SLEEP_AFTER => subject.default_policy,
@@ -235,9 +263,10 @@ fn written_by_caretaker(meta: &Meta, subject: &Subject) -> (Map<String, Value>, 
         key => key.starts_with(api::CARETAKER),
     };
     let activity = api::read_activity(meta.annotation(api::ACTIVITY));
+    let is_activity_ours = wrote_activity || activity.get().is_some_and(api::Activity::is_own_record);
     let has_old_copy = meta.annotation(api::LEGACY_REPLICAS_COPY).is_some() && meta.label(api::SCALED_DOWN).is_none();
     let is_annotation_ours = |key: &&str| match *key {
-        api::ACTIVITY => activity.get().is_some_and(api::Activity::is_own_record),
+        api::ACTIVITY => is_activity_ours,
         api::LEGACY_REPLICAS => has_old_copy,
         // A schedule is its owner's.
         api::SLEEP_DURING | api::SLEEP_DURING_STRICT => false,

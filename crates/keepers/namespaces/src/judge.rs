@@ -188,6 +188,25 @@ fn left_scaled_down(ns: &Subject) -> impl Iterator<Item = &Workload> {
     ns.workloads.iter().filter(move |w| awake && w.left_scaled_down())
 }
 
+/// In which state it is, for people.
+pub(crate) fn state_word(ns: &Subject) -> &'static str {
+    match ns.state() {
+        _ if ns.inactive.is_some() => "terminating",
+        State::Deleting => "deleting",
+        State::Sleeping => "falling asleep",
+        State::Sleep if running_in_sleep(ns).next().is_some() => "half awake",
+        State::Sleep => "asleep",
+        State::Normal if left_scaled_down(ns).next().is_some() => "waking up",
+        State::Normal => "awake",
+    }
+}
+
+/// Workloads that run although the namespace is asleep: somebody scaled them up or created them since.
+fn running_in_sleep(ns: &Subject) -> impl Iterator<Item = &Workload> {
+    let asleep = ns.kind == Kind::Namespace && ns.is_asleep();
+    ns.workloads.iter().filter(move |w| asleep && w.runs() && !w.is_left_running())
+}
+
 fn sleep_after_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep_in_part() && ns.sleep_after().is_none()).then(|| {
         let when = match ns.state() {

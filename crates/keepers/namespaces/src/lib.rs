@@ -108,6 +108,10 @@ impl Keeper for Namespaces {
         subject.facts(now)
     }
 
+    fn state(&self, subject: &Subject, _: Timestamp) -> Option<&'static str> {
+        subject.can_sleep().then(|| judge::state_word(subject))
+    }
+
     fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
         let mut after = act::after_action(subject, action, world, now)?;
         if matches!(action, Action::Sleep(_)) {

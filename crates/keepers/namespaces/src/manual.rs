@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::Namespaces;
 use crate::act::{Action, apply};
 use crate::api::{self, Activity};
-use crate::judge::Rule;
+use crate::judge::{self, Rule};
 use crate::live::read_namespace;
 use crate::observe::NamespaceCache;
 use crate::observe::sources::NAMESPACES;
@@ -41,9 +41,16 @@ pub enum Order {
     Wake {
         /// The end; `None`: as long as the labels say.
         until: Option<Timestamp>,
-        /// The user who gives the order, for the annotation.
-        user: String,
     },
+}
+
+/// Who gives an order, and why; kept on the namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OrderedBy {
+    /// The user; empty if the API server does not say.
+    pub user: String,
+    /// The reason.
+    pub reason: Option<String>,
 }
 
 /// Why an order was not executed, or not completely.
@@ -58,10 +65,12 @@ pub enum OrderError {
         existing: Vec<String>,
     },
     /// A rule does not allow it.
-    #[error("namespace {namespace} is not put to sleep: {}: {because}", rule.name())]
+    #[error("namespace {namespace} is not {ordered}: {}: {because}", rule.name())]
     Refused {
         /// The namespace.
         namespace: String,
+        /// What was ordered: `put to sleep`.
+        ordered: &'static str,
         /// The rule.
         rule: RuleId<Rule>,
         /// The evidence.
@@ -76,7 +85,7 @@ pub enum OrderError {
         phase: String,
     },
     /// The namespace could not be read.
-    #[error("{0}; check that this user may read the namespace")]
+    #[error(transparent)]
     List(#[from] ListError),
     /// The order itself could not be written.
     #[error("namespace {namespace}: the order could not be written: {error}")]
@@ -96,28 +105,41 @@ pub enum OrderError {
     },
 }
 
-/// Executes an order with the clients, the clock and the field manager of the context. Returns the steps that were
-/// done; in a dry run nothing is written, and they are the steps that would be done. The context must have no limits.
+/// What an order has led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executed {
+    /// The steps that were done, or in a dry run would be.
+    pub steps: Vec<String>,
+    /// The state of the namespace afterwards, whoever led to it; in a dry run the present one.
+    pub state: &'static str,
+}
+
+/// Executes an order with the clients, the clock and the field manager of the context. In a dry run nothing is written.
+/// The context must have no limits.
 pub async fn execute(
     keeper: &Arc<Namespaces>,
     context: &Context,
     namespace: &str,
     order: &Order,
-) -> Result<Vec<String>, OrderError> {
+    by: &OrderedBy,
+) -> Result<Executed, OrderError> {
     let sources = Sources::in_zone(&**keeper, context.clock.zone());
-    let mut running = Running { keeper, context, sources, namespace, now: context.clock.now(), steps: Vec::new() };
+    let mut running = Running { keeper, context, sources, namespace, by, now: context.clock.now(), steps: Vec::new() };
     let Known { subject, world, windows } = running.read().await?;
     running.check(order, &subject, &world, &windows)?;
     if context.dry_run {
+        let state = judge::state_word(&subject);
         running.rehearse(order, subject, &world);
-        return Ok(running.steps);
+        return Ok(Executed { steps: running.steps, state });
     }
     running.write(order, subject).await?;
     match order {
         Order::Sleep { .. } => running.apply_rules().await?,
         Order::Wake { .. } => running.wake().await?,
     }
-    Ok(running.steps)
+    // The operator may have been faster, so that nothing was left to do here.
+    let reached = running.read().await?.subject;
+    Ok(Executed { steps: running.steps, state: judge::state_word(&reached) })
 }
 
 impl Order {
@@ -138,14 +160,14 @@ impl Order {
     }
 
     /// The subject with the order on it.
-    fn on(&self, mut subject: Subject, now: Timestamp) -> Subject {
+    fn on(&self, mut subject: Subject, by: &OrderedBy, now: Timestamp) -> Subject {
         match self {
             Self::Sleep { until } => {
                 subject.sleep_until = Parsed::Valid(Self::sleep_until(*until));
                 subject.awake_until = Parsed::Missing;
             }
-            Self::Wake { until, user } => {
-                subject.activity = Parsed::Valid(Self::activity(user, &subject, now));
+            Self::Wake { until } => {
+                subject.activity = Parsed::Valid(Self::activity(&by.user, &subject, now));
                 subject.awake_until = (*until).into();
                 subject.sleep_until = Parsed::Missing;
             }
@@ -154,17 +176,19 @@ impl Order {
     }
 
     /// The patch that writes the order to a namespace.
-    fn patch(&self, subject: &Subject, now: Timestamp) -> Value {
-        let annotations = match self {
+    fn patch(&self, subject: &Subject, by: &OrderedBy, now: Timestamp) -> Value {
+        let mut annotations = match self {
             Self::Sleep { until } => {
                 json!({ api::SLEEP_UNTIL: Self::sleep_until(*until).to_string(), api::AWAKE_UNTIL: null })
             }
-            Self::Wake { until, user } => json!({
-                api::ACTIVITY: Self::activity(user, subject, now).to_json(),
+            Self::Wake { until } => json!({
+                api::ACTIVITY: Self::activity(&by.user, subject, now).to_json(),
                 api::AWAKE_UNTIL: until.map(|until| until.to_string()),
                 api::SLEEP_UNTIL: null,
             }),
         };
+        annotations[api::ORDERED_BY] = Some(&by.user).filter(|user| !user.is_empty()).cloned().into();
+        annotations[api::ORDER_REASON] = by.reason.clone().into();
         json!({ "metadata": { "annotations": annotations } })
     }
 }
@@ -181,6 +205,7 @@ struct Running<'a> {
     context: &'a Context,
     sources: Arc<Sources<NamespaceCache>>,
     namespace: &'a str,
+    by: &'a OrderedBy,
     now: Timestamp,
     steps: Vec<String>,
 }
@@ -219,22 +244,40 @@ impl Running<'_> {
         let namespace = self.namespace.to_owned();
         match order {
             Order::Sleep { .. } => {
-                let mut verdict = Rule::judge(&order.on(subject.clone(), self.now), world, self.now);
+                let mut verdict = Rule::judge(&order.on(subject.clone(), self.by, self.now), world, self.now);
                 windows.hold_back(&**self.keeper, subject, &mut verdict, self.now);
                 if verdict.rule == RuleId::Keeper(Rule::ManualSleep) {
                     return Ok(());
                 }
-                Err(OrderError::Refused { namespace, rule: verdict.rule, because: verdict.because })
+                let ordered = "put to sleep";
+                Err(OrderError::Refused { namespace, ordered, rule: verdict.rule, because: verdict.because })
             }
-            Order::Wake { .. } => match &subject.inactive {
-                Some(phase) => Err(OrderError::NotActive { namespace, phase: phase.clone() }),
-                None => Ok(()),
-            },
+            Order::Wake { .. } => {
+                if let Some(phase) = &subject.inactive {
+                    return Err(OrderError::NotActive { namespace, phase: phase.clone() });
+                }
+                // Where something cannot be read, the operator would not follow the order either.
+                let verdict = Rule::judge(&order.on(subject.clone(), self.by, self.now), world, self.now);
+                let is_unreadable = matches!(
+                    verdict.rule,
+                    RuleId::Keeper(Rule::InvalidLabel | Rule::UnknownState | Rule::InvalidAnnotation)
+                );
+                if is_unreadable {
+                    let ordered = "woken";
+                    return Err(OrderError::Refused {
+                        namespace,
+                        ordered,
+                        rule: verdict.rule,
+                        because: verdict.because,
+                    });
+                }
+                Ok(())
+            }
         }
     }
 
     fn rehearse(&mut self, order: &Order, subject: Subject, world: &World) {
-        let ordered = order.on(subject, self.now);
+        let ordered = order.on(subject, self.by, self.now);
         let verdict = Rule::judge(&ordered, world, self.now);
         let action = verdict.next.pending_action().copied();
         let action = action.or_else(|| ordered.has_traces_of_sleep().then_some(Action::Wake(None)));
@@ -251,7 +294,7 @@ impl Running<'_> {
         let not_written = |error| OrderError::NotWritten { namespace: self.namespace.to_owned(), error };
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let patch = order.patch(&subject, self.now);
+            let patch = order.patch(&subject, self.by, self.now);
             match self.writer().merge_patch(subject.object(), &subject.resource_version, patch).await {
                 Ok(_) => return Ok(()),
                 Err(error @ ApplyError::Conflict(_)) => last = Some(error),

@@ -144,6 +144,7 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         awake_until: read_time(api::AWAKE_UNTIL),
         default_policy: default.is_some() && default == parsed(meta.label(api::SLEEP_AFTER)),
         manual_sleep: meta.annotation(api::MANUAL_SLEEP).is_some(),
+        last_order: last_order(meta),
         sleep_during_strict: api::read_bool(
             Field::Annotation(api::SLEEP_DURING_STRICT),
             of_namespace(api::SLEEP_DURING_STRICT),
@@ -154,6 +155,13 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
 }
 
 /// The activity of the annotation, or only its time if the label knows a newer one.
+/// The user who gave the last order, and the reason.
+fn last_order(meta: &Meta) -> Option<String> {
+    let (by, reason) = (meta.annotation(api::ORDERED_BY), meta.annotation(api::ORDER_REASON));
+    let words: Vec<&str> = by.into_iter().chain(reason).collect();
+    (!words.is_empty()).then(|| words.join(": "))
+}
+
 fn newest_activity(annotation: Parsed<Activity>, label: Option<Timestamp>) -> Parsed<Activity> {
     match (annotation, label) {
         (Parsed::Missing, Some(at)) => Parsed::Valid(Activity::at(at)),

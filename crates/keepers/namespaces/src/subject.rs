@@ -11,7 +11,7 @@ pub use caretaker_core::time::ago;
 use caretaker_core::window::Window;
 use caretaker_core::{ObjectRef, SignedDuration, Timestamp, duration, time};
 
-use crate::api::{Activity, State, TimeAnnotation};
+use crate::api::{self, Activity, State, TimeAnnotation};
 use crate::pods::Pods;
 use crate::workload::{PresentSleep, Workload};
 
@@ -110,6 +110,8 @@ pub struct Subject {
     pub sleep_during_strict: Parsed<bool>,
     /// The schedule put it to sleep.
     pub scheduled_sleep: bool,
+    /// The user who gave the last order, and the reason.
+    pub last_order: Option<String>,
     /// A person ordered the namespace that contains it to sleep until this time.
     pub namespace_sleep_until: Option<Timestamp>,
     /// When such a sleep of the namespace that contains it ended.
@@ -264,7 +266,10 @@ impl Subject {
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut facts = vec![("state", shown(&self.state, ToString::to_string))];
-        let moment = |t: &Timestamp| format!("{} ({})", time::format(*t), ago(*t, now));
+        let moment = |t: &Timestamp| match api::is_forever(*t) {
+            true => "another order".to_owned(),
+            false => format!("{} ({})", time::format(*t), ago(*t, now)),
+        };
         facts.push(("sleep-after", shown(&self.sleep_after, |d| duration::format(*d))));
         facts.push(("delete-after", shown(&self.delete_after, |d| duration::format(*d))));
         facts.push((
@@ -290,6 +295,7 @@ impl Subject {
                 facts.push((name, shown(value, moment)));
             }
         }
+        facts.extend(self.last_order.iter().map(|by| ("last order", by.clone())));
         if self.sleep_during.is_set() {
             let strict = if self.sleep_during_strict.value() == Some(true) { ", strictly" } else { "" };
             let window = shown(&self.sleep_during, |window| format!("{window}{strict}"));

@@ -242,6 +242,12 @@ impl Workload {
         self.deletes_claims() && self.runs() && !self.excluded
     }
 
+    /// True if a sleep of its namespace leaves it running: it is excluded, sleeps by labels of its own, or would lose its
+    /// claims.
+    pub(crate) fn is_left_running(&self) -> bool {
+        self.excluded || self.own_sleep || self.is_left_running_for_its_claims()
+    }
+
     /// True if it does not run and has a record of how it was.
     #[must_use]
     pub fn is_scaled_down(&self) -> bool {

@@ -147,7 +147,8 @@ fn window_removed(object: &FluxObject, world: &World, now: Timestamp) -> Found {
 fn yielded(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let effective = open_window(object, world, now)?;
     let until = object.yielded_until.value().filter(|until| *until > now)?;
-    let because = format!("{}, and somebody resumed it until {}", words(&effective), time::format(until));
+    let until_when = if until == FOREVER { "for good".to_owned() } else { format!("until {}", time::format(until)) };
+    let because = format!("{}, and somebody resumed it {until_when}", words(&effective));
     Some(if object.held_until.is_some() || object.is_managed_by(api::FIELD_MANAGER) {
         ordered(Action::Yield(until), now, because)
     } else if !is_shown(object, world, now) {

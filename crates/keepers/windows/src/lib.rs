@@ -86,6 +86,10 @@ impl Keeper for Windows {
         object.facts(now)
     }
 
+    fn state(&self, object: &FluxObject, _: Timestamp) -> Option<&'static str> {
+        Some(if object.is_suspended() { "suspended" } else { "running" })
+    }
+
     fn simulate_action(&self, object: FluxObject, action: &Action, _: &World, _: Timestamp) -> Option<FluxObject> {
         Some(act::simulate(object, action))
     }

@@ -17,6 +17,9 @@ pub(super) fn wake(ns: &Subject, world: &World, now: Timestamp) -> Found {
     if ns.has_announcement() {
         return Some(left_as_it_is(ns, now, because));
     }
+    if api::is_forever(until) {
+        return Some(RuleMatch::nothing(because));
+    }
     // Without activity there is no deadline yet, and idle time starts to count as with any other subject.
     let by_labels = Schedule::new(ns, world, now).next_by_labels().map(|(at, then)| (at.max(until), then));
     let by_schedule = scheduled::next_sleep(ns, until);
@@ -25,15 +28,19 @@ pub(super) fn wake(ns: &Subject, world: &World, now: Timestamp) -> Found {
 }
 
 fn until_when(until: Timestamp) -> String {
-    if until >= api::FOREVER { "until another order".to_owned() } else { format!("until {}", time::format(until)) }
+    if api::is_forever(until) { "until another order".to_owned() } else { format!("until {}", time::format(until)) }
+}
+
+fn until_woken(until: Timestamp) -> String {
+    if api::is_forever(until) { "until it is woken".to_owned() } else { until_when(until) }
 }
 
 pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     if let Some(until) = ns.namespace_sleep_until.filter(|until| *until >= now) {
-        return Some(RuleMatch::nothing(format!("a person ordered its namespace to sleep {}", until_when(until))));
+        return Some(RuleMatch::nothing(format!("a person ordered its namespace to sleep {}", until_woken(until))));
     }
     let until = ns.sleep_until.value().filter(|until| *until >= now && ns.can_sleep())?;
-    let because = format!("a person ordered it to sleep {}", until_when(until));
+    let because = format!("a person ordered it to sleep {}", until_woken(until));
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let counts_towards_deletion = !ns.manual_sleep || ns.asleep_since.is_set() || announced;
     Some(if !ns.is_asleep() {
@@ -44,6 +51,8 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     } else if counts_towards_deletion || ns.state() == State::Deleting {
         let because = format!("{because}: it is not deleted until then");
         RuleMatch::act(Action::Record(Bookkeeping::ManualSleep), now, because)
+    } else if api::is_forever(until) {
+        RuleMatch::nothing(because)
     } else {
         RuleMatch::wait(until, Action::Wake(Some(Rule::ManualSleepExpired)), because)
     })

@@ -187,6 +187,9 @@ fn watch_workload<T: PartialObject + HasSystemRole>(id: SourceId, project: fn(&T
     watch(id, move |object: &T| Some(project(object).with_system_role(object.system_role()))).unread_fields(UNREAD)
 }
 
+/// What a user does not know who may list Namespaces and workloads, and not what the control plane calls.
+const CALLS: &str = "whether the control plane depends on a namespace, which is then never put to sleep or deleted";
+
 /// A source that watches a kind of workload of its own definition, where the cluster has it.
 fn watch_custom(id: SourceId, kind: WorkloadKind) -> Source<NamespaceCache> {
     watch(id, move |object| super::project_custom(kind, object)).unread_fields(UNREAD).optional()
@@ -225,8 +228,11 @@ pub(crate) fn watched(named: Vec<ScalableKind>, zone: TimeZone) -> Vec<Source<Na
             .unread_fields(UNREAD),
         webhooks(VALIDATING_WEBHOOKS),
         webhooks(MUTATING_WEBHOOKS),
-        watch(API_SERVICES, api_service).needed_for(needs_protection).unread_fields(UNREAD),
-        watch(CUSTOM_RESOURCE_DEFINITIONS, definition).needed_for(needs_protection).page_size(PAGE_OF_DEFINITIONS),
+        watch(API_SERVICES, api_service).needed_for(needs_protection).unread_fields(UNREAD).unknown_without(CALLS),
+        watch(CUSTOM_RESOURCE_DEFINITIONS, definition)
+            .needed_for(needs_protection)
+            .page_size(PAGE_OF_DEFINITIONS)
+            .unknown_without(CALLS),
     ]
 }
 
@@ -234,7 +240,7 @@ fn webhooks(id: SourceId) -> Source<NamespaceCache> {
     let project = |object: &WebhookConfigurationObject| {
         super::project_caller(object.webhooks.iter().filter_map(|webhook| webhook.client_config.service.as_ref()))
     };
-    watch(id, project).needed_for(needs_protection).unread_fields(UNREAD)
+    watch(id, project).needed_for(needs_protection).unread_fields(UNREAD).unknown_without(CALLS)
 }
 
 /// An object by whose pod template its namespace may be a system namespace.

@@ -1,0 +1,191 @@
+//! People who look, and people who put to sleep and wake: with the roles that are shipped for them, and with `view`.
+
+#[path = "flux_kinds/mod.rs"]
+mod flux_kinds;
+#[path = "granted/mod.rs"]
+mod granted;
+#[path = "operator/mod.rs"]
+mod operator;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use caretaker_testkit::audit::AuditLog;
+use caretaker_testkit::make::{Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set};
+use caretaker_testkit::{Cluster, until};
+use flux_kinds::serve_flux;
+use granted::rights;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use operator::TIMEOUT;
+use rstest::rstest;
+
+/// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
+async fn bound(user: &str, role: &str) -> (Cluster, Client) {
+    let cluster = Cluster::builder().start().await.unwrap();
+    cluster.namespace("shop").await.unwrap();
+    cluster.namespace("caretaker-system").await.unwrap();
+    let client = cluster.client().await.unwrap();
+    let web = mk_deployment("shop", "web").replicas(2);
+    Api::namespaced(client.clone(), "shop").create(&PostParams::default(), &web).await.unwrap();
+    let people = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/people.yaml");
+    cluster.kubectl(&["apply", "-f", people]).unwrap();
+    // The API server makes its own roles after it is ready.
+    until("the role to exist", TIMEOUT, async || {
+        let found = Api::<ClusterRole>::all(client.clone()).get_opt(role).await.unwrap();
+        Ok(found.map(drop).ok_or_else(|| role.to_owned()))
+    })
+    .await
+    .unwrap();
+    let (user, role) = (format!("--user={user}"), format!("--clusterrole={role}"));
+    cluster.kubectl(&["create", "clusterrolebinding", "people", &user, &role]).unwrap();
+    (cluster, client)
+}
+
+/// Exit code, standard output and standard error of a command.
+fn run(kubeconfig: &Path, args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env_remove("CARETAKER_CONFIG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+/// Commands that only read, each with something that it shows.
+const READING: [(&[&str], &str); 8] = [
+    (&["plan", "-o", "wide", "-n", "shop"], "shop"),
+    (&["explain", "ns/shop"], "shop"),
+    (&["simulate", "--for", "1d"], "subjects"),
+    (&["activity"], "shop"),
+    (&["breaker"], "the breaker of namespaces is closed"),
+    (&["get", "all", "-A"], ""),
+    (&["windows", "report"], ""),
+    (&["runtimes"], ""),
+];
+
+#[tokio::test]
+async fn a_user_bound_to_view_can_run_every_command_that_reads() {
+    let (cluster, _client) = bound("ann", "view").await;
+    serve_flux(&cluster);
+    cluster.kubectl(&["create", "clusterrole", "flux-view", "--verb=list", "--resource=kustomizations"]).unwrap();
+    cluster.kubectl(&["create", "clusterrolebinding", "flux-view", "--user=ann", "--clusterrole=flux-view"]).unwrap();
+    let ann = cluster.user_kubeconfig("ann", None).unwrap();
+
+    for (args, shown) in READING {
+        let args = if args[0] == "get" { &["get", "ks", "-A"] } else { args };
+        let (code, output, errors) = run(&ann, args);
+        assert!([0, 3].contains(&code), "{args:?} ended with {code}: {errors}");
+        assert!(output.contains(shown), "{args:?}: {output}{errors}");
+    }
+
+    // KEDA is not installed: nobody needs a right to it. What protects namespaces exists, and ann may not see it.
+    let (code, _, errors) = run(&ann, &["plan"]);
+    assert_eq!(code, 3, "{errors}");
+    assert!(!errors.contains("scaledobjects"), "{errors}");
+    let missing = "this user may not list validatingwebhookconfigurations.admissionregistration.k8s.io, ";
+    assert!(
+        errors.contains(missing) && errors.contains("whether the control plane depends on a namespace"),
+        "{errors}"
+    );
+}
+
+/// What somebody called, as rights, and whether something was refused.
+fn called(audit: &AuditLog) -> (BTreeSet<(String, String)>, AuditLog) {
+    let is_resource = |resource: &str| !resource.starts_with('/') && !resource.starts_with("self");
+    let calls = audit.calls().iter().filter(|call| is_resource(&call.resource));
+    let calls = calls.map(|call| (call.verb.clone(), call.resource.clone())).collect();
+    (calls, audit.only(|call| call.code == Some(403)))
+}
+
+/// Verb and resource of everything that a role allows, without watches.
+async fn allowed(client: &Client, role: &str) -> BTreeSet<(String, String)> {
+    let role = Api::<ClusterRole>::all(client.clone()).get(role).await.unwrap();
+    let all = rights(role.rules.unwrap()).into_iter();
+    all.filter(|(_, _, verb, _)| verb != "watch").map(|(_, resource, verb, _)| (verb, resource)).collect()
+}
+
+#[tokio::test]
+async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothing_else() {
+    let (cluster, client) = bound("rita", "caretaker-reader").await;
+    serve_flux(&cluster);
+    let folder = tempfile::tempdir().unwrap();
+    for kinds in ["addresses", "runtimes"] {
+        let path = folder.path().join(kinds);
+        std::fs::write(&path, operator::caretaker(&cluster, &[kinds, "crds"]).1).unwrap();
+        let path = path.to_str().unwrap();
+        cluster.kubectl(&["apply", "-f", path]).unwrap();
+        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
+    }
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+
+    for (args, shown) in READING {
+        let (code, output, errors) = run(&rita, args);
+        assert_eq!((code, errors.as_str()), (0, ""), "{args:?}: {output}");
+        assert!(output.contains(shown), "{args:?}: {output}");
+    }
+    for args in [&["addresses", "report"][..], &["plan", "--keepers", "containers"]] {
+        run(&rita, args);
+    }
+    // Without an address it asks for the Service, which does not exist here.
+    run(&rita, &["audit-config"]);
+
+    let (called, refused) = called(&cluster.audit().unwrap().of("rita"));
+    // The reports of nodes are all the ConfigMaps of one namespace, and nodes are listed if there are reports; without
+    // these rights plan shows the rest.
+    let refused = refused.only(|call| call.namespace != "caretaker-node");
+    assert!(refused.is_empty(), "{refused}");
+    let allowed = allowed(&client, "caretaker-reader").await;
+    assert_eq!(allowed.difference(&called).collect::<Vec<_>>(), Vec::<&(String, String)>::new(), "rights nobody uses");
+    assert_eq!(
+        called.difference(&allowed).collect::<Vec<_>>(),
+        Vec::<&(String, String)>::new(),
+        "calls without a right"
+    );
+}
+
+#[tokio::test]
+async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woken() {
+    let (cluster, client) = bound("sam", "caretaker-sleeper").await;
+    let post = PostParams::default();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_stateful_set("shop", "db")).await.unwrap();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_replica_set("shop", "old")).await.unwrap();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_daemon_set("shop", "agent")).await.unwrap();
+    Api::namespaced(client.clone(), "shop").create(&post, &mk_cron_job("shop", "nightly")).await.unwrap();
+    let sam = cluster.user_kubeconfig("sam", None).unwrap();
+
+    for command in ["sleep", "wake"] {
+        let (code, _, errors) = run(&sam, &[command, "shop"]);
+        assert_eq!((code, errors.as_str()), (0, ""), "{command}");
+    }
+    assert_eq!(run(&sam, &["wake", "shopp"]).0, 1, "which lists namespaces for a suggestion");
+
+    let (called, refused) = called(&cluster.audit().unwrap().of("sam"));
+    assert!(refused.is_empty(), "{refused}");
+    let custom = ["scaledobjects", "rollouts", "clonesets"];
+    let of_kinds_that_exist = |(_, resource): &&(String, String)| !custom.contains(&resource.as_str());
+    let allowed = allowed(&client, "caretaker-sleeper").await;
+    let unused: Vec<_> = allowed.difference(&called).filter(of_kinds_that_exist).collect();
+    assert_eq!(unused, Vec::<&(String, String)>::new(), "rights nobody uses");
+}
+
+#[rstest]
+#[case::a_reader("caretaker-reader", &["sleep", "shop"])]
+#[case::a_sleeper("caretaker-sleeper", &["breaker", "reset", "namespaces"])]
+#[tokio::test]
+async fn a_role_does_not_allow_more_than_it_says(#[case] role: &str, #[case] args: &[&str]) {
+    let (cluster, _client) = bound("otto", role).await;
+    let state = r#"{"open":{"since":"2026-03-01T00:00:00Z","because":"30 of 40"}}"#;
+    let literal = format!("--from-literal=namespaces={state}");
+    cluster.kubectl(&["-n", "caretaker-system", "create", "configmap", "caretaker-state", &literal]).unwrap();
+
+    let (code, _, errors) = run(&cluster.user_kubeconfig("otto", None).unwrap(), args);
+
+    assert_eq!(code, 1);
+    assert!(errors.contains("forbidden"), "{errors}");
+}
