@@ -114,7 +114,7 @@ fn series_names(metrics: &str) -> BTreeSet<&str> {
 }
 
 /// What a person would deploy: two namespaces, each of two pods that request something.
-const WORKLOADS: &str = r#"
+const WORKLOADS: &str = "
 apiVersion: v1
 kind: Namespace
 metadata: { name: NAME, labels: { sleepmode.kubefree.com/sleep-after: SLEEP_AFTER, sleepmode.kubefree.com/delete-after: 24h } }
@@ -130,7 +130,7 @@ spec:
     spec:
       containers:
         - { name: web, image: web, resources: { requests: { cpu: 250m, memory: 64Mi } } }
-"#;
+";
 
 /// Nobody may scale what is in the namespace `stuck`.
 const NO_SCALING: &str = r#"
