@@ -168,7 +168,7 @@ async fn what_must_not_sleep_is_refused_before_anything_is_written() {
     assert!(errors.contains("there is no namespace \"mistypd\"; did you mean mistyped?"), "{errors}");
 
     let (code, _, errors) = caretaker(cluster, &["breaker", "reset", "namespace"]);
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(errors.contains("there is no keeper \"namespace\"; did you mean namespaces?"), "{errors}");
 }
 
