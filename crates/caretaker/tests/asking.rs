@@ -307,3 +307,16 @@ fn explain_begins_with_the_verdict_and_shows_the_other_rules_on_request() {
     let yaml: Value = serde_saphyr::from_str(&as_yaml).unwrap();
     assert_eq!(yaml, serde_json::from_str::<Value>(&as_json).unwrap());
 }
+
+#[rstest]
+#[case::without_labels(
+    "deploy/web",
+    "has no labels of its own, so that it is judged with its namespace: caretaker explain namespace/"
+)]
+#[case::that_does_not_exist("deploy/wbe", "there is no Deployment \"wbe\"; did you mean web?")]
+fn a_deployment_that_is_not_judged_itself(#[case] subject: &str, #[case] expected: &str) {
+    let output = caretaker(&["explain", subject, "--from", "examples/cluster", "--at", AT]);
+
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+}
