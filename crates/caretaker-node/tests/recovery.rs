@@ -123,7 +123,7 @@ async fn node_janitor_recovery() -> Outcome {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     };
-    let plan = ask("plan", &[])?;
+    let plan = ask("plan", &["--all"])?;
     let row = |name: &str| plan.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
     assert!(row("rec-c").contains("SandboxMissing"), "{plan}");
     assert!(row("rec-kept").contains("InUse"), "{plan}");

@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::cli::{ActivityArgs, TextOutput};
 use crate::config::Config;
 use crate::live::{self, OperatorConfigMaps};
-use crate::output::{Output, indented, json, sanitize_cell, sanitize_line, table};
+use crate::output::{Output, Table, indented, json, sanitize_cell, sanitize_line};
 use crate::{activity_source, snapshot};
 
 /// How often the operator is asked with `--watch`.
@@ -299,7 +299,7 @@ fn show_all(all: &[NamespaceActivity], now: Timestamp) -> String {
         ]
     };
     let titles = ["NAMESPACE", "LAST ACTIVITY", "WHAT", "WHO", "OPEN", "COUNTED", "DID NOT COUNT"];
-    table(titles, all.iter().map(row).collect())
+    Table { dispensable: &["OPEN", "COUNTED", "WHAT"], ..Table::new(titles, all.iter().map(row).collect()) }.show()
 }
 
 fn show_one(activity: &NamespaceActivity, now: Timestamp) -> String {

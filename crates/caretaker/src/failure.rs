@@ -78,15 +78,15 @@ fn classify(error: &(dyn Error + 'static)) -> Option<Cause> {
     if let Some(OrderError::NotWritten { error, .. } | OrderError::NotApplied { error, .. }) = error.downcast_ref() {
         return ApplyError::is_forbidden(error).then_some(Cause::Forbidden);
     }
-    let io = error.downcast_ref::<io::Error>()?;
-    if io.kind() == io::ErrorKind::ConnectionRefused {
+    if error.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused) {
         return Some(Cause::Refused);
     }
-    if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
-        return Some(Cause::Certificate);
+    // The resolver's errors have no kind of their own, and those of TLS are wrapped by each layer.
+    match error.to_string() {
+        words if words.starts_with("failed to lookup address") => Some(Cause::UnknownHost),
+        words if words.starts_with("invalid peer certificate") => Some(Cause::Certificate),
+        _ => None,
     }
-    // The resolver's error has no kind of its own.
-    io.to_string().starts_with("failed to lookup address").then_some(Cause::UnknownHost)
 }
 
 fn remedy(cause: Cause, command: &Command) -> String {

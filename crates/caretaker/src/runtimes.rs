@@ -7,7 +7,7 @@ use caretaker_runtimes::api::crds;
 use caretaker_runtimes::report::{RuntimeLine, lines};
 
 use crate::cli::{RuntimesArgs, RuntimesCommand, TextOutput};
-use crate::output::{Output, json, table};
+use crate::output::{Output, Table, json};
 use crate::snapshot::{Snapshot, UseState, Wanted};
 
 /// Runs the command.
@@ -35,5 +35,6 @@ fn show(all: &[RuntimeLine], at: Timestamp) -> String {
         let pods = format!("{}/{}", line.ready, line.desired);
         [line.task.clone(), runtime, line.state.to_owned(), pods, line.retires_in(at)]
     };
-    table(["TASK", "RUNTIME", "STATE", "READY/DESIRED", "RETIRES IN"], all.iter().map(row).collect())
+    let titles = ["TASK", "RUNTIME", "STATE", "READY/DESIRED", "RETIRES IN"];
+    Table { dispensable: &["RUNTIME"], ..Table::new(titles, all.iter().map(row).collect()) }.show()
 }

@@ -131,5 +131,8 @@ pub(crate) fn summary<K: KeeperCli>(snapshot: &KeeperSnapshot<K>) -> String {
     let count = |(action, words): (&str, &str)| counts.get(action).map(|who| format!("{} {words}", who.len()));
     let parts: Vec<String> = snapshot.keeper.summary().into_iter().filter_map(count).collect();
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
-    format!("{} of {} subjects are affected{parts}", affected(&snapshot.events).len(), snapshot.subjects.len())
+    let (count, all) = (affected(&snapshot.events).len(), snapshot.subjects.len());
+    let are = if count == 1 { "is" } else { "are" };
+    let breaker = if snapshot.events.iter().any(|event| event.subject.is_none()) { "; the breaker opens" } else { "" };
+    format!("{count} of {all} subjects {are} affected{parts}{breaker}")
 }

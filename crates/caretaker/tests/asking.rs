@@ -262,3 +262,61 @@ fn a_dry_run_can_be_set_by_a_variable_with_any_usual_value(#[case] word: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && errors.contains("/nonexistent/config.yaml"), "{errors}");
 }
+
+/// Asleep by an order without an end.
+const ORDERED: &str = "kind: Namespace\nmetadata:\n  name: shop\n  labels: {sleepmode.kubefree.com/state: sleep}\n  annotations:\n    caretaker.dev/sleep-until: \"9999-01-01T00:00:00Z\"\n    caretaker.dev/manual-sleep: \"true\"\n";
+
+#[test]
+fn an_order_without_an_end_has_no_deadline() {
+    let cluster = folder(&[("a.yaml", ORDERED)]);
+    let from = cluster.path().to_str().unwrap();
+
+    let table = text(&caretaker(&["plan", "--from", from, "--at", AT, "--all"]).stdout);
+    let rows = json(&["plan", "--from", from, "--at", AT, "-o", "json"]);
+    let explained = text(&caretaker(&["explain", "ns/shop", "--from", from, "--at", AT]).stdout);
+
+    assert!(table.contains("until it is woken") && !table.contains("in 29"), "{table}");
+    assert_eq!((&rows[0]["at"], &rows[0]["action"], &rows[0]["state"]), (&Value::Null, &Value::Null, &"asleep".into()));
+    assert!(!explained.contains("9999"), "{explained}");
+}
+
+#[test]
+fn a_plan_shows_what_moves_and_counts_the_rest() {
+    let args = ["plan", "--from", "examples/cluster", "--at", AT];
+    let shown = |more: &[&str]| text(&caretaker(&[args.as_slice(), more].concat()).stdout);
+
+    assert!(!shown(&[]).contains("kube-system") && shown(&["--all"]).contains("kube-system"), "{}", shown(&[]));
+    assert!(shown(&[]).trim_end().ends_with("3 with nothing to do, which are left out: --all shows them"));
+    assert!(shown(&["--all"]).trim_end().ends_with("3 with nothing to do"));
+    assert_eq!(json(&[args.as_slice(), &["-o", "json"]].concat()).len(), 14, "JSON has every row");
+    assert_eq!(shown(&["--rule", "CountingDown", "--no-headers"]).lines().count(), 3);
+    assert_eq!(shown(&["--next", "refuse", "--no-headers"]).lines().count(), 2);
+}
+
+#[test]
+fn explain_begins_with_the_verdict_and_shows_the_other_rules_on_request() {
+    let ask = |more: &[&str]| {
+        let args = ["explain", "ns/shop-preview", "--from", "examples/cluster", "--at", AT];
+        text(&caretaker(&[args.as_slice(), more].concat()).stdout)
+    };
+
+    let short = ask(&[]);
+    assert_eq!(short.lines().nth(2), Some("Verdict"), "{short}");
+    assert!(!short.contains("Unmanaged") && ask(&["--rules"]).contains("Unmanaged"), "{short}");
+    let (as_json, as_yaml) = (ask(&["-o", "json"]), ask(&["-o", "yaml"]));
+    let yaml: Value = serde_saphyr::from_str(&as_yaml).unwrap();
+    assert_eq!(yaml, serde_json::from_str::<Value>(&as_json).unwrap());
+}
+
+#[rstest]
+#[case::without_labels(
+    "deploy/web",
+    "has no labels of its own, so that it is judged with its namespace: caretaker explain namespace/"
+)]
+#[case::that_does_not_exist("deploy/wbe", "there is no Deployment \"wbe\"; did you mean web?")]
+fn a_deployment_that_is_not_judged_itself(#[case] subject: &str, #[case] expected: &str) {
+    let output = caretaker(&["explain", subject, "--from", "examples/cluster", "--at", AT]);
+
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+}

@@ -168,7 +168,7 @@ async fn what_must_not_sleep_is_refused_before_anything_is_written() {
     assert!(errors.contains("there is no namespace \"mistypd\"; did you mean mistyped?"), "{errors}");
 
     let (code, _, errors) = caretaker(cluster, &["breaker", "reset", "namespace"]);
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(errors.contains("there is no keeper \"namespace\"; did you mean namespaces?"), "{errors}");
 }
 
@@ -296,4 +296,58 @@ async fn what_cannot_be_cleaned_up_is_reported_and_the_rest_is_cleaned_up() {
     assert_eq!(code, 1, "{output}");
     assert!(errors.contains("Deployment/odd is left as it is") && errors.contains("\"many\""), "{errors}");
     assert_eq!(state_of(&client, "half-broken").await, (String::new(), 2));
+}
+
+#[tokio::test]
+async fn nothing_stays_of_a_wake_in_a_namespace_that_was_never_managed() {
+    let (cluster, client) = shared().await;
+    plain(&client, "never-managed", 1).await;
+    let before = everything(&client, "never-managed").await;
+    let (code, _, errors) = caretaker(cluster, &["wake", "never-managed", "--for", "2h", "--reason", "a look"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(annotation(&client, "never-managed", "caretaker.dev/order-reason").await.as_deref(), Some("a look"));
+    assert!(annotation(&client, "never-managed", ACTIVITY).await.is_some());
+
+    let (code, output, errors) = caretaker(cluster, &["cleanup", "never-managed"]);
+
+    assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+    assert_eq!(everything(&client, "never-managed").await, before, "{output}");
+}
+
+#[tokio::test]
+async fn sleep_and_wake_both_refuse_a_label_that_cannot_be_read() {
+    let (cluster, client) = shared().await;
+    let namespace = mk_namespace("unreadable").label(SLEEP_AFTER, "2days");
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+
+    for (command, words) in [("sleep", "is not put to sleep"), ("wake", "is not woken")] {
+        let (code, _, errors) = caretaker(cluster, &[command, "ns/unreadable"]);
+        assert_eq!(code, 1, "{command}");
+        assert!(errors.contains(&format!("namespace unreadable {words}: InvalidLabel")), "{errors}");
+    }
+    assert_eq!(annotation(&client, "unreadable", ACTIVITY).await, None, "nothing is written");
+}
+
+#[tokio::test]
+async fn several_namespaces_are_put_to_sleep_and_one_that_fails_does_not_hold_back_the_others() {
+    let (cluster, client) = shared().await;
+    for name in ["many-a", "many-b"] {
+        plain(&client, name, 1).await;
+        cluster.kubectl(&["label", "namespace", name, "team=many"]).unwrap();
+    }
+
+    let (code, output, errors) = caretaker(cluster, &["sleep", "many-a", "many-x", "ns/many-b", "-o", "json"]);
+    assert_eq!(code, 1);
+    assert!(errors.contains("there is no namespace \"many-x\""), "{errors}");
+    let rows: Vec<Value> = serde_json::from_str(&output).unwrap();
+    let states: Vec<&Value> = rows.iter().map(|row| &row["state"]).collect();
+    assert_eq!(states, [&json!("asleep"), &Value::Null, &json!("asleep")]);
+    assert_eq!(state_of(&client, "many-b").await, ("sleep".to_owned(), 0));
+
+    let (code, plan, _) = caretaker(cluster, &["plan", "-l", "team=many", "--all", "--no-headers"]);
+    assert_eq!((code, plan.lines().count()), (0, 2), "{plan}");
+    assert!(plan.contains("a person ordered it to sleep until it is woken") && !plan.contains("in 29"), "{plan}");
+    let (code, output, errors) = caretaker(cluster, &["wake", "-l", "team=many"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(output.lines().filter(|line| line.contains(": awake ")).count(), 2, "{output}");
 }

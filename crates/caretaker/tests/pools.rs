@@ -167,3 +167,34 @@ fn settings_of_spiderpool_are_read_from_files() {
         assert!(rows.contains(&("office".to_owned(), "ProviderAddresses".to_owned(), "refuse".to_owned())), "{rows:?}");
     }
 }
+
+#[test]
+fn an_address_in_two_pools_is_told_apart_by_its_pool() {
+    let pool = |name: &str, pod: &str| {
+        format!(
+            "apiVersion: spiderpool.spidernet.io/v2beta1\nkind: SpiderIPPool\nmetadata: {{name: {name}, uid: {name}}}\nspec: {{subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.1-10.6.0.20]}}\nstatus:\n  allocatedIPs: '{{\"10.6.0.9\":{{\"pod\":\"shop/{pod}\",\"podUid\":\"{pod}\"}},\"10.6.0.10\":{{\"pod\":\"shop/{pod}-x\",\"podUid\":\"{pod}-x\"}}}}'\n  allocatedIPCount: 2\n---\n"
+        )
+    };
+    let pods = "kind: Pod\nmetadata: {name: other, namespace: shop, uid: other}\n";
+    let cluster = folder(&[("a.yaml", &(pool("left", "a") + &pool("right", "b") + pods))]);
+    let from = ["--from", cluster.path().to_str().unwrap(), "--at", AT];
+
+    let rows = json(&[&["plan", "-o", "json"], from.as_slice()].concat());
+    let pools: Vec<&Value> = rows.iter().filter(|row| row["name"] == "10.6.0.9").map(|row| &row["pool"]).collect();
+    assert_eq!(pools, ["left", "right"]);
+    let table = text(&caretaker(&[&["plan", "--all"], from.as_slice()].concat()).stdout);
+    assert!(table.lines().next().unwrap().contains("POOL"), "{table}");
+    let column: Vec<&str> =
+        table.lines().filter_map(|line| line.strip_prefix("IP ")?.split_whitespace().next()).collect();
+    assert_eq!(column, ["10.6.0.9", "10.6.0.10", "10.6.0.9", "10.6.0.10"], "as numbers, pool by pool: {table}");
+
+    let either = caretaker(&[&["explain", "ip/10.6.0.9"], from.as_slice()].concat());
+    assert_eq!(either.status.code(), Some(1));
+    let errors = text(&either.stderr);
+    assert!(
+        errors.contains("is in the pools left, right; choose one: ip/left/10.6.0.9, ip/right/10.6.0.9"),
+        "{errors}"
+    );
+    let right = text(&caretaker(&[&["explain", "ip/right/10.6.0.9"], from.as_slice()].concat()).stdout);
+    assert!(right.starts_with("IP 10.6.0.9 in the pool right at "), "{right}");
+}

@@ -16,6 +16,7 @@ use caretaker_namespaces::subject::{Kind as SubjectKind, Subject};
 use kube::Client;
 
 use super::{KeeperCli, KindNames, LintNotes, Linter, TimelineMark};
+use crate::config::did_you_mean;
 use crate::snapshot::no_namespace;
 
 const AWAKE: char = '█';
@@ -103,6 +104,22 @@ impl KeeperCli for Namespaces {
             return no_namespace(name, namespaces.map(|subject| subject.name.as_str()));
         }
         let kind = &kind.name;
+        if kind == SubjectKind::Deployment.name() {
+            let wanted = format!("{kind}/{name}");
+            let has_it = |subject: &&Subject| subject.workloads.iter().any(|w| w.display_name() == wanted);
+            let namespaces = subjects.iter().filter(|subject| subject.kind == SubjectKind::Namespace);
+            return match namespaces.clone().find(has_it) {
+                Some(owner) => format!(
+                    "{kind} {name:?} has no labels of its own, so that it is judged with its namespace: caretaker explain \
+                     namespace/{}",
+                    owner.name
+                ),
+                None => {
+                    let names = namespaces.flat_map(|subject| &subject.workloads).map(|w| w.name.as_str());
+                    format!("there is no {kind} {name:?}{}", did_you_mean(name, names))
+                }
+            };
+        }
         format!("there is no {kind} {name:?} with labels of its own; without them it is judged with its namespace")
     }
 

@@ -120,8 +120,8 @@ fn a_simulation_is_in_order_of_time_with_lanes_and_a_summary_for_each_keeper() {
     for part in [
         "█ awake",
         "* lit",
-        "namespaces: 1 of 1 subjects are affected: 1 put to sleep.\n",
-        "toys: 1 of 2 subjects are affected: 1 put away.\n",
+        "namespaces: 1 of 1 subjects is affected: 1 put to sleep.\n",
+        "toys: 1 of 2 subjects is affected: 1 put away.\n",
     ] {
         assert!(drawn.contains(part), "{drawn}");
     }

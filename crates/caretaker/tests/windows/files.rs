@@ -189,8 +189,8 @@ fn in_zone(zone: &str) -> (tempfile::TempDir, [String; 2]) {
 
 // It is 23:30 in UTC, and half past midnight in Paris.
 #[rstest]
-#[case::utc("UTC", "sleep now", "wait, sleep in 30m", "wait, suspend in 30m")]
-#[case::paris("Europe/Paris", "wait, sleep in 4h30m", "sleep now", "suspend now")]
+#[case::utc("UTC", "sleep now", "sleep in 30m", "suspend in 30m")]
+#[case::paris("Europe/Paris", "sleep in 4h30m", "sleep now", "suspend now")]
 fn windows_of_every_keeper_that_name_no_zone_are_in_the_zone_of_the_settings(
     #[case] zone: &str,
     #[case] held_back: &str,
