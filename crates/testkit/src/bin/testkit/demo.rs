@@ -67,7 +67,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let mut screen = Screen::start(board.clone(), options.record.clone());
     // A scene that panics is reported like one that fails; its message would tear the view.
     std::panic::set_hook(Box::new(|_| {}));
-    let played = play(&board, &options, &mut interrupt).await;
+    let played = Box::pin(play(&board, &options, &mut interrupt)).await;
     drop(std::panic::take_hook());
     screen.stop();
     let state = board.state().clone();

@@ -81,7 +81,7 @@ fn run(command: Command) -> Result<ExitCode> {
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
-            Command::Demo(options) => return demo::run(options).await,
+            Command::Demo(options) => return Box::pin(demo::run(options)).await,
             Command::Images(options) => images::run(&options)?,
             Command::Test(options) => return test::run(&options),
         }

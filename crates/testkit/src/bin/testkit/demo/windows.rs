@@ -24,19 +24,16 @@ const AHEAD: SignedDuration = SignedDuration::from_secs(8);
 /// Inside its window a Kustomization does not get what is committed; afterwards it does. `controllers`: Flux's run.
 pub(super) async fn play(board: &Board, cluster: &DemoCluster, controllers: bool) -> Result<()> {
     let git = GitServer::start()?;
-    let fleet = match cluster.own.as_ref().filter(|_| controllers) {
-        Some(audited) => {
-            let fleet = Fleet::new(&audited.cluster, &git, FLEET, &child("apps", "", "")).await;
-            fleet.applied("apps", "1").await;
-            board.say("Flux applies version 1 of a Git repository");
-            Some(fleet)
-        }
-        None => {
-            board.drop_step(Keeper::Windows, "change held back");
-            cluster.namespace(FLEET).await?;
-            cluster.apply("fleet.yaml", &ALONE.replace("NAMESPACE", FLEET)).await?;
-            None
-        }
+    let fleet = if let Some(audited) = cluster.own.as_ref().filter(|_| controllers) {
+        let fleet = Fleet::new(&audited.cluster, &git, FLEET, &child("apps", "", "")).await;
+        fleet.applied("apps", "1").await;
+        board.say("Flux applies version 1 of a Git repository");
+        Some(fleet)
+    } else {
+        board.drop_step(Keeper::Windows, "change held back");
+        cluster.namespace(FLEET).await?;
+        cluster.apply("fleet.yaml", &ALONE.replace("NAMESPACE", FLEET)).await?;
+        None
     };
     let start = Timestamp::now() + AHEAD;
     board.say("somebody: $ caretaker suspend ks apps --during FROM/UNTIL");
