@@ -216,8 +216,8 @@ async fn queries_return_something() -> Outcome {
 async fn holds(prometheus: &Prometheus, operator: &Operator, query: &str, is_good: &dyn Fn(f64) -> bool) -> Outcome {
     until(&format!("the query {query} to return something"), TIMEOUT, async || {
         let samples = prometheus.query(query)?;
-        let values = samples.iter().filter_map(|sample| sample["value"][1].as_str()?.parse::<f64>().ok());
-        let found = values.into_iter().any(is_good);
+        let mut values = samples.iter().filter_map(|sample| sample["value"][1].as_str()?.parse::<f64>().ok());
+        let found = values.any(is_good);
         Ok(if found { Ok(()) } else { Err(format!("{samples:?}\n{}", operator.ask("/metrics").1)) })
     })
     .await?;

@@ -89,7 +89,7 @@ fn every_link_to_a_page_or_a_file_leads_somewhere() {
             seen += 1;
             let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
             let target = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
-            let place = format!("{} in {}", link, page.display());
+            let place = format!("{link} in {}", page.display());
             assert!(target.exists(), "{place}: there is no such file");
             let Some(anchor) = anchor.filter(|_| target.extension().is_some_and(|e| e == "md")) else { continue };
             let known = anchors(&fs::read_to_string(&target).unwrap());

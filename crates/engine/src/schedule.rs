@@ -56,6 +56,7 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 
     /// Removes and returns the keys whose deadline has passed.
+    #[must_use]
     pub fn pop_expired(&self, now: Timestamp) -> Vec<K> {
         self.tables().ahead.pop_expired(now)
     }

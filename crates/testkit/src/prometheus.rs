@@ -92,7 +92,7 @@ impl Prometheus {
     /// Runs a query now, and returns the samples of its result; the error of Prometheus if the query is wrong.
     pub fn query(&self, query: &str) -> Result<Vec<Value>> {
         let failed = |why: String| Error::Command { command: format!("the query {query}"), why };
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let encoded = query.bytes().fold(String::new(), |text, byte| format!("{text}%{byte:02X}"));
         let mut stream = TcpStream::connect(&self.address).map_err(|e| failed(e.to_string()))?;
         let request = format!("GET /api/v1/query?query={encoded} HTTP/1.0\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(|e| failed(e.to_string()))?;
