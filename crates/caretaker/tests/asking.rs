@@ -313,7 +313,7 @@ fn explain_begins_with_the_verdict_and_shows_the_other_rules_on_request() {
     "deploy/web",
     "has no labels of its own, so that it is judged with its namespace: caretaker explain namespace/"
 )]
-#[case::that_does_not_exist("deploy/wbe", "there is no Deployment \"wbe\"; did you mean web?")]
+#[case::that_does_not_exist("deploy/webs", "there is no Deployment \"webs\"")]
 fn a_deployment_that_is_not_judged_itself(#[case] subject: &str, #[case] expected: &str) {
     let output = caretaker(&["explain", subject, "--from", "examples/cluster", "--at", AT]);
 

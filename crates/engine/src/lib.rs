@@ -131,7 +131,8 @@ pub fn format_error(error: &(dyn Error + 'static)) -> String {
         // Layers of the client repeat what is below them, or say nothing.
         let words = e.to_string();
         let is_layer = matches!(e.downcast_ref(), Some(kube::Error::Service(_))) || words == "client error (Connect)";
-        if !(is_layer && e.source().is_some()) && !text.contains(&words) {
+        let says_nothing_new = text.contains(&words) || (is_layer && e.source().is_some());
+        if !says_nothing_new {
             let joint = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{joint}{words}");
         }
