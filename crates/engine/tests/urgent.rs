@@ -12,9 +12,9 @@ use caretaker_engine::{BatchResult, Confirmed, Controller, Partial, ReplicaRole,
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::api::PostParams;
 use kube::core::ApiResource;
+use kube::{Api, Client};
 use serde_json::json;
 use support::{LIMIT, RunningKeeper, at};
 use tokio::sync::Semaphore;
@@ -158,4 +158,35 @@ async fn an_urgent_action_does_not_wait_until_others_have_ended() {
     .await
     .unwrap();
     keeper.stop().await;
+}
+
+/// The clients share the calls per second, and those of one go first.
+#[tokio::test]
+async fn an_urgent_action_is_written_by_the_client_whose_calls_go_first() {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &mk_namespace("caretaker-system")).await.unwrap();
+    let letters: Api<ConfigMap> = Api::namespaced(client.clone(), "caretaker-system");
+    for name in ["letter-a", "urgent-a"] {
+        let letter = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        letters.create(&PostParams::default(), &letter).await.unwrap();
+    }
+    let as_user = async |name: &str| {
+        let config = cluster.user_config(name, Some("system:masters")).await.unwrap();
+        Client::try_from(config).unwrap()
+    };
+    let (ordinary, first) = (as_user("ordinary").await, as_user("first").await);
+
+    let keeper = Letters { stamps: Arc::new(Semaphore::new(1)) };
+    let keeper = RunningKeeper::start(keeper, &client, Clock::manual(at(60)).0, |context| {
+        (context.writer, context.urgent_writer) = (ordinary, first);
+    });
+    keeper.done(&["urgent-a Urgent done", "letter-a Ordinary done"]).await;
+    keeper.stop().await;
+
+    let written_by = |user: &str| {
+        let calls = cluster.audit().unwrap().of(user).only(|call| call.verb == "patch");
+        calls.calls().iter().map(|call| call.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((written_by("first"), written_by("ordinary")), (vec!["urgent-a".into()], vec!["letter-a".into()]));
 }

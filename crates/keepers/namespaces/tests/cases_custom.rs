@@ -98,6 +98,23 @@ async fn a_rollout_that_refers_to_a_deployment_wakes_with_its_own_count_and_the_
     assert_eq!(home.count::<Deployment>("kept").await, (4, None));
 }
 
+/// Argo controls the pods through a ReplicaSet, as a Deployment does; it is not there, so the pod stays.
+#[tokio::test]
+async fn a_pod_of_a_rollout_ends_with_its_sleep_and_is_not_named_as_left_running() {
+    let home = create("rolled-out").await;
+    ROLLOUT.add(&home.client, "rolled-out", "web", json!({ "replicas": 1 })).await;
+    let mut pod = mk_pod("rolled-out", "web-5d8f-x");
+    let owner =
+        json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d8f", "uid": "1", "controller": true }]);
+    pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    home.add_pod(pod).await;
+    home.add_pod(mk_pod("rolled-out", "bare")).await;
+
+    let [reason] = &home.reasons(hours(2)).await[..] else { panic!("it is put to sleep") };
+
+    assert!(reason.ends_with("; these pods keep running: Pod/bare"), "{reason}");
+}
+
 #[tokio::test]
 async fn a_custom_workload_with_a_controller_is_left_to_it() {
     let home = create("controlled").await;

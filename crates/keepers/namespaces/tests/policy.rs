@@ -16,13 +16,15 @@ use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::subject::{Defaults, Deletion, Policy};
 use caretaker_testkit::faults::Faults;
-use caretaker_testkit::make::{Said, Scaled, mk_daemon_set, mk_deployment, mk_namespace, mk_pod};
+use caretaker_testkit::make::{
+    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_pod, mk_replica_set, mk_stateful_set,
+};
 use caretaker_testkit::{Cluster, shared, until};
 use context::context;
 use in_process::{InProcessOperator, LIMIT};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, PodTemplateSpec};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -291,12 +293,37 @@ async fn the_defaults_leave_system_namespaces_alone_by_what_runs_in_them() {
     home.add(mk_daemon_set("by-nothing", "agent")).await;
     assert!(gets_a_label(home).await, "any other DaemonSet says nothing");
 
-    let home = TestNamespace::of(shared(), mk_namespace("by-deployment")).await;
-    let mut dns = mk_deployment("by-deployment", "dns");
-    let template = dns.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
-    template.priority_class_name = Some("system-cluster-critical".to_owned());
-    home.add(dns).await;
-    assert!(!gets_a_label(home).await);
+    for kind in ["deployment", "stateful-set", "replica-set", "cron-job"] {
+        let name = format!("by-{kind}");
+        let home = TestNamespace::of(shared(), mk_namespace(&name)).await;
+        let critical = |template: &mut PodTemplateSpec| {
+            let pod = template.spec.as_mut().unwrap();
+            pod.priority_class_name = Some("system-cluster-critical".to_owned());
+        };
+        match kind {
+            "deployment" => {
+                let mut dns = mk_deployment(&name, "dns");
+                critical(&mut dns.spec.as_mut().unwrap().template);
+                home.add(dns).await;
+            }
+            "stateful-set" => {
+                let mut dns = mk_stateful_set(&name, "dns");
+                critical(&mut dns.spec.as_mut().unwrap().template);
+                home.add(dns).await;
+            }
+            "replica-set" => {
+                let mut dns = mk_replica_set(&name, "dns");
+                critical(dns.spec.as_mut().unwrap().template.as_mut().unwrap());
+                home.add(dns).await;
+            }
+            _ => {
+                let mut dns = mk_cron_job(&name, "dns");
+                critical(&mut dns.spec.job_template.spec.as_mut().unwrap().template);
+                home.add(dns).await;
+            }
+        }
+        assert!(!gets_a_label(home).await, "{name}");
+    }
 }
 
 /// More definitions than fit into a page.
