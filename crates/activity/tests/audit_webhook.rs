@@ -157,7 +157,7 @@ async fn a_body_that_is_not_a_batch_is_rejected_and_counted(#[case] body: &str, 
     let dated = e.iter().map(|event| event.replacen('{', r#"{"date":1772442000.5,"#, 1));
     format!("[{}]", dated.collect::<Vec<_>>().join(","))
 })]
-#[case::fluent_bit_json_lines(|e: &[&str]| e.iter().map(|event| format!("{event}\n")).collect())]
+#[case::fluent_bit_json_lines(|e: &[&str]| e.iter().flat_map(|event| [event, "\n"]).collect())]
 #[case::cloudwatch(|e: &[&str]| {
     let events: Vec<_> = e.iter().map(|event| serde_json::json!({ "id": "1", "timestamp": 1, "message": event })).collect();
     serde_json::json!({ "messageType": "DATA_MESSAGE", "logEvents": events }).to_string()

@@ -63,7 +63,7 @@ fn run(
     command: &Command,
     order: impl FnOnce(Option<Timestamp>) -> (Order, String),
 ) -> Result<Output> {
-    let named = names(&args.namespaces)?;
+    let given = names(&args.namespaces)?;
     live::block_on(async {
         let client = live::client(&args.cluster).await?;
         let (operator, mut notes) = OperatorConfigMaps::read(&client).await;
@@ -75,7 +75,7 @@ fn run(
         let clock = Clock::accelerated(now, 1.0).in_zone(config.zone());
         let names = match &args.selector {
             Some(selector) => selected(&client, selector).await?,
-            None => named,
+            None => given,
         };
         if names.is_empty() {
             notes.push("no namespace has these labels".to_owned());

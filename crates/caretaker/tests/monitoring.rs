@@ -65,8 +65,8 @@ fn every_alert_is_documented() -> Outcome {
         assert_eq!(rule["annotations"]["runbook"], format!("docs/runbooks.md#{}", name.to_lowercase()));
     }
 
-    let tests: Value = serde_saphyr::from_str(&fs::read_to_string(workspace().join(UNIT_TESTS))?)?;
-    let cases = tests["tests"].as_array().ok_or("no tests")?.iter();
+    let unit_tests: Value = serde_saphyr::from_str(&fs::read_to_string(workspace().join(UNIT_TESTS))?)?;
+    let cases = unit_tests["tests"].as_array().ok_or("no tests")?.iter();
     let cases = cases.flat_map(|test| test["alert_rule_test"].as_array().cloned().unwrap_or_default());
     let (mut fires, mut is_silent) = (BTreeSet::new(), BTreeSet::new());
     for case in cases {

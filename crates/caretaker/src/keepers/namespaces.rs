@@ -108,17 +108,15 @@ impl KeeperCli for Namespaces {
             let wanted = format!("{kind}/{name}");
             let has_it = |subject: &&Subject| subject.workloads.iter().any(|w| w.display_name() == wanted);
             let namespaces = subjects.iter().filter(|subject| subject.kind == SubjectKind::Namespace);
-            return match namespaces.clone().find(has_it) {
-                Some(owner) => format!(
+            if let Some(owner) = namespaces.clone().find(has_it) {
+                return format!(
                     "{kind} {name:?} has no labels of its own, so that it is judged with its namespace: caretaker explain \
                      namespace/{}",
                     owner.name
-                ),
-                None => {
-                    let names = namespaces.flat_map(|subject| &subject.workloads).map(|w| w.name.as_str());
-                    format!("there is no {kind} {name:?}{}", did_you_mean(name, names))
-                }
-            };
+                );
+            }
+            let names = namespaces.flat_map(|subject| &subject.workloads).map(|w| w.name.as_str());
+            return format!("there is no {kind} {name:?}{}", did_you_mean(name, names));
         }
         format!("there is no {kind} {name:?} with labels of its own; without them it is judged with its namespace")
     }

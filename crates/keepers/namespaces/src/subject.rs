@@ -266,9 +266,12 @@ impl Subject {
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut facts = vec![("state", shown(&self.state, ToString::to_string))];
-        let moment = |t: &Timestamp| match api::is_forever(*t) {
-            true => "another order".to_owned(),
-            false => format!("{} ({})", time::format(*t), ago(*t, now)),
+        let moment = |t: &Timestamp| {
+            if api::is_forever(*t) {
+                "another order".to_owned()
+            } else {
+                format!("{} ({})", time::format(*t), ago(*t, now))
+            }
         };
         facts.push(("sleep-after", shown(&self.sleep_after, |d| duration::format(*d))));
         facts.push(("delete-after", shown(&self.delete_after, |d| duration::format(*d))));
