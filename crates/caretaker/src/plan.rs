@@ -37,8 +37,8 @@ pub fn run(args: &PlanArgs, now: Timestamp) -> Result<Output> {
         None => rows(&snapshot, namespace, at),
     };
     // Containers are in no namespace of Kubernetes.
-    let of_cluster = namespace.is_none() && args.selector.is_none();
-    let nodes = if of_cluster { Nodes::read(&args.input, &of_nodes, now)? } else { Nodes::default() };
+    let is_whole = namespace.is_none() && args.selector.is_none();
+    let nodes = if is_whole { Nodes::read(&args.input, &of_nodes, now)? } else { Nodes::default() };
     rows.extend(nodes.rows());
     snapshot.notes.extend_from_slice(nodes.notes());
     let is_filtered = filter(&mut rows, args)?;

@@ -1,4 +1,4 @@
-//! The deadlines of a keeper and what is overdue. The planner writes it, and whoever encodes metrics reads it at that
+//! The deadlines of a keeper and what is overdue. The planner writes it, and a scrape of the metrics reads it at that
 //! moment: how much falls due in the next hour changes while nothing is judged.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -110,7 +110,7 @@ pub enum OrderError {
 pub struct Executed {
     /// The steps that were done, or in a dry run would be.
     pub steps: Vec<String>,
-    /// The state of the namespace afterwards, whoever led to it; in a dry run the present one.
+    /// The state of the namespace afterwards, by this order or by another; in a dry run the present one.
     pub state: &'static str,
 }
 
