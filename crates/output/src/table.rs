@@ -280,7 +280,8 @@ mod tests {
     fn a_column_is_left_out_before_the_last_one_has_no_room() {
         let narrow = |width| Table { dispensable: &["RULE"], ..subjects() }.lines(Some(width));
         assert_eq!(narrow(60)[1], "shop-preview  sleep  last used 1d2h ago at 2026-03-01T07:00…");
-        assert!(narrow(63)[1].contains("SleepAfterElapsed"), "there is room for 24 characters of the last one");
+        assert!(!narrow(63)[1].contains("SleepAfterElapsed"), "23 characters of the last one would have room");
+        assert!(narrow(64)[1].contains("SleepAfterElapsed"), "24 characters of the last one have room");
     }
 
     #[test]
