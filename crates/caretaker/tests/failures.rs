@@ -5,7 +5,6 @@ mod operator;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use caretaker_testkit::Cluster;
 use rstest::rstest;
@@ -25,14 +24,8 @@ async fn cluster() -> &'static Cluster {
 
 /// The exit code and standard error of a command with this kubeconfig.
 fn run(kubeconfig: &Path, args: &[&str]) -> (i32, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
-        .args(args)
-        .env("KUBECONFIG", kubeconfig)
-        .env_remove("CARETAKER_CONFIG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+    let (code, _, errors) = operator::caretaker_as(kubeconfig, args);
+    (code, errors)
 }
 
 /// The administrator's kubeconfig with something changed.

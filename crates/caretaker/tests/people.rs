@@ -8,8 +8,6 @@ mod granted;
 mod operator;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set};
@@ -20,7 +18,7 @@ use granted::rights;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use operator::TIMEOUT;
+use operator::{TIMEOUT, caretaker_as as run};
 use rstest::rstest;
 
 /// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
@@ -46,19 +44,6 @@ async fn bound(user: &str, role: &str) -> (Cluster, Client) {
     let (user, role) = (format!("--user={user}"), format!("--clusterrole={role}"));
     cluster.kubectl(&["create", "clusterrolebinding", "people", &user, &role]).unwrap();
     (cluster, client)
-}
-
-/// Exit code, standard output and standard error of a command.
-fn run(kubeconfig: &Path, args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
-        .args(args)
-        .env("KUBECONFIG", kubeconfig)
-        .env_remove("CARETAKER_CONFIG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
 
 /// Commands that only read, each with something that it shows.

@@ -110,9 +110,14 @@ pub fn settings(text: &str) -> (TempDir, PathBuf) {
 
 /// Runs a command on this cluster: exit code, standard output, standard error.
 pub fn caretaker(cluster: &Cluster, args: &[&str]) -> (i32, String, String) {
+    caretaker_as(&cluster.kubeconfig(), args)
+}
+
+/// The same as the user of a kubeconfig.
+pub fn caretaker_as(kubeconfig: &Path, args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_caretaker"))
         .args(args)
-        .env("KUBECONFIG", cluster.kubeconfig())
+        .env("KUBECONFIG", kubeconfig)
         .env_remove("CARETAKER_CONFIG")
         .stdin(Stdio::null())
         .output()
