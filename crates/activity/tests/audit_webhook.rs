@@ -217,7 +217,6 @@ async fn connections_that_send_no_credentials_take_no_place_from_a_client_that_d
     let served = tokio::time::timeout(std::time::Duration::from_secs(8), send(&mut late, &request)).await;
     assert_eq!(served.ok(), Some(200), "a new client is served");
     assert_eq!(send(&mut early, &request).await, 200, "a client that has shown credentials keeps its connection");
-    assert!(silent[0].read_u8().await.is_err(), "the oldest silent connection has made room");
 }
 
 #[rstest]

@@ -84,10 +84,17 @@ impl Drop for PoolPlace<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
+    /// True if its connection is told to make room.
     fn is_evicted(place: &PoolPlace<'_>) -> bool {
-        !place.pool.members().iter().any(|member| member.id == place.id)
+        let is_told = pin!(place.evicted()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let is_member = place.pool.members().iter().any(|member| member.id == place.id);
+        assert_ne!(is_told, is_member, "a connection is told if and only if it loses its place");
+        is_told
     }
 
     #[test]

@@ -61,21 +61,26 @@ fn after_a_restore_of_etcd_a_list_with_lower_versions_is_taken_in_whole() {
     let running = pod("shop/web", &uid(1), &["10.0.0.1"]);
     let finished = running.clone().finished("Succeeded", Some(at(-3600)));
     let version = |version: &str, object: Value| object.with("/metadata/resourceVersion", json!(version));
-    let cluster = |objects: [Value; 2]| objects.map(|object| (name(&object), object)).into_iter().collect::<Cluster>();
+    let cluster = |objects: [Value; 3]| objects.map(|object| (name(&object), object)).into_iter().collect::<Cluster>();
     let mut cache = AddressCache::default();
-    let before = cluster([version("900", pool("pool", &[])), version("901", running)]);
+    let without_ips = endpoint("shop/web", &uid(1), &[]);
+    let before = cluster([version("900", pool("pool", &[])), version("901", running), version("902", without_ips)]);
     for kind in Kind::ALL {
         list(&mut cache, &before, kind);
     }
-    assert_eq!(cache.keys(), [Key::Pool("pool".into())]);
+    let endpoint_key = Key::Endpoint("shop/web".into());
+    assert_eq!(cache.keys(), [Key::Pool("pool".into()), endpoint_key.clone()]);
 
     let held = pool("pool", &[("10.0.0.1", "shop/web", &uid(1))]);
-    let restored = cluster([version("100", held), version("101", finished)]);
+    let with_ip = endpoint("shop/web", &uid(1), &["10.0.0.1"]);
+    let restored = cluster([version("100", held), version("101", finished), version("102", with_ip)]);
     for kind in Kind::ALL {
         list(&mut cache, &restored, kind);
     }
 
     assert_eq!(rule(&cache, &key), "PodFinished");
+    let Subject::Endpoint(known) = subject(&cache, &endpoint_key) else { panic!("{endpoint_key:?} is no endpoint") };
+    assert_eq!(known.holder.endpoint.map(|endpoint| endpoint.ips.len()), Some(1));
 }
 
 #[test]
