@@ -12,7 +12,9 @@ mod retry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_core::limits::{Ledger, Limits, OpenBreaker, PopulationGroups, enforce};
-use caretaker_core::{Action as _, ActionKind, EngineRule, Next, RuleSet as _, Timestamp, VerdictKind, VerdictOf};
+use caretaker_core::{
+    Action as _, ActionKind, EngineRule, Next, RuleSet as _, SignedDuration, Timestamp, VerdictKind, VerdictOf, time,
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::Value;
 
@@ -25,6 +27,10 @@ use crate::schedule::Schedule;
 use locks::WriteLocks;
 use population::{Counted, Populations};
 use retry::{Check, RetryState};
+
+/// A verdict may wait for a time that moves along with the clock, as long as something is missing: it is not judged
+/// again at once, which would never end.
+const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(10);
 
 /// A subject whose verdict is a refusal, or an object that cannot be read. It is reported once.
 #[derive(Debug, Clone, PartialEq)]
@@ -189,6 +195,7 @@ impl<K: Controller> Planner<K> {
         let (mut before, mut retry) = (self.retries.remove(key).unwrap_or_default(), RetryState::default());
         let (mut counts, mut is_suspended) = (VerdictCounts::default(), false);
         let (mut deadline, mut due) = (None, None);
+        let soonest = time::saturating_add(now, SHORTEST_WAIT);
         let mut refusals: Vec<Refusal> = cache.invalid_objects(key).into_iter().map(refuse_object).collect();
         for mut subject in subjects {
             let mut verdict = K::Rule::judge(&subject, round.world, now);
@@ -199,7 +206,7 @@ impl<K: Controller> Planner<K> {
             counts[verdict.next.kind() as usize] += 1;
             match &verdict.next {
                 Next::Nothing => {}
-                Next::Wait { until, .. } => deadline = earlier(deadline, Some(*until)),
+                Next::Wait { until, .. } => deadline = earlier(deadline, Some((*until).max(soonest))),
                 Next::Refuse { bookkeeping: None } => refusals.push(refuse(keeper, &subject, &verdict, now)),
                 Next::Act { action, .. } | Next::Refuse { bookkeeping: Some(action) } => {
                     due = earlier(due, verdict.next.deadline());

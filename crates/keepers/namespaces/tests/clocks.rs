@@ -60,13 +60,17 @@ fn source(cluster: &Cluster, config: &Config, now: fn() -> Timestamp) -> Activit
     }
 }
 
-/// A cluster with a namespace `shop` that sleeps after a second, and a client of ann, a user of it.
+/// A cluster with a namespace `shop` that sleeps after a second, and a client of ann, a user of it. Nobody uses `idle`,
+/// which sleeps after a second, and `old`, which is deleted after one: while the clocks disagree, its announcement is
+/// always due in this very moment.
 async fn prepared() -> (Cluster, Client, Client) {
     let cluster = Cluster::builder().start().await.unwrap();
     let client = cluster.client().await.unwrap();
     let post = PostParams::default();
     let shop = mk_namespace("shop").label(api::SLEEP_AFTER, "1s").label(api::DELETE_AFTER, "24h");
-    for namespace in [mk_namespace("caretaker-system"), shop] {
+    let idle = mk_namespace("idle").label(api::SLEEP_AFTER, "1s");
+    let old = mk_namespace("old").label(api::DELETE_AFTER, "1s");
+    for namespace in [mk_namespace("caretaker-system"), shop, idle, old] {
         Api::all(client.clone()).create(&post, &namespace).await.unwrap();
     }
     Api::namespaced(client.clone(), "shop").create(&post, &mk_deployment("shop", "web")).await.unwrap();
@@ -123,6 +127,17 @@ async fn opens_a_gap(client: &Client, operator: &InProcessOperator, words: &str)
     .unwrap();
 }
 
+/// Nothing is put to sleep and nothing is deleted while the clocks disagree, in use or not.
+async fn nothing_is_taken_away(client: &Client, operator: &InProcessOperator) {
+    for name in ["shop", "idle", "old"] {
+        let entries = operator.entries_of(name);
+        let taken = ["SleepAfterElapsed", "DeleteAfterElapsed", "AsleepTooLong"];
+        assert!(!entries.iter().any(|entry| taken.iter().any(|rule| entry.starts_with(rule))), "{name}: {entries:?}");
+        let namespace = Api::<Namespace>::all(client.clone()).get(name).await.unwrap();
+        assert_eq!(namespace.metadata.deletion_timestamp, None, "{name}");
+    }
+}
+
 fn start(client: &Client, source: ActivitySource, now: fn() -> Timestamp) -> InProcessOperator {
     InProcessOperator::with_activity(client, Clock::new(now), Duration::from_mins(10), source)
 }
@@ -141,6 +156,8 @@ async fn behind_the_api_server_a_use_counts_as_now_and_the_clocks_are_a_gap() {
     .await
     .unwrap();
     opens_a_gap(&client, &operator, "ahead of the clock of this machine").await;
+    use_for_several_periods(&cluster, &ann).await;
+    nothing_is_taken_away(&client, &operator).await;
     operator.stop().await;
 }
 
@@ -152,8 +169,8 @@ async fn ahead_of_the_api_server_a_namespace_in_constant_use_is_not_put_to_sleep
 
     use_for_several_periods(&cluster, &ann).await;
 
-    let entries = operator.entries_of("shop");
-    assert!(!entries.iter().any(|entry| entry.starts_with("SleepAfterElapsed")), "{entries:?}");
     opens_a_gap(&client, &operator, "behind the clock of this machine").await;
+    use_for_several_periods(&cluster, &ann).await;
+    nothing_is_taken_away(&client, &operator).await;
     operator.stop().await;
 }
