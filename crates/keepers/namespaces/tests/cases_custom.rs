@@ -16,10 +16,10 @@ use caretaker_engine::{ApplyError, Cache as _};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::live::read_namespace;
-use caretaker_namespaces::subject::{Policy, ScalableKind};
-use caretaker_testkit::make::{Scaled, mk_deployment, mk_pod};
+use caretaker_namespaces::subject::{Defaults, Policy, ScalableKind};
+use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace, mk_pod};
 use caretaker_testkit::{Cluster, shared_without_controllers as shared};
-use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, FLEET, GAME_SERVER_SET, ROLLOUT};
+use custom::{ADVANCED_STATEFUL_SET, CLONE_SET, CustomKind, FLEET, GAME_SERVER_SET, ROLLOUT};
 use in_process::InProcessOperator;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,6 +31,11 @@ use tokio::sync::OnceCell;
 
 /// A namespace in a cluster that serves these kinds.
 async fn create(name: &str) -> TestNamespace {
+    let cluster = with_kinds().await;
+    TestNamespace::new(cluster, name).await
+}
+
+async fn with_kinds() -> &'static Cluster {
     static KINDS: OnceCell<()> = OnceCell::const_new();
     KINDS
         .get_or_init(|| async {
@@ -40,7 +45,7 @@ async fn create(name: &str) -> TestNamespace {
             }
         })
         .await;
-    TestNamespace::new(shared(), name).await
+    shared()
 }
 
 /// Replicas, the record that counts, and kubefree's.
@@ -202,6 +207,27 @@ fn policy_with(group: &str, kind: &str) -> Policy {
 
 fn keeper_of(group: &str, kind: &str) -> Namespaces {
     Namespaces::new(policy_with(group, kind), None)
+}
+
+/// Whether the defaults label a namespace with a workload of this kind and class.
+async fn defaults_apply(name: &str, kind: CustomKind, class: &str) -> bool {
+    let home = TestNamespace::of(with_kinds().await, mk_namespace(name)).await;
+    let template = json!({ "spec": { "priorityClassName": class } });
+    kind.add(&home.client, name, "dns", json!({ "replicas": 1, "template": template })).await;
+    let defaults = Some(Defaults { sleep_after: Defaults::SLEEP_AFTER, delete_with_pvcs: false });
+    let policy = Policy { defaults, ..policy_with(ADVANCED_STATEFUL_SET.group, ADVANCED_STATEFUL_SET.kind) };
+    let home = home.with_keeper(Namespaces::new(policy, None));
+    home.round(hours(0)).await;
+    home.namespace().await.unwrap().labels().contains_key(api::SLEEP_AFTER)
+}
+
+#[tokio::test]
+async fn a_critical_workload_of_any_kind_makes_its_namespace_one_of_the_system() {
+    let named = ADVANCED_STATEFUL_SET;
+    for (name, kind) in [("critical-rollout", ROLLOUT), ("critical-clones", CLONE_SET), ("critical-named", named)] {
+        assert!(!defaults_apply(name, kind, "system-cluster-critical").await, "{name}");
+    }
+    assert!(defaults_apply("usual-rollout", ROLLOUT, "usual").await, "any other class says nothing");
 }
 
 #[tokio::test]

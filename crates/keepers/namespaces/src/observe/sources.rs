@@ -192,16 +192,19 @@ const CALLS: &str = "whether the control plane depends on a namespace, which is 
 
 /// A source that watches a kind of workload of its own definition, where the cluster has it.
 fn watch_custom(id: SourceId, kind: WorkloadKind) -> Source<NamespaceCache> {
-    watch(id, move |object| super::project_custom(kind, object)).unread_fields(UNREAD).optional()
+    watch(id, move |object| project_custom(kind, object)).unread_fields(UNREAD).optional()
 }
 
 /// A source that finds the kinds that the settings name.
 pub(crate) fn scalable(kinds: Vec<ScalableKind>) -> Source<NamespaceCache> {
     let wants =
         move |resource: &ApiResource| kinds.iter().any(|k| k.group == resource.group && k.kind == resource.kind);
-    let project =
-        |resource: &ApiResource, object: ScaledWorkloadObject| super::project_custom(other_kind(resource), &object);
+    let project = |resource: &ApiResource, object: ScaledWorkloadObject| project_custom(other_kind(resource), &object);
     Source::discover(SCALABLE, wants, project).unread_fields(UNREAD)
+}
+
+fn project_custom(kind: WorkloadKind, object: &ScaledWorkloadObject) -> Option<Row> {
+    Some(super::project_custom(kind, object)?.with_system_role(object.system_role()))
 }
 
 /// The kinds, each with its projection. `named` are the further kinds of the settings, `zone` is that of windows that
