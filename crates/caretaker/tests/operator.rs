@@ -3,7 +3,7 @@
 #[path = "operator/mod.rs"]
 mod operator;
 
-use caretaker_testkit::make::{Said, Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment, mk_namespace};
+use caretaker_testkit::make::{Said, Scaled, mk_binding_to_user, mk_cluster_role, mk_deployment, mk_namespace, mk_pod};
 use caretaker_testkit::until;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,6 +35,7 @@ async fn event(client: &kube::Client, namespace: &str, reason: &str) -> Event {
 async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     let (cluster, client) = cluster().await;
     create_namespace(&client, "shop", 3).await;
+    Api::namespaced(client.clone(), "shop").create(&PostParams::default(), &mk_pod("shop", "bare")).await.unwrap();
     let operator = start_operator(&cluster.kubeconfig(), &[]).await;
     operator.ready().await;
 
@@ -56,6 +57,8 @@ async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     let slept = event(&client, "shop", "SleepAfterElapsed").await;
     assert_eq!((slept.action.as_deref(), slept.type_.as_deref()), (Some("sleep"), Some("Normal")));
     assert_eq!(slept.regarding.unwrap().kind.as_deref(), Some("Namespace"));
+    let note = slept.note.unwrap_or_default();
+    assert!(note.ends_with("; these pods keep running: Pod/bare"), "{note}");
     let counted =
         r#"caretaker_actions_total{keeper="namespaces",action="sleep",rule="SleepAfterElapsed",outcome="done"}"#;
     assert_eq!(operator.metric(counted), Some(1.0));

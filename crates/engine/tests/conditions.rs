@@ -4,8 +4,9 @@ mod toy;
 
 use std::sync::Arc;
 
-use caretaker_core::{ObjectRef, SourceId};
+use caretaker_core::{ObjectRef, SignedDuration, SourceId, Timestamp, time};
 use caretaker_engine::cache::Cache as _;
+use caretaker_engine::caller::current_user_and_time;
 use caretaker_engine::projection::get_with_server_time;
 use caretaker_engine::source::resource;
 use caretaker_engine::sources::Sources;
@@ -63,6 +64,26 @@ async fn a_patch_of_what_was_judged_is_written() -> Outcome {
     let now = boxes.get("box-judged").await?.metadata;
     assert_eq!(now.labels.and_then(|labels| labels.get("seen").cloned()).as_deref(), Some("yes"));
     assert_eq!(now.resource_version, Some(answer.id.resource_version), "the answer is what is known from now on");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_command_takes_the_time_of_the_api_server_whatever_its_own_clock_shows() -> Outcome {
+    const WRONG_BY: SignedDuration = SignedDuration::from_hours(24);
+    let client = shared().client().await?;
+    let clocks: [fn() -> Timestamp; 2] =
+        [|| time::saturating_add(Timestamp::now(), WRONG_BY), || time::saturating_add(Timestamp::now(), -WRONG_BY)];
+    for clock in clocks {
+        let before = Timestamp::now();
+        let (user, now) = current_user_and_time(&client, clock).await;
+
+        assert_eq!(user, "admin");
+        // The API server says it to the second, and it has this machine's clock.
+        let second = SignedDuration::from_secs(1);
+        let (earliest, latest) =
+            (time::saturating_add(before, -second), time::saturating_add(Timestamp::now(), second));
+        assert!(earliest <= now && now <= latest, "{now}");
+    }
     Ok(())
 }
 
