@@ -65,6 +65,11 @@ bench: setup ## Measure what docs/benchmarks.md reports; PART=operator measures 
 images: programs ## Build the images of both programs as archives, without a container engine, into target/images
 	@$(TESTKIT) images
 
+.PHONY: test-images
+test-images: setup images ## Install the chart with those images on a real node, and take it away again
+	@$(TESTKIT) helm >/dev/null
+	@CARETAKER_IMAGES=$(abspath target/images) $(TESTKIT) test caretaker/chart_node
+
 .PHONY: release
 release: packages ## Make every file of a release with checksums into target/release-files; IMAGES=no leaves out the images
 	@scripts/release

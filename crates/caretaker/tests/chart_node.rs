@@ -1,18 +1,21 @@
 //! The chart on a real node: installed by Helm, with the images, under Pod Security; made live; and uninstalled.
 
+#[path = "flux_kinds/mod.rs"]
+mod flux_kinds;
 #[path = "operator/mod.rs"]
 mod operator;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::release::image_for_tests;
-use caretaker_testkit::{Cluster, helm, until};
+use caretaker_testkit::{Cluster, helm, make, until};
+use flux_kinds::serve_flux;
 use kube::Client;
 use operator::{caretaker, create_namespace, state_of, wait_for_state};
 use serde_json::{Value, json};
@@ -20,9 +23,13 @@ use serde_json::{Value, json};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const NAMESPACE: &str = "caretaker-system";
-/// The archive of the image that is shipped, as `make images` writes it; without it, an image of the program that the
-/// tests use.
-const IMAGE: &str = "CARETAKER_IMAGE";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const NODE_NAMESPACE: &str = "caretaker-node";
+/// The folder with the images that are shipped, as `make images` writes them; without it, images of the programs that
+/// the tests use.
+const IMAGES: &str = "CARETAKER_IMAGES";
+/// The Deployments of the keepers, each with a service account of the same name.
+const DEPLOYMENTS: [&str; 4] = ["caretaker", "caretaker-addresses", "caretaker-windows", "caretaker-runtimes"];
 /// The pods of a chart start, and on a busy machine that takes a while.
 const LIMIT: Duration = Duration::from_mins(3);
 
@@ -46,15 +53,19 @@ impl Installation {
     async fn prepare() -> Result<Self, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let cluster = Cluster::builder().node().start().await?;
-        let image = if let Some(image) = std::env::var_os(IMAGE) {
-            PathBuf::from(image)
-        } else {
-            let image = folder.path().join("caretaker.tar");
-            let name = concat!("caretaker:", env!("CARGO_PKG_VERSION"));
-            image_for_tests(name, Path::new(env!("CARGO_BIN_EXE_caretaker")), &image)?;
-            image
-        };
-        cluster.import_image(&image)?;
+        let operator = Path::new(env!("CARGO_BIN_EXE_caretaker"));
+        for program in [operator.to_owned(), operator.with_file_name("caretaker-node")] {
+            let name = program.file_name().and_then(|name| name.to_str()).ok_or("no UTF-8")?;
+            let file = format!("{name}-{VERSION}.tar");
+            let image = if let Some(images) = std::env::var_os(IMAGES) {
+                PathBuf::from(images).join(file)
+            } else {
+                let image = folder.path().join(file);
+                image_for_tests(&format!("{name}:{VERSION}"), &program, &image)?;
+                image
+            };
+            cluster.import_image(&image)?;
+        }
         let server = cluster.add_api_server_for_pods().await?;
         let client = cluster.client().await?;
         Ok(Self { cluster, client, server, folder })
@@ -80,14 +91,56 @@ impl Installation {
     /// What can be said about the pods if something did not work.
     fn pods(&self) -> String {
         let get = |what: &str| self.cluster.kubectl(&["get", what, "-A", "-o", "wide"]).unwrap_or_default();
-        let logs = self.logs("caretaker") + &self.logs("caretaker-addresses");
-        let events = self.cluster.kubectl(&["get", "events", "-n", NAMESPACE]).unwrap_or_default();
-        format!("{}\n{events}\n{logs}", get("pods"))
+        let logs = DEPLOYMENTS.map(|deployment| self.logs(deployment)).concat() + &self.logs(NODE_NAMESPACE);
+        format!("{}\n{}\n{logs}", get("pods"), get("events"))
     }
 
-    fn logs(&self, deployment: &str) -> String {
-        let deployment = format!("app.kubernetes.io/name={deployment}");
-        self.cluster.kubectl(&["logs", "-n", NAMESPACE, "--prefix", "-l", &deployment, "--tail=-1"]).unwrap_or_default()
+    fn logs(&self, name: &str) -> String {
+        let (namespace, pods) = if name == NODE_NAMESPACE {
+            (name, format!("app={name}"))
+        } else {
+            (NAMESPACE, format!("app.kubernetes.io/name={name}"))
+        };
+        self.cluster.kubectl(&["logs", "-n", namespace, "--prefix", "-l", &pods, "--tail=-1"]).unwrap_or_default()
+    }
+
+    /// Makes a container that no agent pod owns, with a process and FIFOs.
+    fn make_orphan(&self) -> Outcome {
+        let fifos = self.containerd().join("fifo").display().to_string();
+        let labels = [
+            "fast-sandbox.io/managed=true",
+            "fast-sandbox.io/agent-uid=0b7e2a52-6c43-4a87-9d58-30c5a7a10002",
+            "fast-sandbox.io/sandbox-name=box",
+        ];
+        let mut words = vec!["run", "--detach", "--fifo-dir", &fifos];
+        words.extend(labels.iter().flat_map(|label| ["--label", label]));
+        words.extend([make::IMAGE, ORPHAN]);
+        Ok(self.cluster.ctr(&words)?)
+    }
+
+    fn containerd(&self) -> PathBuf {
+        self.cluster.node().map(|node| node.containerd_folder().to_owned()).unwrap_or_default()
+    }
+
+    /// What is left of the orphan: its record, its snapshot, its bundle, its FIFOs.
+    fn left_of_orphan(&self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let socket = self.containerd().join("containerd.sock");
+        let listed = |words: &[&str]| -> Result<bool, std::io::Error> {
+            let mut ctr = Command::new("ctr");
+            let output = ctr.arg("--address").arg(&socket).args(["--namespace", "k8s.io"]).args(words).output()?;
+            Ok(String::from_utf8_lossy(&output.stdout).contains(ORPHAN))
+        };
+        let mut left = Vec::new();
+        for words in [["containers", "list"], ["tasks", "list"], ["snapshots", "list"]] {
+            if listed(&words)? {
+                left.push(words[0].to_owned());
+            }
+        }
+        let bundle = self.containerd().join("io.containerd.runtime.v2.task/k8s.io").join(ORPHAN);
+        left.extend(bundle.exists().then(|| "bundle".to_owned()));
+        let fifos = std::fs::read_dir(self.containerd().join("fifo"))?.count();
+        left.extend((fifos > 0).then(|| "FIFOs".to_owned()));
+        Ok(left)
     }
 
     /// Waits until a line of the journals of a Deployment has all of these words.
@@ -102,7 +155,14 @@ impl Installation {
 
     /// The calls of an account, by the pods themselves.
     fn calls_of(&self, account: &str) -> caretaker_testkit::Result<AuditLog> {
-        Ok(self.cluster.audit_of(self.server)?.of(&format!("system:serviceaccount:{NAMESPACE}:{account}")))
+        let namespace = if account == NODE_NAMESPACE { account } else { NAMESPACE };
+        Ok(self.cluster.audit_of(self.server)?.of(&format!("system:serviceaccount:{namespace}:{account}")))
+    }
+
+    /// A field of an object, as text.
+    fn field(&self, object: &str, path: &str) -> caretaker_testkit::Result<String> {
+        let path = format!("jsonpath={{{path}}}");
+        self.cluster.kubectl(&["get", "-n", "shop", object, "-o", &path])
     }
 
     /// The names of all objects of these kinds that have to do with Caretaker.
@@ -128,9 +188,47 @@ metadata: { name: office }
 spec: { subnet: 10.6.0.0/24, ipVersion: 4, ips: [10.6.0.10-10.6.0.19] }
 ";
 
+const ORPHAN: &str = "sandbox-orphan";
+
+const FROZEN: &str = r#"
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata:
+  name: apps
+  namespace: shop
+  annotations: { reconcile.fluxcd.io/suspendedDuring: "@always" }
+spec: { interval: 10m }
+"#;
+
+const TASK: &str = "
+apiVersion: kdoctor.io/v1beta1
+kind: Netdns
+metadata: { name: dns }
+spec: { agentSpec: { kind: DaemonSet } }
+";
+
 /// The kinds of everything that the chart makes, beside pods.
-const KINDS: &str = "deployments,services,serviceaccounts,configmaps,secrets,leases,jobs,roles,rolebindings,clusterroles,\
-                     clusterrolebindings,networkpolicies,poddisruptionbudgets,priorityclasses,namespaces";
+const KINDS: &str = "deployments,daemonsets,services,serviceaccounts,configmaps,secrets,leases,jobs,roles,rolebindings,\
+                     clusterroles,clusterrolebindings,networkpolicies,poddisruptionbudgets,priorityclasses,namespaces";
+
+/// Something to do for each of the five keepers.
+async fn make_work(at: &Installation) -> Outcome {
+    let cluster = &at.cluster;
+    create_namespace(&at.client, "shop", 2).await;
+    at.apply("spiderpool.yaml", &caretaker(cluster, &["addresses", "crds"]).1)?;
+    at.apply("kdoctor.yaml", &caretaker(cluster, &["runtimes", "crds"]).1)?;
+    let sandboxes = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sandboxes/crd.yaml");
+    cluster.kubectl(&["apply", "-f", sandboxes])?;
+    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+    serve_flux(cluster);
+
+    at.apply("pool.yaml", POOL)?;
+    let status = json!({ "status": { "allocatedIPs": LEAKED_RECORD, "allocatedIPCount": 1 } }).to_string();
+    cluster.kubectl(&["patch", "sp", "office", "--subresource=status", "--type=merge", "-p", &status])?;
+    at.apply("frozen.yaml", FROZEN)?;
+    at.apply("task.yaml", TASK)?;
+    at.make_orphan()
+}
 
 async fn installed_made_live_and_uninstalled() -> Outcome {
     let at = Installation::prepare().await?;
@@ -140,31 +238,40 @@ async fn installed_made_live_and_uninstalled() -> Outcome {
         "metadata": { "name": NAMESPACE, "labels": { "pod-security.kubernetes.io/enforce": "restricted" } },
     });
     at.apply("namespace.json", &namespace.to_string())?;
-    at.apply("crds.yaml", &caretaker(cluster, &["addresses", "crds"]).1)?;
-    let crds = ["crd/spiderippools.spiderpool.spidernet.io", "crd/spiderendpoints.spiderpool.spidernet.io"];
-    cluster.kubectl(&[["wait", "--for=condition=Established"].as_slice(), &crds].concat())?;
-    at.apply("pool.yaml", POOL)?;
-    let status = json!({ "status": { "allocatedIPs": LEAKED_RECORD, "allocatedIPCount": 1 } }).to_string();
-    cluster.kubectl(&["patch", "sp", "office", "--subresource=status", "--type=merge", "-p", &status])?;
-    create_namespace(&at.client, "shop", 2).await;
+    make_work(&at).await?;
 
     let server = json!([
         { "name": "KUBERNETES_SERVICE_HOST", "value": at.server.ip().to_string() },
         { "name": "KUBERNETES_SERVICE_PORT", "value": at.server.port().to_string() },
     ]);
     let values = |dry_run: bool| {
-        let image = json!({ "repository": "caretaker", "pullPolicy": "Never" });
-        let keepers = json!({ "addresses": { "enabled": true, "settings": { "extraGracePeriod": "0s" } } });
-        json!({ "dryRun": dry_run, "image": image, "env": server, "keepers": keepers })
+        let image = |repository: &str| json!({ "repository": repository, "pullPolicy": "Never" });
+        let keepers = json!({
+            "addresses": { "enabled": true, "settings": { "extraGracePeriod": "0s" } },
+            "windows": { "enabled": true },
+            "runtimes": { "enabled": true, "settings": { "namespace": "shop" } },
+            "containers": {
+                "enabled": true, "image": image("caretaker-node"), "args": ["--interval=1s", "--window=1s"],
+                "containerd": { "folder": at.containerd() },
+            },
+        });
+        json!({ "dryRun": dry_run, "image": image("caretaker"), "env": server, "keepers": keepers })
     };
+    // Helm waits until all pods are Ready.
     let notes = at.helm("install", &values(true))?;
     assert!(notes.contains("in dry run") && notes.contains("--set dryRun=false"), "{notes}");
 
     // In dry run the journal has what would be done, and nothing is written.
-    at.journal_has("caretaker", &[r#""name":"shop""#, r#""outcome":"dry-run""#, r#""action":"sleep""#]).await?;
-    at.journal_has("caretaker-addresses", &["10.6.0.10", r#""outcome":"dry-run""#]).await?;
+    let dry_run = r#""outcome":"dry-run""#;
+    at.journal_has("caretaker", &[r#""name":"shop""#, dry_run, r#""action":"sleep""#]).await?;
+    at.journal_has("caretaker-addresses", &["10.6.0.10", dry_run]).await?;
+    at.journal_has("caretaker-windows", &[r#""name":"apps""#, dry_run, r#""action":"suspend""#]).await?;
+    at.journal_has("caretaker-runtimes", &[r#""name":"dns""#, dry_run]).await?;
+    at.journal_has(NODE_NAMESPACE, &[ORPHAN, dry_run]).await?;
     assert_eq!(state_of(&at.client, "shop").await, (String::new(), 2));
-    for account in ["caretaker", "caretaker-addresses"] {
+    let parts = ["containers", "tasks", "snapshots", "bundle", "FIFOs"];
+    assert_eq!(at.left_of_orphan()?, parts);
+    for account in DEPLOYMENTS.into_iter().chain([NODE_NAMESPACE]) {
         let calls = at.calls_of(account)?;
         let written = calls.only(|call| !["get", "list", "watch"].contains(&call.verb.as_str()));
         let written = written.only(|call| call.resource != "selfsubjectaccessreviews");
@@ -174,8 +281,14 @@ async fn installed_made_live_and_uninstalled() -> Outcome {
     // One value makes it live: each keeper acts with its own rights.
     at.helm("upgrade", &values(false))?;
     wait_for_state(&at.client, "shop", "sleep", 0).await;
-    at.journal_has("caretaker-addresses", &["10.6.0.10", r#""outcome":"done""#, r#""action":"release""#]).await?;
-    for account in ["caretaker", "caretaker-addresses"] {
+    let done = r#""outcome":"done""#;
+    at.journal_has("caretaker-addresses", &["10.6.0.10", done, r#""action":"release""#]).await?;
+    at.journal_has("caretaker-windows", &[r#""name":"apps""#, done, r#""action":"suspend""#]).await?;
+    assert_eq!(at.field("kustomization/apps", ".spec.suspend")?, "true");
+    at.journal_has("caretaker-runtimes", &[r#""name":"dns""#, done]).await?;
+    at.journal_has(NODE_NAMESPACE, &[ORPHAN, done]).await?;
+    assert_eq!(at.left_of_orphan()?, Vec::<String>::new());
+    for account in DEPLOYMENTS.into_iter().chain([NODE_NAMESPACE]) {
         let calls = at.calls_of(account)?;
         let refused = calls.only(|call| call.code == Some(403));
         assert!(calls.writes() > 0 && refused.is_empty(), "{account} was refused:\n{refused}");
@@ -183,11 +296,13 @@ async fn installed_made_live_and_uninstalled() -> Outcome {
     let installed = at.names(KINDS)?;
     assert!(installed.contains("Lease caretaker-system/caretaker-namespaces"), "{installed:?}");
 
-    // An uninstall wakes what sleeps, and leaves the namespace with what Kubernetes itself puts into it.
+    // An uninstall wakes what sleeps, releases what is suspended, and leaves the namespace with what Kubernetes itself
+    // puts into it.
     cluster
         .helm(&["uninstall", "caretaker", "--namespace", NAMESPACE, "--wait", "--timeout", "3m"])
         .map_err(|error| format!("{error}\n{}\n{}", at.pods(), at.logs("caretaker-cleanup")))?;
     assert_eq!(state_of(&at.client, "shop").await, (String::new(), 2));
+    assert_eq!(at.field("kustomization/apps", ".spec.suspend")?, "");
     let left = at.names(KINDS)?;
     let expected = [
         "ConfigMap caretaker-system/kube-root-ca.crt",

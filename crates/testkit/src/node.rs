@@ -27,6 +27,9 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
 /// Folders of the CNI plugins: Debian's, and the one that other distributions use.
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// The folder of containerd's socket and bundles, in the cluster's.
+const CONTAINERD_STATE: &str = "containerd-state";
+
 /// A node of a throwaway cluster.
 #[derive(Debug)]
 pub struct Node {
@@ -87,6 +90,12 @@ impl Node {
         self.range.gateway()
     }
 
+    /// Returns the folder of containerd's socket and bundles, which is `/run/containerd` elsewhere.
+    #[must_use]
+    pub fn containerd_folder(&self) -> &Path {
+        self.socket.parent().unwrap_or(Path::new("/"))
+    }
+
     /// Returns the path of containerd's socket.
     #[must_use]
     pub fn containerd_socket(&self) -> &Path {
@@ -99,6 +108,12 @@ impl Cluster {
     pub fn import_image(&self, archive: &Path) -> Result<()> {
         let node = self.node().ok_or_else(|| Error::NoNode("the cluster was started without one".to_owned()))?;
         ctr(self, node, &["images", "import", &archive.to_string_lossy()])
+    }
+
+    /// Runs `ctr` on the node, in the namespace of the kubelet's containers.
+    pub fn ctr(&self, words: &[&str]) -> Result<()> {
+        let node = self.node().ok_or_else(|| Error::NoNode("the cluster was started without one".to_owned()))?;
+        ctr(self, node, words)
     }
 }
 
@@ -135,13 +150,18 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
 
     let supervisor = cluster.supervisor();
     supervisor.owns_link(&bridge)?;
-    supervisor.owns_cgroups_of(&cluster.folder().join("containerd-state/io.containerd.runtime.v2.task/k8s.io"))?;
+    supervisor
+        .owns_cgroups_of(&cluster.folder().join(CONTAINERD_STATE).join("io.containerd.runtime.v2.task/k8s.io"))?;
     for folder in ["/run", "/var/lib", "/var/log"] {
         supervisor.run("mount", ["-t", "tmpfs", "tmpfs", folder])?;
     }
     mask_sysctls(cluster)?;
     let range = Range::claim(supervisor, &bridge)?;
-    let node = Node { name: format!("node-{id}"), socket: cluster.folder().join("containerd.sock"), range };
+    let state = cluster.folder().join(CONTAINERD_STATE);
+    std::fs::create_dir_all(&state).map_err(Error::file(&state))?;
+    // What a container mounts there reaches the node, as on a node whose systemd has made all mounts shared.
+    supervisor.run("mount", ["--bind", "--make-rshared", &state.to_string_lossy(), &state.to_string_lossy()])?;
+    let node = Node { name: format!("node-{id}"), socket: state.join("containerd.sock"), range };
     start_containerd(cluster, &node, &bridge).await?;
     start_kubelet(cluster, &node).await?;
     Ok(node)
@@ -236,7 +256,7 @@ fn containerd_config(folder: &Path, socket: &Path) -> String {
     format!(
         r#"version = 2
 root = "{folder}/containerd"
-state = "{folder}/containerd-state"
+state = "{folder}/{CONTAINERD_STATE}"
 disabled_plugins = [
   "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",

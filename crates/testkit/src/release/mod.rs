@@ -118,17 +118,23 @@ impl Shipped {
     }
 }
 
-/// Writes an image of the operator for tests of its installation, from a program that is linked dynamically, with the
-/// libraries that it needs: nothing has to be built again for it. Otherwise it is the image that is shipped.
+/// Writes an image of a program for tests of its installation, from one that is linked dynamically, with the libraries
+/// that it needs: nothing has to be built again for it. Otherwise it is the image that is shipped.
+///
+/// # Panics
+/// If the program is not one that is shipped.
 pub fn image_for_tests(name: &str, program: &Path, archive: &Path) -> Result<()> {
+    let file = program.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+    let shipped = SHIPPED.iter().find(|shipped| shipped.program == file);
+    let user = shipped.unwrap_or_else(|| panic!("{file} is not shipped")).user;
     let listed = Command::new("ldd").arg(program).stdin(Stdio::null()).output();
     let listed = succeeded("the list of libraries", listed)?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     // `libc.so.6 => /lib/libc.so.6 (0x…)`, or the path alone for the loader.
     let words = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     let libraries: Vec<PathBuf> = words.map(PathBuf::from).collect();
-    let (at, entrypoint) = ("bin/caretaker", ["/bin/caretaker"]);
-    let (entrypoint, user) = (&entrypoint, NOBODY);
+    let (at, entrypoint) = (format!("bin/{file}"), format!("/bin/{file}"));
+    let (at, entrypoint) = (&*at, &[&*entrypoint]);
     let image =
         Image { name, program, at, libraries: &libraries, links: &[], entrypoint, command: &[], user, labels: &[] };
     image.write(archive).map(drop)
