@@ -90,7 +90,7 @@ async fn operator(cluster: &Cluster, settings: &str) -> Result<Operator> {
     std::fs::write(&config, settings)?;
     let kubeconfig = cluster.user_kubeconfig("caretaker", Some("system:masters"))?;
     let args = ["--keepers", "addresses", "--config", config.to_str().context("a path")?];
-    Ok(Operator::start(&program()?, &kubeconfig, &args).await?)
+    Ok(Operator::start(&program("caretaker")?, &kubeconfig, &args).await?)
 }
 
 /// Creates a pool `10.<number>.0.0/16` with these records: address, holder, uid.

@@ -33,6 +33,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::Row;
+use crate::operator::program;
 
 const NAMESPACE: &str = "bench";
 const LIMIT: Duration = Duration::from_mins(5);
@@ -156,7 +157,7 @@ impl Bench {
             format!("--state-file={}", path(&state_file)),
             format!("--kubeconfig={}", path(&kubeconfig)),
         ];
-        cluster.spawn_on_node("caretaker-node", &program()?, &args)?;
+        cluster.spawn_on_node("caretaker-node", &program("caretaker-node")?, &args)?;
         let pods = Api::namespaced(client, NAMESPACE);
         Ok(Self { cluster, lab, pods, state_file, count })
     }
@@ -301,12 +302,6 @@ impl Bench {
         }
         Err(anyhow!("caretaker-node does not run"))
     }
-}
-
-fn program() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("caretaker-node");
-    ensure!(program.is_file(), "{} is missing: run make bench", program.display());
-    Ok(program)
 }
 
 async fn define_sandboxes(client: &kube::Client) -> Result<()> {

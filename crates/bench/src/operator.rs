@@ -36,8 +36,13 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-pub(crate) fn program() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("caretaker");
+/// A program to measure: from the folder `CARETAKER_PROGRAMS`, such as that of the programs in the images, or the one that
+/// was built with this.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    let program = match std::env::var_os("CARETAKER_PROGRAMS") {
+        Some(folder) => PathBuf::from(folder).join(name),
+        None => std::env::current_exe()?.with_file_name(name),
+    };
     ensure!(program.is_file(), "{} is missing: run make bench", program.display());
     Ok(program)
 }
@@ -48,7 +53,7 @@ async fn start(cluster: &Cluster, settings: &str) -> Result<(Operator, tempfile:
     std::fs::write(&config, settings)?;
     let kubeconfig = cluster.user_kubeconfig("caretaker", Some("system:masters"))?;
     let args = ["--config", config.to_str().context("a path")?];
-    let operator = Operator::start(&program()?, &kubeconfig, &args).await?;
+    let operator = Operator::start(&program("caretaker")?, &kubeconfig, &args).await?;
     operator.ready().await;
     Ok((operator, folder))
 }

@@ -18,6 +18,7 @@ use caretaker_namespaces::subject::{Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 
 use crate::Row;
+use crate::operator::program;
 
 const START: &str = "2026-03-02T09:00:00Z";
 const DUMP: usize = 50_000_000;
@@ -122,9 +123,7 @@ fn simulate(uses_each: usize) -> Row {
 fn plan(what: &'static str, text: &str, wanted: &str) -> Result<Row> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("dump.yaml"), text)?;
-    let program = std::env::current_exe()?.with_file_name("caretaker");
-    ensure!(program.is_file(), "{} is missing: run make bench", program.display());
-    let (took, peak) = run(&program, folder.path())?;
+    let (took, peak) = run(&program("caretaker")?, folder.path())?;
     Ok(Row { what, measured: millis(took), beside: format!("{wanted}; {peak} MB at its peak") })
 }
 

@@ -40,7 +40,7 @@ fn name(i: usize) -> String {
 pub(crate) async fn rows() -> Result<Vec<Row>> {
     let count = std::env::var("CARETAKER_BENCH_TASKS").ok().and_then(|text| text.parse().ok()).unwrap_or(TASKS);
     ensure!(count > SINGLE, "CARETAKER_BENCH_TASKS is {count}: more than {SINGLE}");
-    let program = program()?;
+    let program = program("caretaker")?;
     let cluster = Cluster::builder().start().await?;
     let client = cluster.client().await?;
     prepare(&cluster, &client).await?;

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 const SETTINGS: &str = "keepers: {namespaces: {breaker: none, activity: {ignore: {users: [admin]}}}}\n";
 
 pub(crate) async fn rows() -> Result<Vec<Row>> {
-    let program = program()?;
+    let program = program("caretaker")?;
     let audited = Audited::start(&program, Cluster::builder()).await?;
     let cluster = &audited.cluster;
     let client = cluster.client().await?;

@@ -218,7 +218,7 @@ async fn start(cluster: &Cluster) -> Result<Operator> {
     std::fs::write(&config, "keepers: {windows: {enabled: true}}")?;
     let kubeconfig = cluster.user_kubeconfig("caretaker", Some("system:masters"))?;
     let args = ["--keepers", "windows", "--config", config.to_str().context("a path")?];
-    let operator = Operator::start(&program()?, &kubeconfig, &args).await?;
+    let operator = Operator::start(&program("caretaker")?, &kubeconfig, &args).await?;
     operator.ready().await;
     Ok(operator)
 }

@@ -121,7 +121,7 @@ impl Measured {
         std::fs::write(&config, format!("keepers: {{addresses: {{resyncInterval: {resync}}}}}"))?;
         let kubeconfig = counter.kubeconfig(cluster, user)?;
         let args = ["--keepers", "addresses", "--config", config.to_str().context("a path")?];
-        let operator = Operator::start(&program()?, &kubeconfig, &args).await?;
+        let operator = Operator::start(&program("caretaker")?, &kubeconfig, &args).await?;
         until("all to be judged", LIMIT, async || {
             let judged = operator.metric(r#"caretaker_subjects{keeper="addresses",next="none"}"#);
             #[expect(clippy::cast_precision_loss, reason = "a count of addresses")]
