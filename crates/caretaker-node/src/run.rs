@@ -15,7 +15,7 @@ use caretaker_engine::metrics::Metrics;
 use caretaker_engine::permissions::lease_name;
 use caretaker_engine::run::run_controller;
 use caretaker_engine::state::StateStore;
-use caretaker_engine::{Context, Controller as _, client};
+use caretaker_engine::{Context, Controller as _, client, trace};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,10 +31,14 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Runs the keeper until SIGTERM or SIGINT.
 pub fn run(args: &RunArgs) -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
     // One thread is enough: the keeper waits for containerd nearly all the time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(operate(args));
+    let result = runtime.block_on(async {
+        let telemetry = caretaker_telemetry::start("caretaker-node", env!("CARGO_PKG_VERSION"), trace::TARGET);
+        let result = operate(args).await;
+        telemetry.stop().await;
+        result
+    });
     runtime.shutdown_background();
     result
 }

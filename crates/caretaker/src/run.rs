@@ -15,7 +15,7 @@ use caretaker_engine::metrics::Metrics;
 use caretaker_engine::permissions::lease_name;
 use caretaker_engine::run::run_controller;
 use caretaker_engine::state::{self, StateStore};
-use caretaker_engine::{Context, StandbyContext, client};
+use caretaker_engine::{Context, StandbyContext, client, trace};
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, Shared, try_join_all};
 use kube::Config as KubeConfig;
@@ -23,9 +23,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::RunArgs;
 use crate::config::{CommonConfig, Config};
@@ -43,11 +40,15 @@ pub(crate) type Shutdown = Shared<LocalBoxFuture<'static, ()>>;
 pub fn run(args: &RunArgs) -> Result<Output> {
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?.with_environment()?;
     let selected = keepers::keepers_to_run(args, &config)?;
-    init_tracing();
     // One thread is enough, because the loops wait for the API server nearly all the time. And if a loop
     // hangs, the health endpoint does not answer either.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(operate(args, &config, &selected));
+    let result = runtime.block_on(async {
+        let telemetry = caretaker_telemetry::start("caretaker", env!("CARGO_PKG_VERSION"), trace::TARGET);
+        let result = operate(args, &config, &selected).await;
+        telemetry.stop().await;
+        result
+    });
     // What is still open is closed by the end of the process.
     runtime.shutdown_background();
     result.map(|()| Output::default())
@@ -228,14 +229,4 @@ fn shutdown_signal() -> Result<impl Future<Output = ()>> {
         }
         tracing::info!("stopping");
     })
-}
-
-/// Log lines for people, on standard error. The journal is for programs.
-fn init_tracing() {
-    // The health endpoint already reports what kube would log.
-    let targets = Targets::new().with_default(LevelFilter::INFO);
-    let targets = targets.with_target("kube_runtime", LevelFilter::OFF).with_target("kube_client", LevelFilter::OFF);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // Fails if it was called before in this process, which is fine.
-    let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();
 }

@@ -48,6 +48,7 @@ mod shared_list;
 pub mod source;
 pub mod sources;
 pub mod state;
+pub mod trace;
 mod watch;
 pub mod windows;
 pub mod writer;

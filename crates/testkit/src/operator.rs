@@ -30,6 +30,16 @@ impl Operator {
     /// Starts the program with this kubeconfig and these further arguments of `run`. Returns when it has
     /// logged the address of its HTTP endpoints.
     pub async fn start(program: &Path, kubeconfig: &Path, args: &[&str]) -> Result<Self> {
+        Self::start_with(program, kubeconfig, args, &[]).await
+    }
+
+    /// The same with these variables in its environment.
+    pub async fn start_with(
+        program: &Path,
+        kubeconfig: &Path,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let log = folder.path().join("log");
         let child = Command::new(program)
@@ -39,6 +49,7 @@ impl Operator {
             .arg(folder.path().join("journal"))
             .args(args)
             .env_remove("CARETAKER_CONFIG")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).map_err(Error::file(&log))?)

@@ -7,6 +7,7 @@ use caretaker_core::{Action as _, Timestamp, time};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::Client;
+use tracing::Instrument as _;
 
 use super::ControlLoop;
 use crate::apply::{ActionResult, ApplyError, BatchResult, Confirmed};
@@ -16,6 +17,7 @@ use crate::controller::{Batch, Controller, PlannedAction, WriteTarget};
 use crate::feed::{CacheFeed, Extract};
 use crate::source::{Change, Delivered, ObjectId, SourceRef};
 use crate::sources::Sources;
+use crate::trace;
 use crate::writer::Writer;
 
 /// How long an object is left alone after a conflict, at most; twice as long each time.
@@ -115,7 +117,9 @@ impl<K: Controller> ControlLoop<K> {
         let extract = feed.extract(&*self.keeper, &batch);
         let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
         let writer = Writer::new(client, self.context.field_manager.clone(), sources.clone());
-        confirm_and_apply(keeper, sources, writer, batch, extract, world, self.context.clock.clone()).boxed()
+        let span = trace::action(self.keeper.name(), &batch);
+        let applied = confirm_and_apply(keeper, sources, writer, batch, extract, world, self.context.clock.clone());
+        applied.inspect(|finished| trace::ended(&finished.results)).instrument(span).boxed()
     }
 }
 
