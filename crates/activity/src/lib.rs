@@ -22,7 +22,6 @@ pub mod canary;
 pub mod collector;
 pub mod event;
 pub mod filter;
-mod fnv;
 pub mod gap;
 pub mod log_follower;
 pub mod poll;

@@ -9,7 +9,7 @@ mod seen_events;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::{SignedDuration, Timestamp, fnv, time};
 use hashbrown::{HashMap, HashSet};
 
 pub use records::{EventOutcome, IgnoredEvents, LastActivity, NamespaceActivity, PendingActivity};
@@ -18,7 +18,6 @@ use seen_events::SeenEvents;
 use crate::canary::{ReturnedCanary, USER_AGENT_PREFIX};
 use crate::event::{AuditEvent, ObjectRef};
 use crate::filter::{Filter, IgnoreReason, is_read_verb, is_session, plausible_time};
-use crate::fnv;
 use crate::poll::PollDetector;
 
 /// Maximum number of namespaces in memory. Requests on namespaces that do not exist count towards it.

@@ -300,6 +300,9 @@ pub struct SimulateArgs {
     /// Past activity: audit logs of API servers, in the order of their rotation. Everything is awake at the start
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "activity")]
     pub audit: Vec<PathBuf>,
+    /// Go on as if each breaker were reset as soon as it is open; default: nothing that it holds back happens any more
+    #[arg(long)]
+    pub reset_breaker: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = SimulateOutput::Timeline)]
     pub output: SimulateOutput,

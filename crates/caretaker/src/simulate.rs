@@ -59,7 +59,7 @@ pub fn run(args: &SimulateArgs, now: Timestamp) -> Result<Output> {
     };
     activity.prepare(&mut snapshot, start, end);
     for keeper in &mut snapshot.keepers {
-        keeper.simulate(namespace, start, end);
+        keeper.simulate(namespace, start, end, args.reset_breaker);
     }
     activity.attribute_wakes(&mut snapshot);
     let rows = rows(&snapshot.keepers);

@@ -27,6 +27,8 @@ pub(crate) fn draw(
     if rows.is_empty() {
         let all: usize = keepers.iter().map(|keeper| keeper.subject_count()).sum();
         text.push_str(&format!("Nothing happens to any of {all} subjects.\n"));
+        let breakers = keepers.iter().filter_map(|keeper| Some((keeper.keeper(), keeper.breaker_summary()?)));
+        breakers.for_each(|(keeper, breaker)| text.push_str(&format!("{keeper}: {breaker}.\n")));
         return text;
     }
     for keeper in keepers {
@@ -37,7 +39,8 @@ pub(crate) fn draw(
     // Among several keepers, one without subjects is left out.
     for keeper in keepers.iter().filter(|keeper| keepers.len() == 1 || keeper.subject_count() > 0) {
         let prefix = if keepers.len() > 1 { format!("{}: ", keeper.keeper()) } else { String::new() };
-        text.push_str(&format!("{prefix}{}.\n", keeper.summary()));
+        let breaker = keeper.breaker_summary().map(|breaker| format!("; {breaker}")).unwrap_or_default();
+        text.push_str(&format!("{prefix}{}{breaker}.\n", keeper.summary()));
     }
     text
 }
@@ -133,6 +136,23 @@ pub(crate) fn summary<K: KeeperCli>(snapshot: &KeeperSnapshot<K>) -> String {
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
     let (count, all) = (affected(&snapshot.events).len(), snapshot.subjects.len());
     let are = if count == 1 { "is" } else { "are" };
-    let breaker = if snapshot.events.iter().any(|event| event.subject.is_none()) { "; the breaker opens" } else { "" };
-    format!("{count} of {all} subjects {are} affected{parts}{breaker}")
+    format!("{count} of {all} subjects {are} affected{parts}")
+}
+
+/// Since when the breaker holds back how many subjects, or how often it was reset.
+pub(crate) fn breaker_summary<K: KeeperCli>(snapshot: &KeeperSnapshot<K>) -> Option<String> {
+    let opened = snapshot.events.iter().filter(|event| event.subject.is_none());
+    let opened: Vec<Timestamp> = opened.map(|event| event.at).collect();
+    if let Some((open, held)) = &snapshot.breaker_at_end {
+        let since = time::format(open.since);
+        let opens = if opened.is_empty() { format!("is open since {since}") } else { format!("opens at {since}") };
+        let wait = if *held == 1 { "waits" } else { "wait" };
+        let reset = format!("caretaker breaker reset {}", snapshot.keeper.name());
+        return Some(format!("the breaker {opens} ({}), and {held} {wait} for `{reset}`", open.because));
+    }
+    let first = time::format(*opened.first()?);
+    Some(match opened.len() {
+        1 => format!("the breaker opens at {first} and is reset at once"),
+        times => format!("the breaker opens {times} times, first at {first}, and is reset each time"),
+    })
 }

@@ -8,11 +8,13 @@
 pub mod action;
 pub mod deadlines;
 pub mod duration;
+pub mod fnv;
 pub mod keeper;
 pub mod limits;
 pub mod parsed;
 pub mod rules;
 pub mod simulate;
+pub mod spread;
 pub mod suspension;
 pub mod time;
 mod verdict;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::limits::{Ledger, Limits, Population, PopulationGroups, enforce};
+use crate::limits::{Ledger, Limits, OpenBreaker, Population, PopulationGroups, enforce};
 use crate::suspension::Suspension;
 use crate::{Action, EngineRule, Keeper, Membership, Next, RuleId, RuleSet, Verdict, VerdictOf, time};
 
@@ -60,6 +60,10 @@ pub struct Simulation<'k, K: Keeper> {
     pub subjects: Vec<Option<K::Subject>>,
     /// Pace counts and breaker.
     pub ledger: Ledger,
+    /// Subjects that an open breaker holds back.
+    pub held: BTreeSet<usize>,
+    /// The breaker is reset at once when it opens.
+    resets_breaker: bool,
     now: Timestamp,
     /// When to judge which subject again; an entry that is not the subject's appointment is outdated.
     agenda: BinaryHeap<Reverse<(Timestamp, usize)>>,
@@ -113,6 +117,8 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             world,
             limits,
             ledger,
+            held: BTreeSet::new(),
+            resets_breaker: false,
             now: start,
             agenda: (0..subjects.len()).map(|i| Reverse((start, i))).collect(),
             appointments: vec![Some(start); subjects.len()],
@@ -131,6 +137,16 @@ impl<'k, K: Keeper> Simulation<'k, K> {
     #[must_use]
     pub fn with_windows(mut self, windows: BTreeMap<usize, Arc<Suspension>>) -> Self {
         self.windows = windows;
+        self
+    }
+
+    /// As if a person reset the breaker at once whenever it is open: everything goes on, at its pace.
+    #[must_use]
+    pub fn with_breaker_resets(mut self) -> Self {
+        self.resets_breaker = true;
+        if self.ledger.open.is_some() {
+            self.ledger.reset_breaker(self.now);
+        }
         self
     }
 
@@ -183,6 +199,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                 .collect();
             for (i, verdict) in dirty.iter().zip(&mut verdicts) {
                 self.queued.remove(i);
+                self.held.remove(i);
                 // What is seen now counts from the moment that is shown.
                 if let Some(subject) = &mut self.subjects[*i]
                     && self.keeper.record_verdict(subject, verdict, self.now)
@@ -204,16 +221,9 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             };
             let opens = enforce(&mut verdicts, &groups, self.population(), &self.limits, &self.ledger, self.now);
             if let Some(open) = opens {
-                events.push(SimulatedEvent {
-                    at: self.now,
-                    subject: None,
-                    action: None,
-                    rule: EngineRule::BreakerOpen.into(),
-                    because: open.because.clone(),
-                });
-                self.ledger.open = Some(open);
+                events.push(self.open_breaker(open, now));
             }
-            let mut again = Vec::new();
+            let (mut again, mut held) = (Vec::new(), Vec::new());
             for ((i, verdict), deadline) in std::mem::take(&mut dirty).into_iter().zip(verdicts).zip(deadlines) {
                 if let (Next::Wait { then, .. }, Some(due)) = (&verdict.next, deadline)
                     && verdict.rule.is_engine(EngineRule::Paced)
@@ -221,14 +231,33 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                 {
                     self.queued.insert(i, due);
                 }
+                if verdict.rule.is_engine(EngineRule::BreakerOpen) {
+                    // After a reset it is judged again at once.
+                    let places = if self.resets_breaker { &mut again } else { &mut held };
+                    places.push(i);
+                }
                 self.apply(i, verdict, events, &mut again);
             }
+            self.held.extend(held);
             dirty = again;
         }
         // Rules that undo each other are judged again a little later, and not forgotten.
         for i in dirty {
             self.schedule(i, time::saturating_add(self.now, LATER));
         }
+    }
+
+    /// The breaker opens, or opens and is reset.
+    fn open_breaker(&mut self, open: OpenBreaker, now: Timestamp) -> SimulatedEventOf<K> {
+        let mut because = open.because.clone();
+        if self.resets_breaker {
+            because.push_str("; it is reset at once");
+            self.ledger.reset_breaker(now);
+        } else {
+            self.ledger.open = Some(open);
+        }
+        let rule = EngineRule::BreakerOpen.into();
+        SimulatedEvent { at: self.now, subject: None, action: None, rule, because }
     }
 
     fn schedule(&mut self, i: usize, at: Timestamp) {
@@ -297,6 +326,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             *size -= usize::from(counted.breaker);
         }
         self.queued.remove(&i);
+        self.held.remove(&i);
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use caretaker_core::fnv;
 use serde::{Deserialize, Serialize};
 
 use super::io_error;
-use crate::fnv;
 
 /// This many bytes of a file's first line distinguish the file from every other one: they contain the audit ID.
 const HEAD_BYTES: usize = 256;

@@ -112,7 +112,7 @@ fn a_simulation_is_in_order_of_time_with_lanes_and_a_summary_for_each_keeper() {
     let mut snapshot = snapshot(CLUSTER, &two());
     let (start, end) = (at("09:00:00"), at("11:00:00"));
 
-    snapshot.keepers.iter_mut().for_each(|keeper| keeper.simulate(None, start, end));
+    snapshot.keepers.iter_mut().for_each(|keeper| keeper.simulate(None, start, end, false));
 
     let rows = simulate::rows(&snapshot.keepers);
     assert_eq!(rows.iter().map(|r| (r.keeper, r.name)).collect::<Vec<_>>(), [("toys", "lamp"), ("namespaces", "shop")]);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use caretaker_core::keeper::{groups, population};
-use caretaker_core::limits::{Ledger, Limits, enforce};
+use caretaker_core::limits::{Ledger, Limits, OpenBreaker, enforce};
 use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
 use caretaker_core::suspension::Suspension;
 use caretaker_core::{Next, RuleSet as _, SignedDuration, Timestamp, VerdictOf, time};
@@ -39,6 +39,8 @@ pub struct KeeperSnapshot<K: KeeperCli> {
     pub external: Vec<ExternalChange<K::Subject>>,
     /// What has happened in a simulation, in order.
     pub events: Vec<SimulatedEventOf<K>>,
+    /// The breaker, if it is open at the end of a simulation, and how many subjects it holds back.
+    pub breaker_at_end: Option<(OpenBreaker, usize)>,
     /// The users who were blocked until an event, by its index.
     pub blocked_users: BTreeMap<usize, BlockedUser>,
     /// What could not be read of what is due.
@@ -76,8 +78,9 @@ pub trait DynSnapshot: Any {
         now: Timestamp,
     ) -> Result<Explanation, String>;
 
-    /// Runs the clock forward, and keeps the events of one namespace or of all.
-    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp);
+    /// Runs the clock forward, and keeps the events of one namespace or of all. A breaker that opens is reset at once
+    /// if that is asked for.
+    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp, reset_breaker: bool);
 
     /// What has happened in the simulation.
     fn events(&self) -> Vec<EventRow<'_>>;
@@ -87,6 +90,9 @@ pub trait DynSnapshot: Any {
 
     /// How many subjects were affected, and by what.
     fn summary(&self) -> String;
+
+    /// Since when the breaker holds back how many subjects, or how often it was reset; `None` if it never opened.
+    fn breaker_summary(&self) -> Option<String>;
 }
 
 impl<K: KeeperCli> KeeperSnapshot<K> {
@@ -102,6 +108,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
             windows: ObjectWindows::default(),
             external: Vec::new(),
             events: Vec::new(),
+            breaker_at_end: None,
             blocked_users: BTreeMap::new(),
             unread: Vec::new(),
             incomplete: false,
@@ -259,14 +266,18 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
         Ok(Explanation::new(&*self.keeper, subject, verdict, &self.world(now), now).with_window(window))
     }
 
-    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp) {
+    fn simulate(&mut self, namespace: Option<&str>, start: Timestamp, end: Timestamp, reset_breaker: bool) {
         let (world, subjects) = (self.world(start), self.subjects.clone());
         let (limits, ledger) = (self.limits.clone(), self.ledger.clone());
         let window = |(place, subject)| Some((place, self.window_on(subject)?.clone()));
         let windows = self.subjects.iter().enumerate().filter_map(window).collect();
         let mut simulation =
             Simulation::new(&*self.keeper, world, subjects, limits, ledger, start).with_windows(windows);
+        if reset_breaker {
+            simulation = simulation.with_breaker_resets();
+        }
         self.events = simulation.run(end, &self.external);
+        self.breaker_at_end = simulation.ledger.open.map(|open| (open, simulation.held.len()));
         if let Some(namespace) = namespace {
             let shown = |i| self.keeper.in_namespace(&self.subjects[i], namespace);
             self.events.retain(|event| event.subject.is_none_or(shown));
@@ -284,5 +295,9 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
 
     fn summary(&self) -> String {
         timeline::summary(self)
+    }
+
+    fn breaker_summary(&self) -> Option<String> {
+        timeline::breaker_summary(self)
     }
 }

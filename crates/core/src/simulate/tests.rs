@@ -116,3 +116,48 @@ fn many_changes_leave_one_appointment() {
     let valid = simulation.agenda.iter().filter(|Reverse((t, i))| simulation.appointments[*i] == Some(*t)).count();
     assert_eq!(valid, 1);
 }
+
+fn two_at_once_open_it() -> Limits {
+    Limits { breaker: Some(Breaker { min_count: 2, ..Breaker::default() }), ..Limits::default() }
+}
+
+#[test]
+fn what_an_open_breaker_holds_back_is_counted() {
+    let candles = [0, 0, 0, 30].map(|m| Candle(at(m))).to_vec();
+    let mut simulation = Simulation::new(&Candles, (), candles, two_at_once_open_it(), Ledger::default(), at(0));
+
+    simulation.run(at(70), &[]);
+    assert_eq!(simulation.held, [0, 1, 2].into(), "the fourth is not due yet");
+    simulation.run(at(600), &[trimmed(at(71), 1)]);
+
+    assert_eq!(simulation.held, [0, 1, 2, 3].into());
+}
+
+#[test]
+fn with_resets_everything_goes_on_at_its_pace() {
+    let pace = Pace { limit: 2, fraction: 0.0, window: HOUR };
+    let limits = Limits { pace: [("take".to_owned(), pace)].into(), ..two_at_once_open_it() };
+    let candles = [0, 0, 0, 200, 200].map(|m| Candle(at(m))).to_vec();
+    let mut simulation = Simulation::new(&Candles, (), candles, limits, Ledger::default(), at(0)).with_breaker_resets();
+
+    let events = simulation.run(at(600), &[]);
+
+    let short = events.iter().map(|event| (event.at.as_second() / 60, event.subject)).collect::<Vec<_>>();
+    let expected =
+        [(60, None), (60, Some(0)), (60, Some(1)), (120, Some(2)), (260, None), (260, Some(3)), (260, Some(4))];
+    assert_eq!(short, expected, "it opens for each flood, and is reset each time");
+    assert!(simulation.held.is_empty() && simulation.ledger.open.is_none());
+}
+
+#[test]
+fn with_resets_a_breaker_that_is_open_at_the_start_holds_nothing_back() {
+    let ledger = Ledger { open: Some(OpenBreaker { since: at(-9), because: "many".to_owned() }), ..Ledger::default() };
+    let simulate = |resets: bool| {
+        let candles = vec![Candle(at(-90))];
+        let simulation = Simulation::new(&Candles, (), candles, Limits::default(), ledger.clone(), at(0));
+        let mut simulation = if resets { simulation.with_breaker_resets() } else { simulation };
+        (simulation.run(at(600), &[]).len(), simulation.held.len())
+    };
+
+    assert_eq!((simulate(false), simulate(true)), ((0, 1), (1, 0)));
+}

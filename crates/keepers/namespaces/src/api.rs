@@ -236,6 +236,12 @@ impl Activity {
         self.user == Self::CARETAKER
     }
 
+    /// True if it is no use, but the clock that Caretaker started when it saw the subject first.
+    #[must_use]
+    pub fn is_first_clock(&self) -> bool {
+        self.is_own_record() && self.by == Rule::FirstSeen.name()
+    }
+
     /// As the specification writes it.
     #[must_use]
     pub fn to_json(&self) -> String {

@@ -63,9 +63,9 @@ rules! {
         DefaultsOff => protection::defaults_off,
         /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         SystemNamespace => protection::system_namespace,
-        /// There are defaults and it has no label: it gets one, and idle time counts from now.
+        /// There are defaults and it has no label: it gets one, and idle time counts from now, as with `FirstSeen`.
         DefaultsApplied => protection::defaults_applied,
-        /// It has a label and no activity: idle time counts from now.
+        /// It has a label and no activity: idle time counts from now. Such a first clock is spread: up to a tenth of its period is added to it, by its uid, so that what was first seen together is not due together.
         FirstSeen => first_seen,
         /// It is asleep without a record of when that began: the sleep counts from now.
         AsleepSinceUnknown => asleep_since_unknown,

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use caretaker_core::{SignedDuration, Timestamp, duration, time};
+use caretaker_core::{SignedDuration, Timestamp, duration, spread, time};
 
 use super::scheduled;
 use crate::act::{Action, SleepReason};
+use crate::api::Activity;
 use crate::judge::Rule;
 use crate::subject::{Deletion, Kind, Policy, Subject, World, ago};
+
+/// A first clock is delayed by at most its period divided by this: a tenth, as the notice of a deletion is.
+const FIRST_CLOCK_SPREAD: i32 = 10;
 
 /// The deadlines of one subject at one time.
 pub struct Schedule<'a> {
@@ -73,6 +77,37 @@ impl<'a> Schedule<'a> {
         known.or_else(asleep).map(|t| self.not_before_limits(t))
     }
 
+    /// From when its period counts: since it is idle, and for a first clock a little later.
+    fn counts_from(&self) -> Option<Timestamp> {
+        Some(time::saturating_add(self.idle_since()?, self.first_clock_delay()))
+    }
+
+    /// How much later a clock counts that Caretaker itself started when it saw the subject first. A cluster that
+    /// adopts it, or switches on the defaults, starts all clocks in one instant; without this, everything would be due in one instant
+    /// as well. It follows from the uid, so that every replica knows the same one and nothing has to be written; files
+    /// without uids have their names. A use has none.
+    fn first_clock_delay(&self) -> SignedDuration {
+        let Subject { activity, uid, name, .. } = self.subject;
+        if !activity.get().is_some_and(Activity::is_first_clock) {
+            return SignedDuration::ZERO;
+        }
+        let limit = self.first_period() / FIRST_CLOCK_SPREAD;
+        if uid.is_empty() {
+            spread::delay(&format!("{}/{name}", self.subject.namespace_name()), limit)
+        } else {
+            spread::delay(uid, limit)
+        }
+    }
+
+    /// The idle time after which the first thing is taken away: its sleep, or without sleep its deletion.
+    fn first_period(&self) -> SignedDuration {
+        match self.lifecycle {
+            Lifecycle::None => SignedDuration::ZERO,
+            Lifecycle::Sleep(period) | Lifecycle::Idle(period) | Lifecycle::Asleep(period) => period,
+            Lifecycle::Both { sleep, .. } => sleep,
+        }
+    }
+
     /// From when its sleep counts.
     #[must_use]
     pub fn asleep_from(&self) -> Option<Timestamp> {
@@ -111,7 +146,7 @@ impl<'a> Schedule<'a> {
         if held {
             return None;
         }
-        let idle = self.idle_since()?;
+        let idle = self.counts_from()?;
         let from = scheduled::last_end(self.subject, self.now).map_or(idle, |end| idle.max(end));
         Some(time::saturating_add(from, after))
     }
@@ -120,7 +155,7 @@ impl<'a> Schedule<'a> {
     /// possible. A subject that must sleep first and cannot, because its namespace is asleep, has no such time.
     #[must_use]
     pub fn deletion(&self) -> Option<Timestamp> {
-        let idle = self.idle_since()?;
+        let idle = self.counts_from()?;
         if self.must_be_asleep() && !self.subject.is_asleep() && self.sleep().is_none() {
             return None;
         }
@@ -259,7 +294,11 @@ impl<'a> Schedule<'a> {
         if let Some(since) = self.open_session_since() {
             return format!("in use: a session is open since {}; {}", time::format(since), limits.join(", "));
         }
-        let (at, limits) = (time::format(idle), limits.join(", "));
+        let delay = match self.first_clock_delay() {
+            SignedDuration::ZERO => String::new(),
+            delay => format!(", and {} more, as first clocks are spread", duration::format(delay)),
+        };
+        let (at, limits) = (time::format(idle), limits.join(", ") + &delay);
         if self.world.last_gap.is_some_and(|gap| gap >= idle) {
             return format!("idle time counts from {at} on, as activity may have been missed before; {limits}");
         }
