@@ -29,6 +29,7 @@ struct Inner {
     loss_reason: Mutex<Option<String>>,
     loss_reported: Notify,
     closed: AtomicBool,
+    kept_open: AtomicBool,
     /// Why the audit log cannot be read at present.
     log_error: Mutex<Option<String>>,
     /// When the oldest activity was taken that is not written yet.
@@ -132,6 +133,7 @@ impl ActivityCollector {
             loss_reason: Mutex::new(None),
             loss_reported: Notify::new(),
             closed: AtomicBool::new(false),
+            kept_open: AtomicBool::new(false),
             log_error: Mutex::new(None),
             oldest_unwritten: Mutex::new(None),
         }))
@@ -217,10 +219,16 @@ impl ActivityCollector {
         Ok(decoded)
     }
 
-    /// Rejects every later batch. Returns after the batches that are being added are recorded.
+    /// Rejects every later batch. Returns after the batches that are being added are recorded. While the collector is
+    /// [kept open](Self::keep_open) it does nothing.
     pub fn close(&self) {
         let _state = self.state();
-        self.0.closed.store(true, Ordering::Release);
+        self.0.closed.store(!self.0.kept_open.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    /// Whether those who write activity may change: what arrives meanwhile is kept for the next one.
+    pub fn keep_open(&self, kept_open: bool) {
+        self.0.kept_open.store(kept_open, Ordering::Release);
     }
 
     /// Sets why the audit log cannot be read at present; `None` while it can. The log may be readable again later, without

@@ -47,7 +47,7 @@ pub fn run(args: &ActivityArgs, now: Timestamp) -> Result<Output> {
     live::block_on(async {
         let origin = Origin::new(args).await?;
         if args.watch {
-            return watch(args, &origin).await;
+            return live::watch(watch(args, &origin)).await;
         }
         let (activity, notes) = origin.read().await?;
         let mut output = show(args, activity, now)?;
@@ -340,7 +340,7 @@ fn describe(last: &LastActivity) -> String {
 }
 
 /// Prints each use as it is received, until standard output is closed.
-async fn watch(args: &ActivityArgs, origin: &Origin) -> Result<Output> {
+async fn watch(args: &ActivityArgs, origin: &Origin) -> Result<()> {
     let mut printed: BTreeMap<String, Timestamp> = BTreeMap::new();
     let mut last_notes = Vec::new();
     loop {
@@ -353,7 +353,7 @@ async fn watch(args: &ActivityArgs, origin: &Origin) -> Result<Output> {
                     last_notes = notes;
                 }
                 if print_new(args, &all, &mut printed).is_err() {
-                    return Ok(Output::default());
+                    return Ok(());
                 }
             }
             Err(e) if printed.is_empty() => bail!(e),

@@ -1,7 +1,7 @@
 //! Where the operator receives activity from: audit events of API servers, by webhook or from a log.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -37,13 +37,60 @@ pub(crate) fn collector(config: &ActivityConfig) -> ActivityCollector {
     ActivityCollector::new(ActivityState::new(config.filter(), config.poll_grace, config.max_session), crate::now)
 }
 
-/// Starts to receive audit events for the namespaces keeper, if flags or settings ask for it; otherwise
-/// another program writes the annotation.
-pub(crate) async fn start_activity(
-    args: &RunArgs,
-    config: &NamespacesConfig,
-    cluster: &KubeConfig,
-) -> Result<Option<ActivitySource>> {
+/// What the process receives: it starts with the first namespaces keeper and stays, whatever keepers come and go.
+#[derive(Default)]
+pub(crate) struct Activity {
+    /// `None` inside: another program writes the annotation.
+    started: Option<Option<ActivitySource>>,
+    /// What `/activity` shows.
+    shown: Arc<OnceLock<ActivityCollector>>,
+}
+
+impl Activity {
+    /// Starts to receive audit events for the namespaces keeper, if flags or settings ask for it; otherwise another
+    /// program writes the annotation. What was started before stays as it is.
+    pub(crate) async fn start(
+        &mut self,
+        args: &RunArgs,
+        config: &NamespacesConfig,
+        cluster: &KubeConfig,
+    ) -> Result<Option<ActivitySource>> {
+        if let Some(started) = &self.started {
+            return Ok(started.clone());
+        }
+        let source = start(args, config, cluster).await?;
+        if let Some(source) = &source {
+            // It is empty: this is the first one.
+            let _ = self.shown.set(source.collector.clone());
+        }
+        self.started = Some(source.clone());
+        Ok(source)
+    }
+
+    /// True if it was started: its settings cannot change any more.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// Whether those who write activity may change: what arrives meanwhile is kept for the next one.
+    pub(crate) fn keep_open(&self, kept_open: bool) {
+        self.shown.get().into_iter().for_each(|collector| collector.keep_open(kept_open));
+    }
+
+    /// `/activity`: what was received, with the names of users. So it is served to connections from inside the pod
+    /// alone: those of `kubectl port-forward`, for which the API server has authenticated the user and checked
+    /// that the user may forward ports.
+    pub(crate) fn routes(&self) -> Router {
+        let shown = self.shown.clone();
+        let handler = async move |ConnectInfo(client): ConnectInfo<SocketAddr>| match shown.get() {
+            Some(collector) => show_activity(collector, client),
+            None => StatusCode::NOT_FOUND.into_response(),
+        };
+        Router::new().route("/activity", get(handler))
+    }
+}
+
+async fn start(args: &RunArgs, config: &NamespacesConfig, cluster: &KubeConfig) -> Result<Option<ActivitySource>> {
     let sources = config.activity.sources(&args.audit).map_err(anyhow::Error::msg)?;
     if sources.is_empty() {
         tracing::info!("activity comes from the annotation activity-status: another program must write it");
@@ -59,15 +106,6 @@ pub(crate) async fn start_activity(
     let resumes = sources.listen.is_none();
     receive(sources, &collector, write_interval).await?;
     keeper_source(cluster, collector, &config.activity, resumes).map(Some)
-}
-
-/// `/activity`: what was received, with the names of users. So it is served to connections from inside the pod
-/// alone: those of `kubectl port-forward`, for which the API server has authenticated the user and checked
-/// that the user may forward ports.
-pub(crate) fn routes(collector: &ActivityCollector) -> Router {
-    let collector = collector.clone();
-    let handler = async move |ConnectInfo(client): ConnectInfo<SocketAddr>| show_activity(&collector, client);
-    Router::new().route("/activity", get(handler))
 }
 
 fn show_activity(collector: &ActivityCollector, client: SocketAddr) -> Response {

@@ -172,6 +172,9 @@ pub struct RunArgs {
     /// Write the journal to this file, a line of JSON for each action; default: standard output
     #[arg(long, value_name = "FILE", env = "CARETAKER_JOURNAL")]
     pub journal: Option<PathBuf>,
+    /// Create the namespace caretaker-system if it does not exist, where the Leases and the state are
+    #[arg(long, conflicts_with = "dry_run")]
+    pub create_namespace: bool,
     /// Where audit events come from.
     #[command(flatten)]
     pub audit: AuditArgs,
@@ -215,6 +218,9 @@ pub struct PlanArgs {
     /// Print a table without titles and without the last line
     #[arg(long)]
     pub no_headers: bool,
+    /// Keep running, and show each subject again when its state or what comes next for it changes; on a live cluster
+    #[arg(short, long, conflicts_with_all = ["from", "at"])]
+    pub watch: bool,
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = parse_time)]
     pub at: Option<Timestamp>,
@@ -230,9 +236,9 @@ pub enum PlanOutput {
     Table,
     /// With the deadlines and what follows
     Wide,
-    /// An array
+    /// An array; with --watch a line for each subject
     Json,
-    /// The same in YAML
+    /// The same in YAML; with --watch a document for each subject
     Yaml,
 }
 

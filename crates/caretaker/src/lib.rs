@@ -22,6 +22,7 @@ pub mod manifests;
 pub mod manual;
 pub mod nodes;
 pub mod plan;
+mod reload;
 pub mod run;
 pub mod runtimes;
 pub mod simulate;

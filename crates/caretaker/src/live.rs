@@ -1,6 +1,8 @@
 //! The live cluster: how to connect to it, and what the running operator stores there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -21,10 +23,15 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ListParams;
 use kube::config::KubeConfigOptions;
+use kube::core::ApiResource;
+use kube::discovery::Discovery;
 use kube::{Api, Client, Config};
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 
 use crate::cli::ClusterArgs;
 use crate::config::{DEFAULT_CONCURRENCY, DEFAULT_RESYNC};
+use crate::output::Output;
 
 /// The field manager of what the commands write.
 pub const FIELD_MANAGER: &str = "caretaker-cli";
@@ -33,7 +40,7 @@ pub const FIELD_MANAGER: &str = "caretaker-cli";
 const SETTINGS: &str = "caretaker-config";
 
 /// The ConfigMaps of the operator: its settings and its state.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct OperatorConfigMaps(pub BTreeMap<String, BTreeMap<String, String>>);
 
 impl OperatorConfigMaps {
@@ -74,9 +81,40 @@ pub fn block_on<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
+/// Runs what a person watches: until it ends, until Ctrl-C, or until nobody reads standard output any more. Neither is
+/// an error.
+pub async fn watch(command: impl Future<Output = Result<()>>) -> Result<Output> {
+    tokio::select! {
+        ended = command => ended?,
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        () = output_closed() => {}
+    }
+    Ok(Output::default())
+}
+
+/// Returns when the reader of standard output has closed the pipe.
+async fn output_closed() {
+    // A file cannot be waited for, and is never closed.
+    let output = std::io::stdout().as_fd().try_clone_to_owned().and_then(pipe::Sender::from_owned_fd_unchecked);
+    if let Ok(output) = output
+        && output.ready(Interest::ERROR).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
 /// A client for the cluster of the command line.
 pub async fn client(args: &ClusterArgs) -> Result<Client> {
     Ok(Client::try_from(kube_config(args).await?)?)
+}
+
+/// The journal in a file of the command line, else `other`.
+pub fn journal(file: Option<&PathBuf>, other: impl std::io::Write + Send + 'static) -> Result<Journal> {
+    match file {
+        Some(path) => Journal::file(path.clone()).with_context(|| format!("--journal {}", path.display())),
+        None => Ok(Journal::new(other)),
+    }
 }
 
 /// What a command runs with that writes: the user's own client, no Lease, no limits, no journal and no Events.
@@ -100,6 +138,13 @@ pub fn command_context(client: Client, dry_run: bool) -> Context {
         resync_interval: DEFAULT_RESYNC.unsigned_abs(),
         field_manager: FIELD_MANAGER.to_owned(),
     }
+}
+
+/// Every kind that the API server serves, in its most stable version; everybody may ask.
+pub async fn served_kinds(client: &Client) -> Result<Vec<ApiResource>, kube::Error> {
+    let discovery = Discovery::new(client.clone()).run_aggregated().await?;
+    let resources = discovery.groups().flat_map(kube::discovery::ApiGroup::resources_by_stability);
+    Ok(resources.map(|(resource, _)| resource).collect())
 }
 
 /// The names of the namespaces that a label selector selects.

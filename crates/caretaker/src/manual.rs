@@ -11,13 +11,14 @@ use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::Context;
 use caretaker_engine::caller::current_user_and_time;
 use caretaker_engine::clock::Clock;
+use caretaker_engine::events::{Events, publish_all};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::manual::{Executed, Order, OrderError, OrderedBy, execute};
 use kube::Client;
 use serde::Serialize;
 
 use crate::cli::{Command, OrderArgs, SleepArgs, TextOutput, WakeArgs};
-use crate::failure::{self, usage};
+use crate::failure::{self, SLEEPER_ROLE, usage};
 use crate::live::{self, OperatorConfigMaps};
 use crate::output::{Output, json, lines, sanitize_cell};
 use crate::snapshot::{no_namespace, resolve_config};
@@ -80,16 +81,22 @@ fn run(
         if names.is_empty() {
             notes.push("no namespace has these labels".to_owned());
         }
-        let context = Context { clock, ..live::command_context(client, args.dry_run) };
+        let mut context = Context { clock, ..live::command_context(client.clone(), args.dry_run) };
+        let (events, mut collected) = Events::collected(context.metrics.clone());
+        if !args.dry_run {
+            context.events = events;
+            context.journal = live::journal(args.journal.as_ref(), std::io::sink())?;
+        }
         let by = OrderedBy { user, reason: args.reason.clone() };
         let (mut text, mut rows, mut code) = (String::new(), Vec::new(), u8::from(names.is_empty()));
+        let mut only_failure = None;
         for namespace in &names {
             match execute(&keeper, &context, namespace, &order, &by).await {
                 Ok(done) => {
                     text.push_str(&show(namespace, &done, &result, &order, args.dry_run));
                     rows.push((namespace, Ok(done)));
                 }
-                Err(error) if names.len() == 1 => return Err(explained(error)),
+                Err(error) if names.len() == 1 => only_failure = Some(explained(error)),
                 // One that fails does not keep the others from it.
                 Err(error) => {
                     let error = failure::describe(&explained(error), command);
@@ -98,6 +105,15 @@ fn run(
                     code = 1;
                 }
             }
+        }
+        // Also what failed half way is recorded.
+        let unwritten = publish_all(client, live::FIELD_MANAGER, &mut collected).await;
+        notes.extend(unwritten.into_iter().map(|why| format!("{why}; the ClusterRole {SLEEPER_ROLE} has the right")));
+        if let Err(error) = context.journal.flush_pending() {
+            notes.push(format!("the journal could not be written: {error}"));
+        }
+        if let Some(failure) = only_failure {
+            return Err(failure);
         }
         if args.output == TextOutput::Json {
             let row = |(namespace, done): &'_ (&'_ String, Result<Executed, String>)| -> serde_json::Value {

@@ -65,27 +65,32 @@ impl Nodes {
         if !wanted.read {
             return Ok(Self::default());
         }
-        live::block_on(async {
-            let client = live::client(&input.cluster).await?;
-            let mut nodes = Self::default();
-            if let Err(error) = nodes.list_reports(&client).await {
-                nodes.notes.push(format!(
-                    "the reports of nodes in {NAMESPACE} could not be read, so their containers are missing: {}",
-                    format_error(&error)
-                ));
-                return Ok(nodes);
+        live::block_on(async { Ok(Self::read_live(&live::client(&input.cluster).await?, wanted, now).await) })
+    }
+
+    /// The same with a client.
+    pub async fn read_live(client: &Client, wanted: &Wanted, now: Timestamp) -> Self {
+        let mut nodes = Self::default();
+        if !wanted.read {
+            return nodes;
+        }
+        if let Err(error) = nodes.list_reports(client).await {
+            nodes.notes.push(format!(
+                "the reports of nodes in {NAMESPACE} could not be read, so their containers are missing: {}",
+                format_error(&error)
+            ));
+            return nodes;
+        }
+        if nodes.reports.is_empty() && nodes.notes.is_empty() {
+            if wanted.by_name {
+                let note = format!("no node reports to {NAMESPACE}: does caretaker-node run with --report?");
+                nodes.notes.push(note);
             }
-            if nodes.reports.is_empty() && nodes.notes.is_empty() {
-                if wanted.by_name {
-                    let note = format!("no node reports to {NAMESPACE}: does caretaker-node run with --report?");
-                    nodes.notes.push(note);
-                }
-                return Ok(nodes);
-            }
-            nodes.compare_with_nodes(&client).await;
-            nodes.describe(now);
-            Ok(nodes)
-        })
+            return nodes;
+        }
+        nodes.compare_with_nodes(client).await;
+        nodes.describe(now);
+        nodes
     }
 
     async fn list_reports(&mut self, client: &Client) -> Result<(), kube::Error> {

@@ -1,5 +1,6 @@
 //! Everything that a command works on: a snapshot of each keeper, and what could not be read.
 
+mod follow;
 mod keeper;
 
 use std::any::Any;
@@ -9,6 +10,7 @@ use std::path::Path;
 use anyhow::Result;
 use caretaker_core::Timestamp;
 use caretaker_engine::source::StateSnapshot;
+use kube::Client;
 
 use crate::cli::InputArgs;
 use crate::config::{Config, did_you_mean};
@@ -17,6 +19,7 @@ use crate::live::{self, OperatorConfigMaps};
 use crate::manifests::{ManifestSet, RawFiles};
 use crate::output::Output;
 
+pub use follow::{Shown, follow};
 pub use keeper::{DynSnapshot, KeeperSnapshot};
 
 /// What a command works on.
@@ -121,12 +124,24 @@ impl Snapshot {
     async fn load_cluster(&mut self, input: &InputArgs, wanted: &Wanted<'_>, use_state: UseState) -> Result<()> {
         let client = live::client(&input.cluster).await?;
         let (operator, notes) = OperatorConfigMaps::read(&client).await;
-        self.config = resolve_config(input.config.as_deref(), &operator)?;
-        let state = use_state.of(&operator);
-        for keeper in self.wanted_keepers(input, wanted, None)? {
-            self.keepers.push(keeper.load_cluster(&client, &state).await?);
-        }
+        self.load_from(&client, input, wanted, use_state, &operator).await?;
         self.notes.extend(notes);
+        Ok(())
+    }
+
+    async fn load_from(
+        &mut self,
+        client: &Client,
+        input: &InputArgs,
+        wanted: &Wanted<'_>,
+        use_state: UseState,
+        operator: &OperatorConfigMaps,
+    ) -> Result<()> {
+        self.config = resolve_config(input.config.as_deref(), operator)?;
+        let state = use_state.of(operator);
+        for keeper in self.wanted_keepers(input, wanted, None)? {
+            self.keepers.push(keeper.load_cluster(client, &state).await?);
+        }
         Ok(())
     }
 

@@ -7,12 +7,12 @@ use caretaker_testkit::make::{Said, Scaled, mk_binding_to_user, mk_cluster_role,
 use caretaker_testkit::until;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use operator::{
-    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, cluster,
+    ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, caretaker_as, cluster,
     create_namespace, label, merge, second, settings, start_operator, state_of, use_namespace, used, wait_for_state,
 };
 use serde_json::json;
@@ -118,6 +118,29 @@ async fn it_starts_before_its_namespace_and_its_rights_exist_and_reports_what_it
     Api::all(client.clone()).create(&post, &mk_namespace("caretaker-system")).await.unwrap();
     wait_for_state(&client, "shop", "sleep", 0).await;
     operator.ready().await;
+}
+
+#[tokio::test]
+async fn without_its_namespace_it_says_in_one_line_what_to_create_and_creates_it_if_it_is_told() {
+    let cluster = caretaker_testkit::Cluster::builder().start().await.unwrap();
+    let client = cluster.client().await.unwrap();
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    let remedy = "run kubectl create namespace caretaker-system, or start with --create-namespace";
+    operator.waits_for(remedy).await;
+    let log = operator.log();
+    let told = log.lines().filter(|line| line.contains("caretaker-system") && line.contains("not found"));
+    assert!(told.clone().count() > 0 && told.clone().all(|line| line.contains(remedy)), "{log}");
+
+    for _ in 0..2 {
+        let operator = start_operator(&cluster.kubeconfig(), &["--create-namespace"]).await;
+        operator.ready().await;
+    }
+    Api::<Namespace>::all(client).get("caretaker-system").await.unwrap();
+    let nobody = cluster.user_kubeconfig("nobody", None).unwrap();
+    let (code, _, errors) = caretaker_as(&nobody, &["run", "--create-namespace", "--listen", "127.0.0.1:0"]);
+    assert_eq!(code, 1);
+    let line = "creating the namespace caretaker-system: namespaces \"caretaker-system\" is forbidden";
+    assert!(errors.contains(line), "{errors}");
 }
 
 #[tokio::test]

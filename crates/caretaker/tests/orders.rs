@@ -11,6 +11,7 @@ use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operator::{
@@ -350,4 +351,50 @@ async fn several_namespaces_are_put_to_sleep_and_one_that_fails_does_not_hold_ba
     let (code, output, errors) = caretaker(cluster, &["wake", "-l", "team=many"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     assert_eq!(output.lines().filter(|line| line.contains(": awake ")).count(), 2, "{output}");
+}
+
+/// Rule, action, note and type of the Events of a command in a namespace, by action.
+async fn events_of_commands(client: &Client, namespace: &str) -> Vec<[String; 4]> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let all = events.list(&ListParams::default()).await.unwrap().items;
+    let of_commands = all.into_iter().filter(|e| e.reporting_controller.as_deref() == Some("caretaker-cli"));
+    let mut found: Vec<_> = of_commands
+        .map(|event| [event.reason, event.action, event.note, event.type_].map(Option::unwrap_or_default))
+        .collect();
+    found.sort_by_key(|[_, action, ..]| action.clone());
+    found
+}
+
+#[tokio::test]
+async fn what_a_command_has_done_is_an_event_and_an_entry_of_the_journal_without_an_operator() {
+    let (cluster, client) = shared().await;
+    plain(&client, "recorded", 3).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let journal = path.to_str().unwrap();
+
+    let (code, _, errors) = caretaker(cluster, &["sleep", "recorded", "--dry-run", "--journal", journal]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(!path.exists() && events_of_commands(&client, "recorded").await.is_empty(), "a dry run writes nothing");
+    for args in [["sleep", "recorded", "--reason", "fair"], ["wake", "recorded", "--reason", "demo"]] {
+        let (code, _, errors) = caretaker(cluster, &[&args[..], &["--journal", journal]].concat());
+        assert_eq!((code, errors.as_str()), (0, ""), "{args:?}");
+    }
+
+    let text = std::fs::read_to_string(&path).unwrap();
+    let entries: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |action: &str| entries.iter().find(|entry| entry["action"] == action).unwrap_or_else(|| panic!("{text}"));
+    for (action, rule, reason) in [("sleep", "ManualSleep", "fair"), ("wake", "ManualWake", "demo")] {
+        let entry = of(action);
+        let written = ["keeper", "kind", "name", "rule", "outcome"].map(|field| entry[field].as_str().unwrap());
+        assert_eq!(written, ["namespaces", "Namespace", "recorded", rule, "done"]);
+        let because = entry["because"].as_str().unwrap();
+        assert!(because.ends_with(&format!("; ordered by admin: {reason}")), "{because}");
+    }
+    assert_eq!(of("sleep")["before"]["workloads"][0]["replicas"], 3, "what it takes to restore it by hand");
+    let [slept, woken] = events_of_commands(&client, "recorded").await.try_into().unwrap();
+    assert_eq!(slept[..2], ["ManualSleep", "sleep"]);
+    assert!(slept[2].ends_with("; ordered by admin: fair") && slept[3] == "Normal", "{slept:?}");
+    assert_eq!(woken[..2], ["ManualWake", "wake"]);
+    assert!(woken[2].ends_with("a person ordered it to wake; ordered by admin: demo"), "{woken:?}");
 }

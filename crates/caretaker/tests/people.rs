@@ -18,7 +18,7 @@ use granted::rights;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use operator::{TIMEOUT, caretaker_as as run};
+use operator::{TIMEOUT, caretaker_as as run, serve_kinds};
 use rstest::rstest;
 
 /// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
@@ -105,14 +105,8 @@ async fn allowed(client: &Client, role: &str) -> BTreeSet<(String, String)> {
 async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothing_else() {
     let (cluster, client) = bound("rita", "caretaker-reader").await;
     serve_flux(&cluster);
-    let folder = tempfile::tempdir().unwrap();
-    for kinds in ["addresses", "runtimes"] {
-        let path = folder.path().join(kinds);
-        std::fs::write(&path, operator::caretaker(&cluster, &[kinds, "crds"]).1).unwrap();
-        let path = path.to_str().unwrap();
-        cluster.kubectl(&["apply", "-f", path]).unwrap();
-        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
-    }
+    serve_kinds(&cluster, "addresses");
+    serve_kinds(&cluster, "runtimes");
     let rita = cluster.user_kubeconfig("rita", None).unwrap();
 
     for (args, shown) in READING {

@@ -75,6 +75,14 @@ impl Events {
         (Self(Some((sender, metrics))), writing)
     }
 
+    /// Kept until somebody writes them, with [`publish_all`]: for a command, whose user wants to know what could not be
+    /// written.
+    #[must_use]
+    pub fn collected(metrics: Arc<Metrics>) -> (Self, Receiver<EventRecord>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Self(Some((sender, metrics))), receiver)
+    }
+
     /// Queues an Event.
     pub fn publish(&self, record: EventRecord) {
         if let Some((sender, metrics)) = &self.0
@@ -103,24 +111,38 @@ async fn write(
             (recorder, published) = (new_recorder(), 0);
         }
         published += 1;
-        let EventRecord { regarding, warning, reason, action, note } = record;
-        let type_ = if warning { EventType::Warning } else { EventType::Normal };
-        let note = Some(shortened(&note));
-        if let Err(e) = recorder
-            .publish(
-                &Event { type_, reason: reason.to_owned(), note, action: action.to_owned(), secondary: None },
-                &regarding,
-            )
-            .await
-        {
+        if let Err(e) = publish(&recorder, &record).await {
             metrics.event_dropped();
             if matches!(&e, kube::Error::Api(status) if status.code == 403) {
                 health.request_recheck();
             }
-            let name = regarding.name.as_deref().unwrap_or_default();
-            tracing::warn!("an Event on {name} could not be written: {}", crate::format_error(&e));
+            tracing::warn!("{}", not_written(&record, &e));
         }
     }
+}
+
+async fn publish(recorder: &Recorder, record: &EventRecord) -> Result<(), kube::Error> {
+    let EventRecord { regarding, warning, reason, action, note } = record;
+    let type_ = if *warning { EventType::Warning } else { EventType::Normal };
+    let (reason, note, action) = ((*reason).to_owned(), Some(shortened(note)), (*action).to_owned());
+    recorder.publish(&Event { type_, reason, note, action, secondary: None }, regarding).await
+}
+
+fn not_written(record: &EventRecord, error: &kube::Error) -> String {
+    let name = record.regarding.name.as_deref().unwrap_or_default();
+    format!("an Event on {name} could not be written: {}", crate::format_error(error))
+}
+
+/// Writes [collected](Events::collected) Events as this controller, and returns what could not be written.
+pub async fn publish_all(client: Client, controller: &str, records: &mut Receiver<EventRecord>) -> Vec<String> {
+    let recorder = Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None });
+    let mut failed = Vec::new();
+    while let Ok(record) = records.try_recv() {
+        if let Err(error) = publish(&recorder, &record).await {
+            failed.push(not_written(&record, &error));
+        }
+    }
+    failed
 }
 
 /// Waits until no more records come in, unless there are many already.

@@ -81,6 +81,13 @@ impl Health {
         };
     }
 
+    /// Forgets every part and every note: the keeper starts again.
+    pub fn clear(&self) {
+        let mut known = self.known();
+        (known.parts, known.notes) = (BTreeMap::new(), BTreeMap::new());
+        known.heartbeat = Instant::now();
+    }
+
     /// True if every part is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -142,6 +149,36 @@ impl Health {
 /// The keepers of a process, by name.
 pub type Keepers = Vec<(&'static str, Health)>;
 
+/// What a process serves about itself. Its keepers may change while it runs.
+#[derive(Debug, Clone, Default)]
+pub struct Served {
+    keepers: Arc<Mutex<Keepers>>,
+    /// What concerns all keepers. Its notes are shown; it is never waited for.
+    pub process: Health,
+}
+
+impl From<Keepers> for Served {
+    fn from(keepers: Keepers) -> Self {
+        Self { keepers: Arc::new(Mutex::new(keepers)), process: Health::default() }
+    }
+}
+
+impl Served {
+    /// Serves these keepers from now on.
+    pub fn set_keepers(&self, keepers: Keepers) {
+        *self.keepers.lock().unwrap_or_else(PoisonError::into_inner) = keepers;
+    }
+
+    fn keepers(&self) -> Keepers {
+        self.keepers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn readiness(&self) -> (StatusCode, String) {
+        let (code, text) = readiness(&self.keepers());
+        (code, text + &self.process.lines(""))
+    }
+}
+
 /// Whether every control loop has a heartbeat.
 fn liveness(keepers: &Keepers) -> (StatusCode, String) {
     let still = keepers.iter().map(|(_, health)| health.known().heartbeat.elapsed()).max().unwrap_or_default();
@@ -174,16 +211,17 @@ Caretaker
 /// may extract the address of the client, as `ConnectInfo<SocketAddr>`.
 pub async fn serve(
     listener: TcpListener,
-    keepers: Keepers,
+    served: impl Into<Served>,
     metrics: Arc<Metrics>,
     more: Router,
 ) -> std::io::Result<()> {
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let alive = keepers.clone();
+    let served = served.into();
+    let alive = served.clone();
     let app = more
         .route("/", get(async || PATHS))
-        .route("/healthz", get(move || async move { liveness(&alive) }))
-        .route("/readyz", get(move || async move { readiness(&keepers) }))
+        .route("/healthz", get(move || async move { liveness(&alive.keepers()) }))
+        .route("/readyz", get(move || async move { served.readiness() }))
         .route("/metrics", get(move || async move { ([(CONTENT_TYPE, METRICS)], metrics.encode()) }));
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 }
@@ -217,6 +255,17 @@ mod tests {
         let (one, _) = keepers();
 
         assert_eq!(readiness(&vec![("toys", one)]), (StatusCode::OK, "ok       lease\n".to_owned()));
+    }
+
+    #[test]
+    fn what_concerns_the_process_is_a_note_and_keeps_nobody_from_being_ready() {
+        let (one, other) = keepers();
+        let served = Served::from(vec![("toys", one)]);
+        served.process.set_note("settings", Some("unknown key".to_owned()));
+        assert_eq!(served.readiness(), (StatusCode::OK, "ok       lease\nnote     settings: unknown key\n".to_owned()));
+
+        served.set_keepers(vec![("books", other)]);
+        assert_eq!(served.readiness().0, StatusCode::SERVICE_UNAVAILABLE, "it has other keepers now");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use caretaker_core::Timestamp;
+use caretaker_core::{Action as _, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::controller::{Controller, PlannedAction};
 
 /// One entry.
 #[derive(Debug, Clone, Serialize)]
@@ -39,6 +41,36 @@ pub struct Entry {
     pub dry_run: bool,
     /// What it takes to restore the subject by hand.
     pub before: Option<Value>,
+}
+
+impl Entry {
+    /// What became of an action.
+    pub fn of_action<K: Controller>(
+        keeper: &K,
+        planned: &PlannedAction<K>,
+        outcome: Outcome,
+        error: Option<String>,
+        dry_run: bool,
+        now: Timestamp,
+    ) -> Self {
+        let PlannedAction { subject, verdict, action, .. } = planned;
+        let found = keeper.subject_ref(subject);
+        Self {
+            at: now,
+            keeper: keeper.name(),
+            kind: found.kind.to_owned(),
+            namespace: found.namespace.map(str::to_owned),
+            name: found.name.to_owned(),
+            uid: found.uid.to_owned(),
+            rule: verdict.rule.name().to_owned(),
+            because: verdict.because.clone(),
+            action: Some(action.name()),
+            outcome,
+            error,
+            dry_run,
+            before: Some(keeper.snapshot(subject, now)),
+        }
+    }
 }
 
 /// How something went.

@@ -82,7 +82,13 @@ pub const LAST_LEADER_SEEN: &str = "caretaker.dev/last-leader-seen";
 
 /// Whether this process leads.
 #[derive(Debug, Clone)]
-pub struct LeaderHandle(watch::Receiver<Status>, Arc<AtomicBool>);
+pub struct LeaderHandle {
+    status: watch::Receiver<Status>,
+    /// What the time without a leader means is persisted.
+    acknowledged: Arc<AtomicBool>,
+    /// Until when a keeper of this process led with the same Lease before.
+    led_until: Option<Timestamp>,
+}
 
 #[derive(Debug, Clone, Default)]
 struct Status {
@@ -100,19 +106,19 @@ impl LeaderHandle {
     /// True while no other process can be leading. Ask right before each write.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        self.0.borrow().until.is_some_and(|until| Instant::now() < until)
+        self.status.borrow().until.is_some_and(|until| Instant::now() < until)
     }
 
     /// True once the Lease was read, whichever process holds it.
     #[must_use]
     pub fn observed(&self) -> bool {
-        self.0.borrow().observed
+        self.status.borrow().observed
     }
 
     /// Why the Lease could not be read or written, the last time it was tried.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
-        self.0.borrow().error.clone()
+        self.status.borrow().error.clone()
     }
 
     /// When a leader was last seen before this process became the leader, by the time in the Lease, which
@@ -121,18 +127,26 @@ impl LeaderHandle {
     /// [acknowledged](Self::acknowledge_gap).
     #[must_use]
     pub fn previous_leader_seen(&self) -> Option<Timestamp> {
-        self.0.borrow().previous
+        let before = self.led_until.filter(|_| self.acknowledged.load(Ordering::Relaxed));
+        before.or_else(|| self.status.borrow().previous)
+    }
+
+    /// The handle for a keeper that starts again in this process, with a Lease that was kept: until `now` the same
+    /// process led, if it does, and there was no gap but one that is not acknowledged yet.
+    #[must_use]
+    pub fn kept(&self, now: Timestamp) -> Self {
+        Self { led_until: self.is_leader().then_some(now), ..self.clone() }
     }
 
     /// The leaderless gap is persisted; the annotation is cleared at the next renewal.
     pub fn acknowledge_gap(&self) {
-        self.1.store(true, Ordering::Relaxed);
+        self.acknowledged.store(true, Ordering::Relaxed);
     }
 
     /// Returns when leadership was won, renewed or lost.
     pub async fn changed(&mut self) {
         // An error means that the candidate has stopped; nothing changes any more.
-        if self.0.changed().await.is_err() {
+        if self.status.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -213,7 +227,7 @@ impl Candidate {
                         status.send_replace(Status { observed: true, ..Status::default() });
                         continue;
                     }
-                    Ok(Err(e)) => crate::format_error(&e),
+                    Ok(Err(e)) => format!("{}{}", crate::format_error(&e), remedy(&e)),
                     Err(_) => "the API server does not answer in time".to_owned(),
                 };
                 // It is not known who leads; leadership that was held expires by itself.
@@ -231,7 +245,7 @@ impl Candidate {
                 .await;
             }
         };
-        (LeaderHandle(handle, acknowledge), campaign)
+        (LeaderHandle { status: handle, acknowledged: acknowledge, led_until: None }, campaign)
     }
 
     /// Reads the Lease once and takes or renews it if possible; true if it is ours now.
@@ -310,6 +324,15 @@ impl Candidate {
             leases.replace(&self.name, &PostParams::default(), &free).await?;
         }
         Ok(())
+    }
+}
+
+/// What a person can do about an error.
+fn remedy(error: &kube::Error) -> String {
+    let kube::Error::Api(status) = error else { return String::new() };
+    match status.details.as_ref().filter(|details| status.code == 404 && details.kind == "namespaces") {
+        Some(missing) => format!("; run kubectl create namespace {}, or start with --create-namespace", missing.name),
+        None => String::new(),
     }
 }
 

@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+pub use prometheus_client::registry::Registry;
 
 use crate::clock::Clock;
 use crate::journal::Outcome;
@@ -115,6 +115,9 @@ pub struct Metrics {
     breaker: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
     leader: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
     events_dropped: Counter,
+    settings: Gauge<i64, AtomicI64>,
+    /// Those of keepers that may be replaced while the process runs.
+    replaceable: Mutex<Registry>,
 }
 
 impl Metrics {
@@ -135,10 +138,26 @@ impl Metrics {
         registry.register("leader", "1 on the replica that leads", leader.clone());
         let events_dropped = Counter::default();
         registry.register("events_dropped", "Kubernetes Events that could not be written", events_dropped.clone());
+        let settings = Gauge::default();
+        settings.set(1);
+        let help = "1 while the settings in use are those of the file, 0 while that is not so";
+        registry.register("settings_current", help, settings.clone());
         let schedules = Schedules::default();
         registry.register_collector(Box::new(schedules.clone()));
         registry.register("build", "This program", Info::new([("version", version)]));
-        Self { registry: all, actions, subjects, lag, schedules, breaker, leader, events_dropped }
+        let replaceable = Mutex::default();
+        Self {
+            registry: all,
+            actions,
+            subjects,
+            lag,
+            schedules,
+            breaker,
+            leader,
+            events_dropped,
+            settings,
+            replaceable,
+        }
     }
 
     /// Counts an action.
@@ -177,6 +196,18 @@ impl Metrics {
         self.events_dropped.inc();
     }
 
+    /// Whether the settings in use are those of the file.
+    pub fn settings_current(&self, current: bool) {
+        self.settings.set(current.into());
+    }
+
+    /// Registers the metrics of keepers under their full names, in place of those that were registered so before.
+    pub fn replace(&self, register: impl FnOnce(&mut Registry)) {
+        let mut registry = Registry::default();
+        register(&mut registry);
+        *self.replaceable.lock().unwrap_or_else(PoisonError::into_inner) = registry;
+    }
+
     /// Registers further metrics under our prefix.
     pub fn register(&mut self, register: impl FnOnce(&mut Registry)) {
         register(self.registry.sub_registry_with_prefix(PREFIX));
@@ -192,7 +223,9 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
-        let _ = text::encode(&mut text, &self.registry);
+        let _ = text::encode_registry(&mut text, &self.registry);
+        let _ = text::encode_registry(&mut text, &self.replaceable.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = text::encode_eof(&mut text);
         text
     }
 }
@@ -263,6 +296,9 @@ mod tests {
         });
         heard.inc();
         released.inc_by(7);
+        for name in ["first", "second"] {
+            metrics.replace(|registry| registry.register(name, "Replaced", Counter::<u64>::default()));
+        }
 
         let text = metrics.encode();
 
@@ -272,8 +308,11 @@ mod tests {
             "caretaker_heard_total 1",
             "# TYPE spiderpool_ip_gc_counts counter",
             "spiderpool_ip_gc_counts_total 7",
+            "second_total 0",
         ] {
             assert!(text.lines().any(|told| told == line), "{line} is missing in:\n{text}");
         }
+        assert!(!text.contains("first_total"), "it was replaced: {text}");
+        assert_eq!(text.matches("# EOF").count(), 1, "{text}");
     }
 }

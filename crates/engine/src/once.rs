@@ -10,6 +10,7 @@ use crate::Context;
 use crate::apply::ActionResult;
 use crate::controller::{Controller, PlannedAction, ReplicaRole};
 use crate::feed::CacheFeed;
+use crate::journal::{Entry, Outcome};
 use crate::planner::Planner;
 use crate::run::confirm_and_apply;
 use crate::sources::{ListError, Sources};
@@ -70,6 +71,23 @@ pub async fn run_once_on<K: Controller>(
         results.extend(finished.results);
     }
     OnceResult { results, opens }
+}
+
+/// Records what was done without a loop: in the journal and by Events. What was stale is not recorded, because it is
+/// tried again. An entry that cannot be written stays in the journal.
+pub fn record<K: Controller>(keeper: &K, context: &Context, results: &[ActionResult<K>]) {
+    for ActionResult { planned, result } in results {
+        let (outcome, error) = match result {
+            Ok(()) => (Outcome::Done, None),
+            Err(error) => (error.outcome(), Some(error.to_string())),
+        };
+        if outcome != Outcome::Stale {
+            let entry = Entry::of_action(keeper, planned, outcome, error, context.dry_run, context.clock.now());
+            // The journal keeps it, and says so.
+            let _ = context.journal.write(&entry);
+        }
+    }
+    keeper.events(results).into_iter().for_each(|event| context.events.publish(event));
 }
 
 impl<K: Controller> std::fmt::Debug for OnceResult<K> {

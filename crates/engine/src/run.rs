@@ -41,8 +41,20 @@ pub use dispatch::{Finished, confirm_and_apply};
 const CHANGES_PER_ROUND: usize = 512;
 /// A loop with nothing to do goes round this often, to show that it lives.
 const HEARTBEAT: Duration = Duration::from_mins(1);
-/// How long running writes and flushing sources may take after shutdown.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+/// How long running writes and flushing sources may take before the keeper ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grace(pub Duration);
+
+impl Grace {
+    /// At the end of a process, which is killed if it takes long.
+    pub const SHUTDOWN: Self = Self(Duration::from_secs(3));
+}
+
+impl From<()> for Grace {
+    fn from((): ()) -> Self {
+        Self::SHUTDOWN
+    }
+}
 /// Delay before a failed write of the journal is tried again.
 const JOURNAL_RETRY: Duration = Duration::from_secs(1);
 
@@ -50,8 +62,12 @@ const LEASE: &str = "lease";
 const STATE: &str = "state";
 const PERMISSIONS: &str = "permissions";
 
-/// Runs a keeper until shutdown; then waits a few seconds for running writes and streams.
-pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>, shutdown: impl Future<Output = ()>) {
+/// Runs a keeper until shutdown; then waits for running writes and streams, by default for a few seconds.
+pub async fn run_controller<K: Controller>(
+    keeper: Arc<K>,
+    context: Arc<Context>,
+    shutdown: impl Future<Output: Into<Grace>>,
+) {
     let mut control = ControlLoop::new(keeper, context);
     let (kinds, streams) = control.open_sources();
     let mut kinds = kinds.ready_chunks(CHANGES_PER_ROUND);
@@ -62,9 +78,9 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
     let mut running: Running<K> = FuturesUnordered::new();
     let mut rights = pin!(control.watch_permissions());
     let mut shutdown = pin!(shutdown);
-    loop {
+    let grace = loop {
         tokio::select! {
-            () = &mut shutdown => break,
+            grace = &mut shutdown => break grace.into(),
             // sources ──► cache
             Some(changes) = kinds.next() => control.update_cache(changes),
             Some(changes) = streams.next() => control.update_cache(changes),
@@ -98,8 +114,8 @@ pub async fn run_controller<K: Controller>(keeper: Arc<K>, context: Arc<Context>
         while let Some(batch) = control.next_startable(running.len()) {
             running.push(control.start(batch));
         }
-    }
-    control.finish_running_actions(running, streams).await;
+    };
+    control.finish_running_actions(running, streams, grace).await;
 }
 
 type DeliveredStream<C> = BoxStream<'static, Delivered<C>>;
@@ -381,9 +397,10 @@ impl<K: Controller> ControlLoop<K> {
         mut self,
         mut running: Running<K>,
         mut streams: impl Stream<Item = Vec<Delivered<K::Cache>>> + Unpin,
+        Grace(grace): Grace,
     ) {
         self.stop_sources.send_replace(true);
-        let limit = Instant::now() + SHUTDOWN_GRACE;
+        let limit = Instant::now() + grace;
         let mut flushed = false;
         while !(running.is_empty() && flushed) {
             tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use caretaker_core::{Action as _, ObjectRef, SourceId};
 use futures::stream::{BoxStream, SelectAll};
@@ -338,8 +339,21 @@ impl<C: Cache> Sources<C> {
         self: &Arc<Self>,
         context: &SourceContext<C>,
     ) -> (BoxStream<'static, Delivered<C>>, BoxStream<'static, Delivered<C>>) {
-        let (mut kinds, mut streams) = (SelectAll::new(), SelectAll::new());
-        let (client, interval) = (context.context.reader.clone(), context.context.resync_interval);
+        let kinds = self.watch_kinds(&context.context.reader, context.context.resync_interval);
+        let mut streams = SelectAll::new();
+        for source in &self.all {
+            if let Origin::Stream { start, .. } = &source.origin {
+                let itself = SourceRef { id: source.id, resource: None };
+                streams.push(start(context.clone()).map(move |change| (itself.clone(), change)).boxed());
+            }
+        }
+        (kinds, streams.boxed())
+    }
+
+    /// Watches every kind that is fixed or discovered, each from a list on; also for commands that keep showing what
+    /// changes, which open no streams of other systems.
+    pub fn watch_kinds(self: &Arc<Self>, client: &Client, interval: Duration) -> BoxStream<'static, Delivered<C>> {
+        let mut kinds = SelectAll::new();
         for (index, source) in self.all.iter().enumerate() {
             match &source.origin {
                 Origin::Watch { resource, optional, selector, projection } => {
@@ -351,13 +365,10 @@ impl<C: Cache> Sources<C> {
                 Origin::Discover { .. } => {
                     kinds.push(discovery::follow(self.clone(), index, client.clone(), interval).boxed());
                 }
-                Origin::Stream { start, .. } => {
-                    let itself = SourceRef { id: source.id, resource: None };
-                    streams.push(start(context.clone()).map(move |change| (itself.clone(), change)).boxed());
-                }
+                Origin::Stream { .. } => {}
             }
         }
-        (kinds.boxed(), streams.boxed())
+        kinds.boxed()
     }
 }
 

@@ -8,6 +8,7 @@ pub mod node_report;
 pub mod plan;
 mod table;
 pub mod terminal;
+pub mod watched;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -66,6 +66,8 @@ pub struct NodeReport {
 pub struct ReportedContainer {
     /// Its ID.
     pub id: String,
+    /// The state that it is in.
+    pub state: Option<String>,
     /// The rule.
     pub rule: String,
     /// Why it matched when the report was written.
@@ -97,6 +99,7 @@ impl NodeReport {
             }
             let container = ReportedContainer {
                 id: cut(&row.name),
+                state: row.state.map(Cow::into_owned),
                 rule: row.rule.into_owned(),
                 because: cut(&row.because),
                 next: row.next.name().to_owned(),
@@ -162,7 +165,7 @@ impl NodeReport {
                 node: Some(self.node.clone()),
                 name: container.id.clone(),
                 pool: None,
-                state: None,
+                state: container.state.clone().map(Cow::Owned),
                 rule: Cow::Owned(container.rule.clone()),
                 because: container.because.clone(),
                 next,
@@ -197,7 +200,7 @@ mod tests {
             node: None,
             name: name.to_owned(),
             pool: None,
-            state: None,
+            state: Some(Cow::Borrowed("agent gone")),
             rule: Cow::Borrowed(if next == VerdictKind::Nothing { "InUse" } else { "AgentGone" }),
             because: format!("it is due since {due}"),
             next,
@@ -227,6 +230,7 @@ mod tests {
             shown,
             [(node(), "a".to_owned(), VerdictKind::Act, at(5)), (node(), "c".to_owned(), VerdictKind::Wait, at(90))]
         );
+        assert!(read.rows().all(|row| row.state.as_deref() == Some("agent gone")));
         assert_eq!((read.kept_count(), read.kept["InUse"]), (1, 1));
     }
 

@@ -8,9 +8,10 @@ use serde::{Serialize, Serializer};
 
 use crate::Table;
 use crate::terminal::Style;
+use crate::watched::{GrowingTable, IsNew, Watched};
 
 /// One subject of a plan.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
     /// The keeper.
     pub keeper: &'static str,
@@ -27,7 +28,7 @@ pub struct PlanRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// The state that it is in; `None` where there is none to tell.
-    pub state: Option<&'static str>,
+    pub state: Option<Cow<'static, str>>,
     /// The rule that decides.
     pub rule: Cow<'static, str>,
     /// Why it matches.
@@ -45,7 +46,7 @@ pub struct PlanRow {
 }
 
 /// What follows an action.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FollowUp {
     /// The next action.
     pub action: &'static str,
@@ -75,7 +76,7 @@ impl PlanRow {
             node: None,
             name: shown.name.to_owned(),
             pool: keeper.pool(subject).map(str::to_owned),
-            state: keeper.state(subject, now),
+            state: keeper.state(subject, now).map(Cow::Borrowed),
             next: verdict.next.kind(),
             action: verdict.next.action().map(|action| Cow::Borrowed(action.name())),
             at: verdict.next.deadline(),
@@ -111,6 +112,12 @@ fn urgency(row: &PlanRow) -> u8 {
         VerdictKind::Wait => 2,
         VerdictKind::Nothing => 3,
     }
+}
+
+fn sort(rows: &mut [PlanRow]) {
+    rows.sort_by_cached_key(|r| {
+        (urgency(r), r.at, r.namespace.clone(), r.node.clone(), r.pool.clone(), natural(&r.name))
+    });
 }
 
 /// How a plan is shown as a table.
@@ -162,9 +169,7 @@ fn style(row: &PlanRow) -> Option<Style> {
 /// The rows as a table for people, what is most urgent first. What has nothing to do is counted in the last line.
 #[must_use]
 pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
-    rows.sort_by_cached_key(|r| {
-        (urgency(r), r.at, r.namespace.clone(), r.node.clone(), r.pool.clone(), natural(&r.name))
-    });
+    sort(&mut rows);
     let count = |next| rows.iter().filter(|r| r.next == next).count();
     let [act, refused, waiting, idle] =
         [VerdictKind::Act, VerdictKind::Refuse, VerdictKind::Wait, VerdictKind::Nothing].map(count);
@@ -172,7 +177,7 @@ pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
     if !view.all {
         rows.retain(|r| r.next != VerdictKind::Nothing);
     }
-    let mut text = if rows.is_empty() { String::new() } else { table(&rows, view, now) };
+    let mut text = if rows.is_empty() { String::new() } else { table(&rows, view, Shape::of(&rows), now).show() };
     if view.no_headers {
         return text;
     }
@@ -187,15 +192,28 @@ pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
     text
 }
 
-fn table(rows: &[PlanRow], view: PlanView, now: Timestamp) -> String {
+/// The columns that only some plans have.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shape {
+    pool: bool,
+    state: bool,
+}
+
+impl Shape {
+    fn of(rows: &[PlanRow]) -> Self {
+        Self { pool: rows.iter().any(|row| row.pool.is_some()), state: rows.iter().any(|row| row.state.is_some()) }
+    }
+}
+
+fn table(rows: &[PlanRow], view: PlanView, shape: Shape, now: Timestamp) -> Table {
     type Column = (&'static str, fn(&PlanRow, Timestamp) -> String);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     let mut columns: Vec<Column> = vec![("KIND", |r, _| r.kind.clone()), ("NAME", |r, _| name(r))];
-    if rows.iter().any(|row| row.pool.is_some()) {
+    if shape.pool {
         columns.push(("POOL", |r, _| r.pool.clone().unwrap_or_else(|| NONE.to_owned())));
     }
-    if rows.iter().any(|row| row.state.is_some()) {
-        columns.push(("STATE", |r, _| r.state.unwrap_or(NONE).to_owned()));
+    if shape.state {
+        columns.push(("STATE", |r, _| r.state.as_deref().unwrap_or(NONE).to_owned()));
     }
     columns.extend([("NEXT", (|r, _| next(r)) as fn(&PlanRow, Timestamp) -> String), ("WHEN", when)]);
     let mut titles: Vec<&'static str> = columns.iter().map(|(title, _)| *title).collect();
@@ -218,10 +236,57 @@ fn table(rows: &[PlanRow], view: PlanView, now: Timestamp) -> String {
         styles: rows.iter().enumerate().filter_map(|(i, row)| Some((i, at_next, style(row)?))).collect(),
         titles,
         dispensable: &["RULE"],
+        last_resort: &["STATE"],
         wide: view.wide,
         no_headers: view.no_headers,
+        min_widths: Vec::new(),
     }
-    .show()
+}
+
+/// What tells a subject from others.
+type RowKey = (&'static str, String, Option<String>, Option<String>, Option<String>, String);
+
+/// A plan that is watched: at first everything that is wanted, then what is not as it was printed.
+#[derive(Debug, Default)]
+pub struct WatchedPlan {
+    rows: Watched<RowKey, PlanRow>,
+    shape: Shape,
+    table: GrowingTable,
+}
+
+impl WatchedPlan {
+    /// Takes in the present rows, and returns those to print, what is most urgent first. Reasons and what follows have
+    /// times in them that go on; they alone are no change. What has nothing to do is printed with `all`, and after its
+    /// state or its rule has changed.
+    pub fn changed(&mut self, rows: Vec<PlanRow>, all: bool, wanted: impl Fn(&PlanRow) -> bool) -> Vec<PlanRow> {
+        let row = |row: PlanRow| {
+            let PlanRow { keeper, kind, namespace, node, pool, name, .. } = row.clone();
+            // What is due is due, whether since now or since a while.
+            let at = row.at.filter(|_| row.next == VerdictKind::Wait);
+            let compared = PlanRow { because: String::new(), at, then: None, ..row.clone() };
+            ((keeper, kind, namespace, node, pool, name), compared, row)
+        };
+        let is_wanted =
+            |row: &PlanRow, is_new| wanted(row) && (all || row.next != VerdictKind::Nothing || is_new == IsNew(false));
+        let mut changed = self.rows.update(rows.into_iter().map(row).collect(), is_wanted, gone);
+        sort(&mut changed);
+        changed
+    }
+
+    /// Rows as a table below those that were printed before.
+    #[must_use]
+    pub fn show(&mut self, rows: &[PlanRow], view: PlanView, now: Timestamp) -> String {
+        let Shape { pool, state } = Shape::of(rows);
+        self.shape = Shape { pool: self.shape.pool || pool, state: self.shape.state || state };
+        self.table.show(table(rows, view, self.shape, now))
+    }
+}
+
+/// The last row of a subject.
+fn gone(row: PlanRow) -> PlanRow {
+    let because = "it is not there any more".to_owned();
+    let (state, rule) = (Some(Cow::Borrowed("gone")), Cow::Borrowed(NONE));
+    PlanRow { state, rule, because, next: VerdictKind::Nothing, action: None, at: None, then: None, ..row }
 }
 
 /// Sorts addresses and numbers in a name as numbers: `10.6.0.9` comes before `10.6.0.10`, `web-2` before `web-10`.

@@ -61,12 +61,16 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// Columns that are left out where the last one has no room, in this order; the title of the column.
     pub dispensable: &'static [&'static str],
+    /// Columns that are left out only where the last one has no room at all.
+    pub last_resort: &'static [&'static str],
     /// Cells that stand out: row, column, style.
     pub styles: Vec<(usize, usize, Style)>,
     /// Nothing is cut or left out, whatever the width.
     pub wide: bool,
     /// The titles are not printed.
     pub no_headers: bool,
+    /// Columns are at least so wide, whatever is in them.
+    pub min_widths: Vec<usize>,
 }
 
 impl Table {
@@ -83,6 +87,17 @@ impl Table {
         lines(self.lines(width).into_iter())
     }
 
+    /// How wide each column is, with its title, and at least as wide as these.
+    pub(crate) fn widths(&self, min_width: &[usize]) -> Vec<usize> {
+        let title = |i: usize| self.titles.get(i).map_or(0, |title| title.chars().count());
+        let cells = |i: usize| {
+            self.rows.iter().filter_map(move |row| row.get(i)).map(|cell| sanitize_cell(cell).chars().count())
+        };
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |i: usize| cells(i).chain([title(i), min_width.get(i).copied().unwrap_or(0)]).max().unwrap_or(0);
+        (0..columns).map(width).collect()
+    }
+
     /// The lines on a terminal of this width; `None`: in a pipe.
     #[must_use]
     pub fn lines(mut self, width: Option<usize>) -> Vec<String> {
@@ -95,14 +110,18 @@ impl Table {
         }
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width_of = |i: usize| self.rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max();
-        let mut widths: Vec<Option<usize>> = (0..columns).map(width_of).collect();
+        let min_width = |i: usize| self.min_widths.get(i).copied().unwrap_or(0);
+        let mut widths: Vec<Option<usize>> =
+            (0..columns).map(|i| width_of(i).map(|width| width.max(min_width(i)))).collect();
         let last = columns.saturating_sub(1);
         let room = |widths: &[Option<usize>]| {
             let before: usize = widths[..last].iter().flatten().map(|width| width + GAP.len()).sum();
             width.map(|width| width.saturating_sub(before))
         };
         let wanted = widths.last().copied().flatten().unwrap_or(0).min(MIN_LAST);
-        for title in self.dispensable {
+        let dispensable = self.dispensable.iter().map(|title| (title, wanted));
+        let last_resort = self.last_resort.iter().map(|title| (title, wanted.min(MIN_SHOWN)));
+        for (title, wanted) in dispensable.chain(last_resort) {
             if room(&widths).is_some_and(|room| room < wanted)
                 && let Some(column) = self.titles.iter().position(|known| known == title)
             {

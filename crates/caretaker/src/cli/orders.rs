@@ -44,6 +44,9 @@ pub struct OrderArgs {
     /// Only show what would be written
     #[arg(long)]
     pub dry_run: bool,
+    /// Write what this command itself has done to this journal, a line of JSON for each action, as the operator does
+    #[arg(long, value_name = "FILE", env = "CARETAKER_JOURNAL")]
+    pub journal: Option<PathBuf>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]
     pub output: TextOutput,

@@ -15,6 +15,9 @@ pub struct RuntimesArgs {
     /// Where the objects come from.
     #[command(flatten)]
     pub input: InputArgs,
+    /// Keep running, and show each runtime again when something about it changes; on a live cluster
+    #[arg(short, long, conflicts_with_all = ["from", "at"])]
+    pub watch: bool,
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = parse_time)]
     pub at: Option<Timestamp>,

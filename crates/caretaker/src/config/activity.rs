@@ -14,7 +14,7 @@ use super::common::{self, duration_or_none};
 use crate::cli::AuditArgs;
 
 /// The section `keepers.namespaces.activity`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ActivityConfig {
     /// The source; all other settings are for `audit`.
@@ -89,7 +89,7 @@ pub enum ActivitySource {
 }
 
 /// A certificate and its key.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TlsConfig {
     cert: PathBuf,

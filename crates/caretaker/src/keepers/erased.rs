@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
-use caretaker_core::limits::{Ledger, Limits};
+use anyhow::{Result, anyhow};
+use caretaker_core::limits::Limits;
 use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{Action as _, EngineRule, RuleSet as _, Timestamp};
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::health::Health;
-use caretaker_engine::metrics::Metrics;
+use caretaker_engine::metrics::Registry;
 use caretaker_engine::source::{Change, Delivered, SourceRef, StateSnapshot};
-use caretaker_engine::sources::{ListError, Sources, UnreadKind};
-use caretaker_engine::state;
+use caretaker_engine::sources::{ListError, Sources};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use jiff::tz::TimeZone;
@@ -20,7 +19,6 @@ use kube::Client;
 
 use super::{KeeperCli, KindNames};
 use crate::config::{CommonConfig, Selection};
-use crate::failure::READER_ROLE;
 use crate::lint::LintFinding;
 use crate::manifests::ManifestSet;
 use crate::run::{Operator, Shutdown};
@@ -79,7 +77,7 @@ pub trait DynKeeper: Send + Sync {
     fn lint(&self, files: &mut ManifestSet<'_>, now: Timestamp) -> Vec<LintFinding>;
 
     /// Registers its own metrics.
-    fn register_metrics(&self, metrics: &mut Metrics);
+    fn register_metrics(&self, registry: &mut Registry);
 
     /// Runs it until shutdown.
     fn run<'a>(&'a self, operator: &'a Operator, health: Health, shutdown: Shutdown) -> LocalBoxFuture<'a, Result<()>>;
@@ -100,19 +98,11 @@ impl<K: KeeperCli> Erased<K> {
         Box::new(Self { keeper: Arc::new(keeper), config, sources })
     }
 
-    fn load_saved(&self, feed: &mut CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<()> {
-        self.sources.load_saved(state, feed).map_err(|e| anyhow!("{}: {e}", place()))
-    }
-
+    /// What was read, with the state of the operator.
     fn snapshot(&self, feed: CacheFeed<K::Cache>, state: &StateSnapshot) -> Result<KeeperSnapshot<K>> {
-        let ledger: Ledger = match state.get(self.keeper.name()) {
-            Some(text) => {
-                serde_json::from_str(text).with_context(|| format!("{}, key {}", place(), self.keeper.name()))?
-            }
-            None => Ledger::default(),
-        };
-        let snapshot = KeeperSnapshot::new(self.keeper.clone(), feed.cache, self.limits(), ledger);
-        Ok(KeeperSnapshot { windows: feed.windows, ..snapshot })
+        let mut snapshot = KeeperSnapshot::new(self.keeper.clone(), self.sources.clone(), feed, self.limits());
+        snapshot.set_state(state)?;
+        Ok(snapshot)
     }
 
     /// What files deliver, in the order of a complete list of each source.
@@ -194,9 +184,9 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         }
         let kinds: BTreeSet<&str> = kinds.iter().map(String::as_str).collect();
         let missing = if kinds.is_empty() { Vec::new() } else { self.keeper.missing_inputs(&kinds) };
-        let mut feed = self.feed(objects);
-        self.load_saved(&mut feed, state)?;
-        Ok((Box::new(self.snapshot(feed, state)?), missing))
+        let mut snapshot = self.snapshot(self.feed(objects), state)?;
+        snapshot.make_subjects();
+        Ok((Box::new(snapshot), missing))
     }
 
     fn load_cluster<'a>(
@@ -206,14 +196,10 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
     ) -> LocalBoxFuture<'a, Result<Box<dyn DynSnapshot>>> {
         async move {
             let listed = self.sources.list_readable(client, self.keeper.list_concurrency()).await;
-            let (mut feed, skipped) = listed.map_err(|e| cannot_list(self.keeper.name(), e))?;
-            self.load_saved(&mut feed, state)?;
-            let mut notes = self.sources.left_out(&feed);
-            notes.extend(describe_skipped(&skipped));
-            notes.extend(self.keeper.read_due(client, &mut feed.cache, crate::now()).await);
+            let (feed, skipped) = listed.map_err(|e| cannot_list(self.keeper.name(), e))?;
             let mut snapshot = self.snapshot(feed, state)?;
-            snapshot.unread = notes;
-            snapshot.incomplete = !skipped.is_empty();
+            snapshot.skipped = skipped;
+            snapshot.read_due(client, crate::now()).await;
             Ok(Box::new(snapshot) as Box<dyn DynSnapshot>)
         }
         .boxed_local()
@@ -240,18 +226,13 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
         found.into_iter().flat_map(findings).collect()
     }
 
-    fn register_metrics(&self, metrics: &mut Metrics) {
-        metrics.register_full_names(|registry| self.keeper.register_metrics(registry));
+    fn register_metrics(&self, registry: &mut Registry) {
+        self.keeper.register_metrics(registry);
     }
 
     fn run<'a>(&'a self, operator: &'a Operator, health: Health, shutdown: Shutdown) -> LocalBoxFuture<'a, Result<()>> {
         operator.run_keeper(self.keeper.clone(), &self.config, health, shutdown).boxed_local()
     }
-}
-
-/// Where the state is, for messages.
-fn place() -> String {
-    format!("ConfigMap {}/{}", state::NAMESPACE, state::NAME)
 }
 
 /// Why a live cluster cannot be read, and what to do about it.
@@ -263,22 +244,4 @@ fn cannot_list(keeper: &str, error: ListError) -> anyhow::Error {
         );
     }
     error.into()
-}
-
-/// A note for each thing that is not known, with all kinds that this user may not list.
-fn describe_skipped(skipped: &[UnreadKind]) -> Vec<String> {
-    let mut by_meaning: Vec<(&str, Vec<&str>)> = Vec::new();
-    for UnreadKind { kind, unknown } in skipped {
-        match by_meaning.iter_mut().find(|(known, _)| known == unknown) {
-            Some((_, kinds)) => kinds.push(kind),
-            None => by_meaning.push((unknown, vec![kind])),
-        }
-    }
-    let note = |(unknown, kinds): (&str, Vec<&str>)| {
-        let kinds = kinds.join(", ");
-        format!(
-            "this user may not list {kinds}: not known is {unknown}; the ClusterRole {READER_ROLE} has these rights"
-        )
-    };
-    by_meaning.into_iter().map(note).collect()
 }

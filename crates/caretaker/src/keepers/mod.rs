@@ -7,6 +7,7 @@
 mod addresses;
 mod erased;
 mod namespaces;
+mod off;
 mod registry;
 mod runtimes;
 #[cfg(test)]
@@ -26,8 +27,8 @@ use serde_json::Value;
 use crate::config::did_you_mean;
 
 pub use erased::{DynKeeper, Erased};
-pub(crate) use registry::{StartedKeepers, keepers_to_run, start_keepers};
 pub use registry::{by_name, keepers, names, select};
+pub(crate) use registry::{keepers_to_run, make_keepers, off_although_served};
 
 /// The names of a kind of subject, as people type them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
-use axum::Router;
 use caretaker_addresses::Addresses;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::activity::ActivitySource;
 use caretaker_runtimes::Runtimes;
 use caretaker_windows::Windows;
-use kube::Config as KubeConfig;
+use kube::core::ApiResource;
 
-use super::{DynKeeper, Erased};
-use crate::activity_source::{self, start_activity};
+use super::{DynKeeper, Erased, off};
 use crate::cli::RunArgs;
 use crate::config::{Config, FileContents, KeepersConfig, suggest};
 use crate::failure::usage;
@@ -74,6 +72,13 @@ pub fn select(
     Ok(selected.map(|(_, keeper)| keeper).collect())
 }
 
+/// A note for each keeper that the settings leave off although the cluster serves what it works on.
+pub(crate) fn off_although_served(config: &Config, served: &[ApiResource]) -> Vec<String> {
+    let all = keepers(config);
+    let off = all.iter().filter(|keeper| !keeper.selection().applies(None));
+    off.filter_map(|keeper| off::note(&**keeper, served)).collect()
+}
+
 /// The names of the keepers that `caretaker run` runs; an error if there is none, or if they cannot run with
 /// these arguments.
 pub(crate) fn keepers_to_run(args: &RunArgs, config: &Config) -> Result<Vec<&'static str>> {
@@ -91,28 +96,13 @@ pub(crate) fn keepers_to_run(args: &RunArgs, config: &Config) -> Result<Vec<&'st
     Ok(selected)
 }
 
-/// The keepers that `caretaker run` runs, ready to be run.
-pub(crate) struct StartedKeepers {
-    /// The selected keepers.
-    pub(crate) keepers: Vec<Box<dyn DynKeeper>>,
-    /// What the process serves in addition to health and metrics.
-    pub(crate) routes: Router,
-}
-
-/// Makes the selected keepers, and starts to receive activity if the namespaces keeper is among them.
-pub(crate) async fn start_keepers(
+/// Makes the keepers that `caretaker run` runs, ready to be run, with the activity that the process receives.
+pub(crate) fn make_keepers(
     selected: &[&str],
-    args: &RunArgs,
     config: &Config,
-    cluster: &KubeConfig,
-) -> Result<StartedKeepers> {
-    let activity = if selected.contains(&caretaker_namespaces::NAME) {
-        start_activity(args, &config.keepers.namespaces, cluster).await?
-    } else {
-        None
-    };
-    let routes = activity.as_ref().map(|activity| activity_source::routes(&activity.collector)).unwrap_or_default();
+    activity: Option<ActivitySource>,
+) -> Vec<Box<dyn DynKeeper>> {
     let mut keepers = with_activity(config, activity);
     keepers.retain(|keeper| selected.contains(&keeper.name()));
-    Ok(StartedKeepers { keepers, routes })
+    keepers
 }

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use anyhow::Result;
 use caretaker_core::keeper::{groups, population};
 use caretaker_core::limits::{Ledger, Limits, OpenBreaker, enforce};
 use caretaker_core::simulate::{ExternalChange, SimulatedEventOf, Simulation};
@@ -12,8 +13,15 @@ use caretaker_core::suspension::Suspension;
 use caretaker_core::{Next, RuleSet as _, SignedDuration, Timestamp, VerdictOf, time};
 use caretaker_engine::ReplicaRole;
 use caretaker_engine::cache::Cache as _;
-use caretaker_engine::windows::{ObjectWindows, WindowConflict};
+use caretaker_engine::feed::CacheFeed;
+use caretaker_engine::source::StateSnapshot;
+use caretaker_engine::sources::{Sources, UnreadKind};
+use caretaker_engine::windows::WindowConflict;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use kube::Client;
 
+use super::follow::Changes;
 use crate::breaker;
 use crate::keepers::{KeeperCli, KindNames};
 use crate::output::explain::Explanation;
@@ -25,16 +33,16 @@ use crate::timeline;
 pub struct KeeperSnapshot<K: KeeperCli> {
     /// The keeper.
     pub keeper: Arc<K>,
-    /// What was read. Worlds are made from it, by the keeper alone.
-    pub cache: K::Cache,
+    /// Where it reads from.
+    pub sources: Arc<Sources<K::Cache>>,
+    /// What was read: worlds are made from its cache, by the keeper alone; and the windows on objects.
+    pub feed: CacheFeed<K::Cache>,
     /// What is judged.
     pub subjects: Vec<K::Subject>,
     /// Pace and breaker.
     pub limits: Limits,
     /// What was admitted recently.
     pub ledger: Ledger,
-    /// The windows on objects.
-    pub windows: ObjectWindows,
     /// What happens from outside in a simulation.
     pub external: Vec<ExternalChange<K::Subject>>,
     /// What has happened in a simulation, in order.
@@ -45,8 +53,10 @@ pub struct KeeperSnapshot<K: KeeperCli> {
     pub blocked_users: BTreeMap<usize, BlockedUser>,
     /// What could not be read of what is due.
     pub unread: Vec<String>,
-    /// True if kinds were skipped that the user may not list.
-    pub incomplete: bool,
+    /// The kinds that were skipped, because the user may not list them.
+    pub skipped: Vec<UnreadKind>,
+    /// What changes, once it is followed.
+    pub(super) changes: Option<Changes<K::Cache>>,
 }
 
 /// What a command asks of any keeper's snapshot.
@@ -93,37 +103,50 @@ pub trait DynSnapshot: Any {
 
     /// Since when the breaker holds back how many subjects, or how often it was reset; `None` if it never opened.
     fn breaker_summary(&self) -> Option<String>;
+
+    /// Takes in another state of the operator.
+    fn set_state(&mut self, state: &StateSnapshot) -> Result<()>;
+
+    /// Starts to watch the cluster.
+    fn follow(&mut self, client: &Client);
+
+    /// Returns after the watches have delivered something, with what cannot be watched.
+    fn next_changes(&mut self) -> LocalBoxFuture<'_, Vec<String>>;
+
+    /// Judges from what was delivered; what is due is read as the operator reads it.
+    fn refresh<'a>(&'a mut self, client: &'a Client, now: Timestamp) -> LocalBoxFuture<'a, ()>;
 }
 
 impl<K: KeeperCli> KeeperSnapshot<K> {
-    /// What was read, before anything happens.
+    /// What was read, before anything happens and before there are subjects.
     #[must_use]
-    pub fn new(keeper: Arc<K>, cache: K::Cache, limits: Limits, ledger: Ledger) -> Self {
+    pub fn new(keeper: Arc<K>, sources: Arc<Sources<K::Cache>>, feed: CacheFeed<K::Cache>, limits: Limits) -> Self {
         Self {
-            subjects: cache.subjects(),
+            subjects: Vec::new(),
             keeper,
-            cache,
+            feed,
+            sources,
             limits,
-            ledger,
-            windows: ObjectWindows::default(),
+            ledger: Ledger::default(),
             external: Vec::new(),
             events: Vec::new(),
             breaker_at_end: None,
             blocked_users: BTreeMap::new(),
             unread: Vec::new(),
-            incomplete: false,
+            skipped: Vec::new(),
+            changes: None,
         }
     }
 
     /// The world that subjects are judged in.
     #[must_use]
     pub fn world(&self, now: Timestamp) -> K::World {
-        self.keeper.world(&self.cache, ReplicaRole::Leader, now)
+        self.keeper.world(&self.feed.cache, ReplicaRole::Leader, now)
     }
 
     /// The window on the object of a subject.
     fn window_on(&self, subject: &K::Subject) -> Option<&Arc<Suspension>> {
-        if self.windows.is_empty() { None } else { self.windows.on(self.keeper.subject_ref(subject).object) }
+        if self.feed.windows.is_empty() { None } else { self.feed.windows.on(self.keeper.subject_ref(subject).object) }
     }
 
     /// The verdict on a subject with a window on its object. What falls due inside of the window waits for its end, and
@@ -219,25 +242,25 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
     }
 
     fn is_incomplete(&self) -> bool {
-        self.incomplete
+        !self.skipped.is_empty()
     }
 
     fn notes(&self, at: Timestamp) -> Vec<String> {
         let mut notes: Vec<String> =
             self.ledger.open.iter().map(|open| breaker::describe(self.keeper.name(), open)).collect();
-        for key in self.cache.keys() {
-            notes.extend(self.cache.invalid_objects(&key).iter().map(|invalid| {
+        for key in self.feed.cache.keys() {
+            notes.extend(self.feed.cache.invalid_objects(&key).iter().map(|invalid| {
                 let namespace = invalid.namespace.as_ref().map_or_else(String::new, |ns| format!("{ns}/"));
                 format!("{} {namespace}{}: {}", invalid.kind, invalid.name, invalid.because)
             }));
         }
-        notes.extend(self.windows.conflicts().map(|WindowConflict { regarding, note }| {
+        notes.extend(self.feed.windows.conflicts().map(|WindowConflict { regarding, note }| {
             let [kind, name] = [regarding.kind, regarding.name].map(Option::unwrap_or_default);
             let namespace = regarding.namespace.filter(|_| kind != "Namespace");
             let namespace = namespace.map_or_else(String::new, |ns| format!("{ns}/"));
             format!("{kind} {namespace}{name}: {note}")
         }));
-        notes.extend(self.keeper.notes(&self.cache, at));
+        notes.extend(self.keeper.notes(&self.feed.cache, at));
         notes.extend(self.unread.iter().cloned());
         notes
     }
@@ -299,5 +322,21 @@ impl<K: KeeperCli> DynSnapshot for KeeperSnapshot<K> {
 
     fn breaker_summary(&self) -> Option<String> {
         timeline::breaker_summary(self)
+    }
+
+    fn set_state(&mut self, state: &StateSnapshot) -> Result<()> {
+        self.take_state(state)
+    }
+
+    fn follow(&mut self, client: &Client) {
+        self.open(client);
+    }
+
+    fn next_changes(&mut self) -> LocalBoxFuture<'_, Vec<String>> {
+        self.take_changes().boxed_local()
+    }
+
+    fn refresh<'a>(&'a mut self, client: &'a Client, now: Timestamp) -> LocalBoxFuture<'a, ()> {
+        self.judge_again(client, now).boxed_local()
     }
 }

@@ -82,8 +82,7 @@ async fn from_cluster(args: &GetArgs, words: &Words) -> Result<Output> {
     }
     // What is there comes first, then what changes.
     let _ = output.print("caretaker");
-    watch(&session, &served, namespace, args, &mut printer).await?;
-    Ok(Output::default())
+    live::watch(watch(&session, &served, namespace, args, &mut printer)).await
 }
 
 fn row(world: &World, resource: &ApiResource, object: impl Serialize, now: Timestamp) -> Option<Row> {

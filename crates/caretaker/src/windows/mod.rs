@@ -17,7 +17,6 @@ use caretaker_windows::api::FluxKind;
 use caretaker_windows::subject::World;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::ApiResource;
-use kube::discovery::Discovery;
 use kube::{Api, Client};
 
 use crate::cli::SessionArgs;
@@ -60,13 +59,7 @@ impl Session {
 
     /// Those of these kinds that the API server serves, each in its most stable version.
     async fn served(&self, kinds: &[&'static FluxKind]) -> Result<Vec<(&'static FluxKind, ApiResource)>> {
-        let discovery = Discovery::new(self.client.clone()).run_aggregated().await;
-        let discovery = discovery.context("asking which kinds are served")?;
-        let served: Vec<ApiResource> = discovery
-            .groups()
-            .flat_map(kube::discovery::ApiGroup::resources_by_stability)
-            .map(|(resource, _)| resource)
-            .collect();
+        let served = live::served_kinds(&self.client).await.context("asking which kinds are served")?;
         let find = |kind: &&'static FluxKind| {
             let found = served.iter().find(|served| served.group == kind.group && served.kind == kind.kind);
             found.map(|resource| (*kind, resource.clone()))

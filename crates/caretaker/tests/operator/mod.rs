@@ -125,3 +125,13 @@ pub fn caretaker_as(kubeconfig: &Path, args: &[&str]) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
+
+/// Makes a cluster serve the kinds of a keeper: `addresses` or `runtimes`.
+pub fn serve_kinds(cluster: &Cluster, keeper: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(keeper);
+    fs::write(&path, caretaker(cluster, &[keeper, "crds"]).1).unwrap();
+    let path = path.to_str().unwrap();
+    cluster.kubectl(&["apply", "-f", path]).unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", path]).unwrap();
+}

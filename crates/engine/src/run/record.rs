@@ -7,6 +7,7 @@ use caretaker_core::limits::OpenBreaker;
 use caretaker_core::{Action as _, EngineRule, ObjectRef};
 
 use super::{ControlLoop, Finished};
+use crate::Context;
 use crate::apply::{ActionResult, ApplyError};
 use crate::controller::{Controller, Leadership, PlannedAction};
 use crate::events::{EventRecord, event_target};
@@ -47,25 +48,10 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     fn record_action(&self, planned: &PlannedAction<K>, outcome: Outcome, error: Option<String>) {
-        let PlannedAction { subject, verdict, action, .. } = planned;
-        let (keeper, now) = (self.keeper.name(), self.context.clock.now());
-        self.context.metrics.record_action(keeper, action.name(), verdict.rule.name(), outcome);
-        let found = self.keeper.subject_ref(subject);
-        self.write_entry(&Entry {
-            at: now,
-            keeper,
-            kind: found.kind.to_owned(),
-            namespace: found.namespace.map(str::to_owned),
-            name: found.name.to_owned(),
-            uid: found.uid.to_owned(),
-            rule: verdict.rule.name().to_owned(),
-            because: verdict.because.clone(),
-            action: Some(action.name()),
-            outcome,
-            error,
-            dry_run: self.context.dry_run,
-            before: Some(self.keeper.snapshot(subject, now)),
-        });
+        let PlannedAction { verdict, action, .. } = planned;
+        let Context { metrics, clock, dry_run, .. } = &*self.context;
+        metrics.record_action(self.keeper.name(), action.name(), verdict.rule.name(), outcome);
+        self.write_entry(&Entry::of_action(&*self.keeper, planned, outcome, error, *dry_run, clock.now()));
     }
 
     /// Subjects that are refused an action, and objects that cannot be read. Only the leader reports them.

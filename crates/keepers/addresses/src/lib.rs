@@ -106,6 +106,10 @@ impl Keeper for Addresses {
         report::facts(subject, |at| format!("{} ({})", time::format(at), time::ago(at, now)))
     }
 
+    fn state(&self, subject: &Subject, _: Timestamp) -> Option<&'static str> {
+        Some(report::state_word(subject))
+    }
+
     fn pool<'a>(&self, subject: &'a Subject) -> Option<&'a str> {
         match subject {
             Subject::Address(address) => Some(&address.pool),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Addresses;
 use crate::judge::Rule;
-use crate::subject::{Holder, PodState, RetainedBy, Subject};
+use crate::subject::{Holder, Phase, PodState, RetainedBy, Subject};
 
 /// A pool in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -68,6 +68,44 @@ pub fn summarize(subjects: &[Subject], verdicts: &[VerdictOf<Addresses>]) -> Vec
 
 fn is_suspicion(rule: RuleId<Rule>) -> bool {
     matches!(rule, RuleId::Keeper(rule) if rule.is_suspicion() || rule == Rule::PodNotSeenYet)
+}
+
+/// In which state a subject is: of an address and an endpoint, what has become of its pod.
+pub(crate) fn state_word(subject: &Subject) -> &'static str {
+    match subject {
+        Subject::Pool(pool) if pool.deleting => "terminating",
+        Subject::Pool(pool) if pool.invalid.is_some() || !pool.problems.is_empty() => UNREADABLE,
+        Subject::Pool(pool) if pool.count != i64::try_from(pool.records).ok() => "miscounted",
+        Subject::Pool(_) => "healthy",
+        Subject::Address(address) if address.invalid.is_some() => UNREADABLE,
+        Subject::Address(address) => {
+            let is_replaced = |pod: &PodState| address.is_of(pod) == Some(false);
+            holder_state(&address.holder, is_replaced, |pod| address.holder.uses(pod, address.ip))
+        }
+        Subject::Endpoint(endpoint) => {
+            let holder = &endpoint.holder;
+            holder_state(holder, |pod| !holder.endpoint_is_of(pod), |_| true)
+        }
+    }
+}
+
+const UNREADABLE: &str = "unreadable";
+
+fn holder_state(
+    holder: &Holder,
+    is_replaced: impl Fn(&PodState) -> bool,
+    is_used: impl Fn(&PodState) -> bool,
+) -> &'static str {
+    match &holder.pod {
+        None if holder.retained_by.is_some() => "retained",
+        None if holder.absent => "pod gone",
+        None => "pod unseen",
+        Some(pod) if is_replaced(pod) => "replaced",
+        Some(pod) if pod.deletion.is_some() => "terminating",
+        Some(pod) if matches!(pod.phase, Phase::Succeeded | Phase::Failed) => "finished",
+        Some(pod) if is_used(pod) => "in use",
+        Some(_) => "not on pod",
+    }
 }
 
 /// Everything that is known of a subject.

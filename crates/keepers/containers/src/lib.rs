@@ -190,6 +190,10 @@ impl Keeper for Containers {
         subject.facts(now)
     }
 
+    fn state(&self, subject: &Subject, _: Timestamp) -> Option<&'static str> {
+        Some(subject.state())
+    }
+
     fn simulate_action(&self, _: Subject, _: &Action, _: &World, _: Timestamp) -> Option<Subject> {
         None
     }

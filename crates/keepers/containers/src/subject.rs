@@ -172,6 +172,19 @@ pub struct NodeRef {
 }
 
 impl Subject {
+    /// In which state it is: what has become of those it belongs to.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match (&self.agent, &self.sandbox) {
+            _ if !self.owner.managed => "not managed",
+            (Agent::Gone | Agent::Replaced(_), _) => "agent gone",
+            (Agent::Found(agent), _) if agent.deleting => "agent ending",
+            (_, SandboxState::Missing) => "sandbox gone",
+            (_, SandboxState::Found(sandbox)) if sandbox.deleting => "sandbox ending",
+            _ => "in use",
+        }
+    }
+
     /// Everything that rules look at, for people.
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {

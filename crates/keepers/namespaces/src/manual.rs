@@ -7,14 +7,16 @@
 use std::sync::Arc;
 
 use caretaker_core::limits::Ledger;
-use caretaker_core::{Keeper as _, Parsed, RuleId, RuleSet as _, SignedDuration, Timestamp, time};
+use caretaker_core::{
+    Cause, Keeper as _, Next, Parsed, RuleId, RuleSet as _, SignedDuration, Timestamp, Verdict, time,
+};
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::feed::CacheFeed;
-use caretaker_engine::once::run_once_on;
+use caretaker_engine::once::{self, run_once_on};
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::windows::ObjectWindows;
 use caretaker_engine::writer::Writer;
-use caretaker_engine::{ApplyError, Context, Controller as _, ReplicaRole};
+use caretaker_engine::{ActionResult, ApplyError, Context, Controller as _, PlannedAction, ReplicaRole};
 use serde_json::{Value, json};
 
 use crate::Namespaces;
@@ -320,6 +322,7 @@ impl Running<'_> {
                 return Ok(());
             }
             for done in results {
+                let done = self.record(done);
                 match done.result {
                     Ok(()) => self.add_steps(&done.planned.subject, &done.planned.action, &world),
                     Err(error) => last = Some(self.retryable(error)?),
@@ -338,12 +341,32 @@ impl Running<'_> {
                 return Ok(());
             }
             let action = Action::Wake(None);
-            match apply::apply(subject.clone(), &action, &world, self.now, &mut self.writer()).await {
-                Ok(()) => self.add_steps(&subject, &action, &world),
+            let result = apply::apply(subject.clone(), &action, &world, self.now, &mut self.writer()).await;
+            let next = Next::Act { action, due: self.now, cause: Cause::Ordered };
+            let because = "a person ordered it to wake".to_owned();
+            let verdict = Verdict { rule: RuleId::Keeper(Rule::ManualWake), because, next };
+            let planned = PlannedAction { key: self.namespace.to_owned(), subject, verdict, action };
+            let ActionResult { planned, result } = self.record(ActionResult { planned, result });
+            match result {
+                Ok(()) => self.add_steps(&planned.subject, &action, &world),
                 Err(error) => last = Some(self.retryable(error)?),
             }
         }
         Err(self.not_applied(unsettled(last)))
+    }
+
+    /// Journal and Event of what this command itself has done, with who ordered it and why. What the operator was faster
+    /// with, it records itself.
+    fn record(&self, mut done: ActionResult<Namespaces>) -> ActionResult<Namespaces> {
+        let because = &mut done.planned.verdict.because;
+        if !self.by.user.is_empty() {
+            *because = format!("{because}; ordered by {}", self.by.user);
+        }
+        if let Some(reason) = &self.by.reason {
+            *because = format!("{because}: {reason}");
+        }
+        once::record(&**self.keeper, self.context, std::slice::from_ref(&done));
+        done
     }
 
     /// The operator was faster, or somebody else writes: it is read again. Other errors end the order.

@@ -90,6 +90,10 @@ impl Keeper for Runtimes {
         subject.facts(now)
     }
 
+    fn state(&self, subject: &Subject, _: Timestamp) -> Option<&'static str> {
+        Some(report::state_word(subject))
+    }
+
     fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
         act::simulate(subject, action, world, now)
     }

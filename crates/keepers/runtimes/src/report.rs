@@ -9,6 +9,9 @@ use crate::api::RuntimeStatus;
 use crate::judge::Rule;
 use crate::subject::{Subject, World};
 
+/// The state of a carrier without a task.
+pub const ORPHAN: &str = "orphan";
+
 /// One task, or one carrier without a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +34,15 @@ pub struct RuntimeLine {
     pub because: String,
 }
 
+/// In which state the runtime of a subject is.
+#[must_use]
+pub fn state_word(subject: &Subject) -> &'static str {
+    match subject {
+        Subject::Task(runtime) => runtime.task.runtime_status().map_or("none", RuntimeStatus::name),
+        Subject::Orphan(_) => ORPHAN,
+    }
+}
+
 /// A line for each subject.
 #[must_use]
 pub fn lines(subjects: &[Subject], world: &World, now: Timestamp) -> Vec<RuntimeLine> {
@@ -39,11 +51,9 @@ pub fn lines(subjects: &[Subject], world: &World, now: Timestamp) -> Vec<Runtime
 
 fn line(subject: &Subject, verdict: &VerdictOf<Runtimes>) -> RuntimeLine {
     let (kind, name) = subject.task_key();
-    let (carrier, state) = match subject {
-        Subject::Task(runtime) => {
-            (runtime.carrier(), runtime.task.runtime_status().map_or("none", RuntimeStatus::name))
-        }
-        Subject::Orphan(orphan) => (Some(&orphan.carrier), "orphan"),
+    let carrier = match subject {
+        Subject::Task(runtime) => runtime.carrier(),
+        Subject::Orphan(orphan) => Some(&orphan.carrier),
     };
     let shown = match subject {
         Subject::Task(runtime) => runtime.task.resource.as_ref().map(|shown| format!("{}/{}", shown.kind, shown.name)),
@@ -58,7 +68,7 @@ fn line(subject: &Subject, verdict: &VerdictOf<Runtimes>) -> RuntimeLine {
     RuntimeLine {
         task: format!("{kind}/{name}"),
         runtime: carrier.map(|carrier| format!("{}/{}", carrier.kind, carrier.name)).or(shown),
-        state,
+        state: state_word(subject),
         ready: carrier.map_or(0, |carrier| carrier.ready),
         desired: carrier.map_or(0, |carrier| carrier.desired),
         retires_at,
