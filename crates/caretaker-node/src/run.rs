@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use caretaker_containers::Containers;
-use caretaker_containers::act::residue::{self, Sightings};
+use caretaker_containers::act::residue::{self, Removal, Sightings};
 use caretaker_core::Keeper as _;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::events::Events;
@@ -135,8 +135,8 @@ async fn watch_residue(keeper: &Containers, snapshotter: &str, mode: ResidueMode
                 continue;
             }
             match residue::remove(&*cleaner.containerd, &cleaner.host, &one).await {
-                Ok(true) => tracing::info!("{one}: removed"),
-                Ok(false) => {}
+                Ok(Removal::Removed) => tracing::info!("{one}: removed"),
+                Ok(Removal::Kept(why)) => tracing::warn!("{one}: kept: {why}"),
                 Err(why) => tracing::warn!("{one}: not removed: {why}"),
             }
         }

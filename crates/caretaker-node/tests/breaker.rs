@@ -4,30 +4,27 @@
 mod lab;
 #[path = "../../keepers/containers/tests/objects/mod.rs"]
 mod objects;
+mod program;
 
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::ExitCode;
 
 use caretaker_testkit::containerd::main as run;
 use caretaker_testkit::harness::{Need, test};
 use caretaker_testkit::{shared_without_controllers as shared, until};
 use lab::{Lab, Outcome, State};
 use objects::{NODE, Objects, bound};
+use program::{LIMIT, Running, program};
 
-const LIMIT: Duration = Duration::from_mins(2);
 const DUE: usize = 20;
 const USED: usize = 19;
 
 fn main() -> ExitCode {
     run(vec![
         test("half_of_the_containers_at_once_open_the_breaker_and_a_reset_lets_them_go", Need::Containerd, opens),
+        test("the_death_of_an_agent_counts_once_and_19_of_38_do_not_open_the_breaker", Need::Containerd, counts_once),
         test("without_a_state_file_the_breaker_is_closed", Need::Containerd, closed),
     ])
-}
-
-fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_caretaker-node"))
 }
 
 fn breaker(state: &Path, more: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
@@ -36,15 +33,27 @@ fn breaker(state: &Path, more: &[&str]) -> Result<String, Box<dyn std::error::Er
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Ends with the test.
-struct Running(Child);
+/// The window of the youngest is over: a program that starts now finds everything due in its first round.
+async fn window_is_over(lab: &Lab, youngest: &str) -> Outcome {
+    let youngest = lab.get(youngest).await.unwrap().created.unwrap();
+    until("the window to be over", LIMIT, async || {
+        let age = caretaker_core::Timestamp::now().duration_since(youngest);
+        Ok(if age.as_secs() > 1 { Ok(()) } else { Err(age.to_string()) })
+    })
+    .await?;
+    Ok(())
+}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+async fn until_gone(lab: &Lab, running: &Running, ids: &[String]) -> Outcome {
+    for id in ids {
+        until("what is due to be gone", LIMIT, async || {
+            let log = running.log();
+            let tail: Vec<&str> = log.lines().rev().take(3).collect();
+            Ok(if lab.get(id).await.is_none() { Ok(()) } else { Err(format!("{id} {tail:?}")) })
+        })
+        .await?;
     }
+    Ok(())
 }
 
 async fn opens() -> Outcome {
@@ -60,29 +69,9 @@ async fn opens() -> Outcome {
     for n in 0..USED {
         lab.create(&format!("used-{n}"), &objects.owned("alive", &alive, "used"), State::NoTask).await?;
     }
-    let folder = lab.containerd().folder();
-    let (state, log) = (folder.join("node.json"), std::fs::File::create(folder.join("node.log"))?);
-    let path = |path: &Path| path.display().to_string();
-    // The window of the youngest is over before the first round.
-    let youngest = lab.get(&due[DUE - 1]).await.unwrap().created.unwrap();
-    until("the window to be over", LIMIT, async || {
-        let age = caretaker_core::Timestamp::now().duration_since(youngest);
-        Ok(if age.as_secs() > 1 { Ok(()) } else { Err(age.to_string()) })
-    })
-    .await?;
-    let running = Running(
-        program()
-            .args(["run", "--listen=127.0.0.1:0", "--window=1s", "--interval=1s"])
-            .arg(format!("--node={NODE}"))
-            .arg(format!("--containerd={}", path(&lab.containerd().socket())))
-            .arg(format!("--containerd-state={}", path(&lab.host.state)))
-            .arg(format!("--fifo-root={}", path(&lab.host.fifo_root)))
-            .arg(format!("--state-file={}", path(&state)))
-            .arg(format!("--kubeconfig={}", path(&shared().kubeconfig())))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?,
-    );
+    window_is_over(&lab, &due[DUE - 1]).await?;
+    let running = Running::start(&lab, "node", &[])?;
+    let state = lab.containerd().folder().join("node.json");
 
     until("the breaker to be open", LIMIT, async || {
         let shown = breaker(&state, &[]).unwrap_or_else(|error| error.to_string());
@@ -93,22 +82,45 @@ async fn opens() -> Outcome {
         assert!(lab.is_untouched(id, State::NoTask).await, "{id}");
     }
 
-    let said = std::fs::read_to_string(folder.join("node.log"))?;
+    let said = running.log();
     assert!(said.contains("close it with `caretaker-node breaker reset`"), "{said}");
 
     let reset = breaker(&state, &["reset"])?;
     assert!(reset.contains("the breaker is closed; it was open since"), "{reset}");
-    for id in &due {
-        until("what is due to be gone", LIMIT, async || {
-            let log = std::fs::read_to_string(folder.join("node.log")).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(3).collect();
-            Ok(if lab.get(id).await.is_none() { Ok(()) } else { Err(format!("{id} {tail:?}")) })
-        })
-        .await?;
-    }
+    until_gone(&lab, &running, &due).await?;
     assert_eq!(breaker(&state, &[])?, "the breaker is closed\n");
     drop(running);
     for n in 0..USED {
+        assert!(lab.is_untouched(&format!("used-{n}"), State::NoTask).await);
+    }
+    Ok(())
+}
+
+/// 18 Sandboxes and one agent with 15 containers: 33 containers are due, of 38, and 19 of them count.
+async fn counts_once() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "once").await?;
+    let alive = objects.agent("alive", NODE).await?;
+    objects.sandbox("used", bound("alive")).await?;
+    let dead: Vec<String> = (0..15).map(|n| format!("dead-{n}")).collect();
+    let missing: Vec<String> = (0..18).map(|n| format!("missing-{n}")).collect();
+    for id in &dead {
+        lab.create(id, &objects.owned("dead", "dead", "used"), State::NoTask).await?;
+    }
+    for id in &missing {
+        lab.create(id, &objects.owned("alive", &alive, id), State::NoTask).await?;
+    }
+    for n in 0..5 {
+        lab.create(&format!("used-{n}"), &objects.owned("alive", &alive, "used"), State::NoTask).await?;
+    }
+    window_is_over(&lab, &missing[17]).await?;
+
+    let running = Running::start(&lab, "once", &[])?;
+
+    until_gone(&lab, &running, &[dead, missing].concat()).await?;
+    assert_eq!(breaker(&lab.containerd().folder().join("once.json"), &[])?, "the breaker is closed\n");
+    assert_eq!(running.said("breaker"), 0, "{}", running.log());
+    for n in 0..5 {
         assert!(lab.is_untouched(&format!("used-{n}"), State::NoTask).await);
     }
     Ok(())

@@ -133,7 +133,7 @@ impl<C: Cache> Discovering<C> {
             discovered.insert(key.clone(), kind.clone());
             // The source is not complete until this kind is.
             self.pending.push_back((kind.clone(), Change::Init));
-            let resync = (source.resync, self.resync);
+            let resync = (source.resync, source.resync_interval.unwrap_or(self.resync));
             let changes = projection.watch(self.client.clone(), resource.clone(), &Selector::default(), true, resync);
             let (changes, handle) = abortable(changes.map(move |change| (kind.clone(), change)));
             self.watches.push(changes.boxed());

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{ActionKind, SourceId, Timestamp};
@@ -172,6 +173,8 @@ pub struct Source<C: Cache> {
     pub unread_fields: &'static [SkippableField],
     /// How it finds what its watch has lost. A stream of another system does that itself.
     pub resync: Resync,
+    /// How often it does; `None`: every resync interval of the process.
+    pub resync_interval: Option<Duration>,
     /// Of a source that discovers kinds: a kind that cannot be read holds back nothing but itself.
     pub kinds_alone: bool,
     /// What people do not know without it, if a command that only shows something can do without it.
@@ -186,6 +189,7 @@ impl<C: Cache> Source<C> {
             needed_for: |_| true,
             unread_fields: &[],
             resync: Resync::Interval,
+            resync_interval: None,
             kinds_alone: false,
             unknown_without: None,
             origin,
@@ -267,6 +271,14 @@ impl<C: Cache> Source<C> {
     #[must_use]
     pub fn resync(mut self, resync: Resync) -> Self {
         self.resync = resync;
+        self
+    }
+
+    /// It does so this often, whatever the resync interval of the process: for a kind of which little is watched, so that
+    /// asking costs little.
+    #[must_use]
+    pub fn resync_every(mut self, interval: Duration) -> Self {
+        self.resync_interval = Some(interval);
         self
     }
 

@@ -358,7 +358,7 @@ impl<C: Cache> Sources<C> {
             match &source.origin {
                 Origin::Watch { resource, optional, selector, projection } => {
                     let itself = SourceRef { id: source.id, resource: Some(resource.clone()) };
-                    let resync = (source.resync, interval);
+                    let resync = (source.resync, source.resync_interval.unwrap_or(interval));
                     let changes = projection.watch(client.clone(), resource.clone(), selector, *optional, resync);
                     kinds.push(changes.map(move |change| (itself.clone(), change)).boxed());
                 }

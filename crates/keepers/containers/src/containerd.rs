@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 pub use grpc::{GrpcClient, MAX_MESSAGE};
+pub(crate) use record::cgroup_of;
 
 use crate::subject::Container;
 

@@ -85,8 +85,13 @@ impl Controller for Containers {
             Source::watch(DEFINITION, definitions, |object| definition(&object))
                 .fields(format!("metadata.name={}.{}", sandboxes.plural, sandboxes.group)),
             Source::watch(PODS, resource("", "v1", "Pod", "pods"), pods)
-                .fields(format!("spec.nodeName={}", self.settings.node)),
-            Source::watch(SANDBOXES, sandboxes.clone(), sandbox).resync(Resync::CountDrift),
+                .fields(format!("spec.nodeName={}", self.settings.node))
+                // The pods of one node: each scan asks whether the watch has missed the end of an agent.
+                .resync(Resync::VersionDrift)
+                .resync_every(self.settings.interval),
+            // A change matters as much as a deletion: a Sandbox expires, or moves to another agent. There may be many in
+            // the cluster and every node asks, so that it does so once a resync interval.
+            Source::watch(SANDBOXES, sandboxes.clone(), sandbox).resync(Resync::VersionDrift),
             Source::stream(CONTAINERS, move |context| follow::follow(follower.clone(), context)),
         ]
     }

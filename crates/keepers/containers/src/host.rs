@@ -4,6 +4,7 @@
 
 mod cgroups;
 mod fifos;
+mod life;
 mod mounts;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,9 @@ pub use fifos::FifoError;
 
 /// The folder of bundles in containerd's state: `<state>/io.containerd.runtime.v2.task/<namespace>/<id>`.
 pub const BUNDLES: &str = "io.containerd.runtime.v2.task";
+
+/// The OCI spec in a bundle.
+const SPEC: &str = "config.json";
 
 /// The folders of a node that matter here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,14 +80,19 @@ impl Host {
     /// Every shim of the namespace. What ends while this reads is left out.
     #[must_use]
     pub fn shims(&self) -> Vec<Shim> {
-        let entries = std::fs::read_dir(&self.proc).into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let pids = self.pids().into_iter();
         pids.filter_map(|pid| {
             let words = std::fs::read(self.proc.join(pid.to_string()).join("cmdline")).ok()?;
             let id = shim_id(&words, &self.namespace)?;
             Some(Shim { id, pid })
         })
         .collect()
+    }
+
+    /// Every process of the node.
+    fn pids(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir(&self.proc).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     /// True if the process still is a shim of that container.

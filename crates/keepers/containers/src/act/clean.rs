@@ -182,10 +182,16 @@ impl Cleaner {
                 new.insert(api::BYTES_LABEL.to_owned(), bytes.to_string());
             }
         }
-        let fifos = task.map(|task| task.fifos.clone()).unwrap_or_default();
+        // Without a task they are known by their names alone, and their folder by none once they are gone.
+        let fifos = match task {
+            Some(task) => task.fifos.clone(),
+            None => self.fifos_by_name(&container.id)?,
+        };
         for (key, path) in api::FIFO_LABELS.into_iter().zip(fifos) {
             // One that is not below the root is never removed; written down, it might be longer than a label can be.
-            if self.host.is_fifo_path(&path) && container.labels.get(key) != Some(&path) {
+            let known = container.labels.get(key);
+            let is_news = if task.is_some() { known != Some(&path) } else { known.is_none() };
+            if self.host.is_fifo_path(&path) && is_news {
                 new.insert(key.to_owned(), path);
             }
         }
@@ -195,6 +201,16 @@ impl Cleaner {
         let mut labels = container.labels.clone();
         labels.extend(new);
         Ok(labels)
+    }
+
+    /// The FIFOs that have the names of the container's; empty where there is none.
+    fn fifos_by_name(&self, id: &str) -> Result<[String; 3], ApplyError> {
+        let found =
+            self.host.fifos(id).map_err(|error| failed(format!("reading the FIFOs of {id}"), error.to_string()))?;
+        Ok(api::FIFO_SUFFIXES.map(|suffix| {
+            let path = found.iter().map(|path| path.display().to_string()).find(|path| path.ends_with(suffix));
+            path.unwrap_or_default()
+        }))
     }
 
     /// Kills the task, and returns when it has ended.

@@ -1,13 +1,14 @@
 //! What is left of containers that containerd has no record of: shims, mounts, bundles, FIFOs, snapshots.
 //!
 //! It is found by cross-checking, and reported. It is removed only if that is asked for, and only what was seen twice:
-//! what is being created has no record yet, and what is being deleted has none any more.
+//! what is being created has no record yet, and what is being deleted has none any more. What still runs, or may, keeps
+//! everything of its container.
 
 use std::collections::BTreeSet;
 
 use crate::api::{self, SNAPSHOT_SUFFIX};
 use crate::containerd::{Containerd, ContainerdError, Snapshot};
-use crate::host::{Host, Shim};
+use crate::host::{FifoError, Host, Shim};
 
 /// A trace of a container without a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,18 +19,21 @@ pub enum Residue {
     Bundle(String),
     /// FIFOs of this ID.
     Fifos(String),
+    /// A folder for FIFOs in which nothing is.
+    Folder(String),
     /// A snapshot with a key of our form: its snapshotter and its key.
     Snapshot(String, String),
 }
 
 impl Residue {
-    /// The container it was of.
+    /// The container it was of; an empty folder does not say.
     #[must_use]
-    pub fn id(&self) -> &str {
+    pub fn id(&self) -> Option<&str> {
         match self {
-            Self::Shim(shim) => &shim.id,
-            Self::Bundle(id) | Self::Fifos(id) => id,
-            Self::Snapshot(_, key) => key.strip_suffix(SNAPSHOT_SUFFIX).unwrap_or(key),
+            Self::Shim(shim) => Some(&shim.id),
+            Self::Bundle(id) | Self::Fifos(id) => Some(id),
+            Self::Snapshot(_, key) => Some(key.strip_suffix(SNAPSHOT_SUFFIX).unwrap_or(key)),
+            Self::Folder(_) => None,
         }
     }
 }
@@ -40,6 +44,7 @@ impl std::fmt::Display for Residue {
             Self::Shim(shim) => write!(f, "shim {} of {}", shim.pid, shim.id),
             Self::Bundle(id) => write!(f, "bundle of {id}"),
             Self::Fifos(id) => write!(f, "FIFOs of {id}"),
+            Self::Folder(name) => write!(f, "empty FIFO folder {name}"),
             Self::Snapshot(snapshotter, key) => write!(f, "snapshot {key} of {snapshotter}"),
         }
     }
@@ -52,8 +57,8 @@ pub async fn find(
     snapshotter: &str,
 ) -> Result<BTreeSet<Residue>, ContainerdError> {
     let snapshots = containerd.snapshots(snapshotter).await?;
-    let fifos =
-        host.all_fifos().map_err(|error| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string()))?;
+    let unread = |error: FifoError| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string());
+    let (fifos, folders) = (host.all_fifos().map_err(unread)?, host.empty_fifo_folders().map_err(unread)?);
     let (shims, bundles) = (host.shims(), host.bundle_ids());
     let known: BTreeSet<String> = containerd.all_ids().await?.into_iter().collect();
     // A snapshot of our key form whose container exists belongs to it; so does one of a container that is cleaned.
@@ -61,7 +66,9 @@ pub async fn find(
     let snapshots = snapshots.into_iter().filter(of_ours).map(|s| Residue::Snapshot(s.snapshotter, s.key));
     let all = shims.into_iter().map(Residue::Shim);
     let all = all.chain(bundles.into_iter().map(Residue::Bundle)).chain(fifos.into_keys().map(Residue::Fifos));
-    Ok(all.chain(snapshots).filter(|found| api::is_plain_id(found.id()) && !known.contains(found.id())).collect())
+    let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
+    let all = all.chain(snapshots).chain(folders.into_iter().map(Residue::Folder));
+    Ok(all.filter(|found| found.id().is_none_or(is_unknown)).collect())
 }
 
 /// What was seen before and is still there.
@@ -77,28 +84,54 @@ impl Sightings {
     }
 }
 
-/// Removes residue that was seen twice; a container of that ID that exists by now keeps it, and so does a shim that still
-/// has a task.
-pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue) -> Result<bool, String> {
-    let id = residue.id();
-    if containerd.get(id).await.map_err(|error| error.to_string())?.is_some() {
-        return Ok(false);
+/// What became of residue that was to be removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone.
+    Removed,
+    /// It stays, and why.
+    Kept(String),
+}
+
+fn kept(why: &str) -> Result<Removal, String> {
+    Ok(Removal::Kept(why.to_owned()))
+}
+
+/// Removes residue that was seen twice. A container of that ID that exists by now keeps it, and so does whatever still
+/// runs, or may: the one who looks after it, its files and its snapshot stay with it.
+pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue) -> Result<Removal, String> {
+    if let Some(id) = residue.id() {
+        if containerd.get(id).await.map_err(|error| error.to_string())?.is_some() {
+            return kept("there is a container of its ID");
+        }
+        if containerd.task(id).await.map_err(|error| error.to_string())?.is_some() {
+            return kept("there is a task of its ID");
+        }
+        if let Some(why) = host.may_run(id) {
+            return Ok(Removal::Kept(why));
+        }
+        if !matches!(residue, Residue::Shim(_)) && host.shims().iter().any(|shim| shim.id == id) {
+            return kept("there is a shim of its ID");
+        }
     }
-    if containerd.task(id).await.map_err(|error| error.to_string())?.is_some() {
-        return Ok(false);
-    }
-    let has_shim = host.shims().iter().any(|shim| shim.id == id);
     match residue {
-        // What runs in its control group would lose the one who looks after it.
-        Residue::Shim(_) if !host.container_cgroups(id, "").is_empty() => Ok(false),
-        Residue::Shim(shim) => host.end_shim(shim).map_err(|error| error.to_string()),
-        Residue::Bundle(_) | Residue::Fifos(_) | Residue::Snapshot(..) if has_shim => Ok(false),
-        Residue::Bundle(id) => host.remove_bundle(id).map(|()| true),
-        Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| true).map_err(|error| error.to_string()),
+        Residue::Shim(shim) => match host.end_shim(shim).map_err(|error| error.to_string())? {
+            true => Ok(Removal::Removed),
+            false => kept("the process is another one by now"),
+        },
+        Residue::Bundle(id) => {
+            let cgroup = host.bundle_cgroup(id)?.unwrap_or_default();
+            host.remove_cgroups(id, &cgroup)?;
+            host.remove_bundle(id).map(|()| Removal::Removed)
+        }
+        Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string()),
+        Residue::Folder(name) => match host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())? {
+            true => Ok(Removal::Removed),
+            false => kept("it is not empty any more"),
+        },
         Residue::Snapshot(snapshotter, key) => match containerd.remove_snapshot(snapshotter, key).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error.to_string()),
+            Err(error) if !error.is_not_found() => Err(error.to_string()),
+            _ => Ok(Removal::Removed),
         },
     }
 }

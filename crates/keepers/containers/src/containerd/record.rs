@@ -77,7 +77,7 @@ impl From<Record> for Container {
 }
 
 /// The control group that the OCI spec names.
-fn cgroup_of(spec: &[u8]) -> Option<String> {
+pub(crate) fn cgroup_of(spec: &[u8]) -> Option<String> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Linux {

@@ -18,9 +18,20 @@ impl Host {
         if name != id && name.strip_suffix(".scope").and_then(|name| name.strip_suffix(id)).is_none() {
             return Vec::new();
         }
+        self.cgroups_at(&path)
+    }
+
+    /// The groups of this path in all trees, whosever they are.
+    fn cgroups_at(&self, path: &Path) -> Vec<PathBuf> {
         let trees = std::fs::read_dir(&self.cgroups).into_iter().flatten().flatten().map(|entry| entry.path());
         let trees = trees.filter(|tree| tree.is_dir() && !tree.is_symlink()).chain([self.cgroups.clone()]);
-        trees.map(|tree| tree.join(&path)).filter(|group| group.is_dir()).collect()
+        trees.map(|tree| tree.join(path)).filter(|group| group.is_dir()).collect()
+    }
+
+    /// The group of this path that has a process, whosever it is. A path that leads nowhere is an error.
+    pub(super) fn used_cgroup(&self, path: &str) -> Result<Option<PathBuf>, String> {
+        let plain = cgroup_path(path).ok_or_else(|| format!("{path:?} is no path of a control group"))?;
+        Ok(self.cgroups_at(&plain).into_iter().find(|group| has_processes(group)))
     }
 
     /// True if a process is in one of the container's control groups.

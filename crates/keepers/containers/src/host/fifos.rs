@@ -67,6 +67,30 @@ impl Host {
         Ok(found)
     }
 
+    /// The folders of the root in which nothing is: who was killed between the last FIFO and its folder leaves one.
+    pub fn empty_fifo_folders(&self) -> Result<Vec<String>, FifoError> {
+        if self.open_root()?.is_none() {
+            return Ok(Vec::new());
+        }
+        let is_empty = |folder: &String| {
+            std::fs::read_dir(self.fifo_root.join(folder)).is_ok_and(|mut entries| entries.next().is_none())
+        };
+        Ok(self.fifo_folders().into_iter().filter(is_empty).collect())
+    }
+
+    /// Removes a folder of the root. False if something is in it.
+    pub fn remove_empty_fifo_folder(&self, name: &str) -> Result<bool, FifoError> {
+        let path = self.fifo_root.join(name);
+        let inside = path.join("any");
+        let Some((folder, _)) = self.below_root(&inside) else { return Ok(false) };
+        let Some(root) = self.open_root()? else { return Ok(true) };
+        match unlinkat(&root, folder, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(failed(&path, &error.to_string())),
+        }
+    }
+
     fn fifo_folders(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.fifo_root).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -187,6 +211,29 @@ mod tests {
 
         assert!(outside.join("r/sb-1-stdin").exists());
         assert!(root.join("plain/sb-1-stdout").exists() && root.join("plain/sb-1-stdin").is_symlink());
+    }
+
+    #[test]
+    fn a_folder_is_removed_only_if_it_is_empty_and_in_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, outside) = (folder.path().join("fifo"), folder.path().join("outside"));
+        mkfifo(&root.join("used/sb-1-stdin"));
+        for path in [root.join("empty"), outside.clone()] {
+            fs::create_dir_all(path).unwrap();
+        }
+        symlink(&outside, root.join("link")).unwrap();
+        let host = host(&root);
+        assert_eq!(host.empty_fifo_folders().unwrap(), ["empty"]);
+
+        for name in ["used", "link", "../outside", ".."] {
+            assert!(!host.remove_empty_fifo_folder(name).unwrap(), "{name}");
+        }
+        for _ in 0..2 {
+            assert!(host.remove_empty_fifo_folder("empty").unwrap());
+        }
+
+        assert!(!root.join("empty").exists() && root.join("used/sb-1-stdin").exists());
+        assert!(outside.exists() && root.join("link").is_symlink());
     }
 
     #[test]

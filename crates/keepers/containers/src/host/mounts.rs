@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::Host;
+use super::{Host, SPEC};
 
 impl Host {
     /// The mounts at or below a folder, the deepest first: as this process sees them, and as the first process of the
@@ -48,10 +48,12 @@ impl Host {
     }
 }
 
-/// Removes a folder with everything in it, and stops at the edge of its file system.
+/// Removes a folder with everything in it, and stops at the edge of its file system. The spec goes last: it says which
+/// control group belongs to the bundle.
 fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
+    let mut entries = std::fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(|entry| entry.file_name() == SPEC);
+    for entry in entries {
         let found = entry.path().symlink_metadata()?;
         if found.is_dir() {
             if found.dev() != device {

@@ -35,6 +35,15 @@ pub enum State {
 
 pub const STATES: [State; 5] = [State::NoTask, State::Created, State::Running, State::Paused, State::Stopped];
 
+/// The names of the FIFOs of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FifoNames {
+    /// `<id>-stdin` and so on, as agents name them.
+    OfContainer,
+    /// `in`, `out` and `err`: nothing but the task says whose they are.
+    Plain,
+}
+
 /// A containerd with a client.
 pub struct Lab {
     /// `None` for the containerd of a node.
@@ -45,6 +54,10 @@ pub struct Lab {
     /// For calls that the keeper's own client does not make.
     pub raw: Channel,
     parent: String,
+    /// The first process of each task that was made.
+    pids: Mutex<BTreeMap<String, u32>>,
+    /// How FIFOs are named: by their container, or not.
+    fifo_names: FifoNames,
     /// FIFOs stay open as an agent keeps them: a task without reader and writer does not start.
     open: Mutex<Vec<File>>,
 }
@@ -67,6 +80,12 @@ impl Lab {
         Ok(Self { process: Some(containerd), ..lab })
     }
 
+    /// FIFOs that have other names from here on.
+    #[must_use]
+    pub fn naming_fifos(self, fifo_names: FifoNames) -> Self {
+        Self { fifo_names, ..self }
+    }
+
     /// The containerd of this test program.
     pub fn containerd(&self) -> &Containerd {
         self.process.as_ref().expect("a containerd of the test's own")
@@ -86,7 +105,8 @@ impl Lab {
             parent = layer.map_or(parent, |info| info.name.clone());
         }
         assert!(parent.starts_with("sha256:"), "the image has a layer: {parent:?}");
-        Ok(Self { process: None, cgroup, client, host, raw, parent, open: Mutex::default() })
+        let (pids, open, fifo_names) = (Mutex::default(), Mutex::default(), FifoNames::OfContainer);
+        Ok(Self { process: None, cgroup, client, host, raw, parent, pids, fifo_names, open })
     }
 
     fn api(&self) -> containerd_client::Client {
@@ -141,8 +161,12 @@ impl Lab {
         let folder = self.host.fifo_root.join(format!("r{:08x}", fastrand_u32()));
         std::fs::create_dir_all(&folder)?;
         let mut paths: [String; 3] = Default::default();
-        for (path, suffix) in paths.iter_mut().zip(["-stdin", "-stdout", "-stderr"]) {
-            let fifo = folder.join(format!("{id}{suffix}"));
+        let names = match self.fifo_names {
+            FifoNames::OfContainer => ["stdin", "stdout", "stderr"].map(|name| format!("{id}-{name}")),
+            FifoNames::Plain => ["in", "out", "err"].map(str::to_owned),
+        };
+        for (path, name) in paths.iter_mut().zip(names) {
+            let fifo = folder.join(name);
             mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
             let handle = open(&fifo, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
             self.open.lock().unwrap().push(File::from(handle));
@@ -179,7 +203,8 @@ impl Lab {
             stderr,
             ..Default::default()
         };
-        ask!(tasks, create, message);
+        let made = ask!(tasks, create, message);
+        self.pids.lock().unwrap().insert(id.to_owned(), made.pid);
         if state == State::Created {
             return Ok(());
         }
@@ -214,14 +239,41 @@ impl Lab {
         left
     }
 
-    /// Whether its task still runs, and all it has is there.
+    /// The first process of the task that was made last under this ID.
+    pub fn pid(&self, id: &str) -> u32 {
+        self.pids.lock().unwrap()[id]
+    }
+
+    /// Status and first process of its task, as containerd has them now.
+    async fn task_now(&self, id: &str) -> Failable<Option<(State, u32)>> {
+        let mut tasks = self.api().tasks();
+        let message = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("containerd-namespace", "k8s.io".parse()?);
+        let Some(process) = tasks.get(request).await.ok().and_then(|answer| answer.into_inner().process) else {
+            return Ok(None);
+        };
+        let status = match process.status {
+            1 => State::Created,
+            2 => State::Running,
+            3 => State::Stopped,
+            4 | 5 => State::Paused,
+            other => return Err(format!("the task of {id} is {other}").into()),
+        };
+        Ok(Some((status, process.pid)))
+    }
+
+    /// Whether it is as it was made: its record without a label of the keeper, its task in this state with the same first
+    /// process, its bundle, its FIFOs and its snapshot.
     pub async fn is_untouched(&self, id: &str, state: State) -> bool {
         let Some(container) = self.get(id).await else { return false };
         let own = container.labels.keys().any(|key| key.starts_with("caretaker.dev/"));
-        let task = self.client.task(id).await.unwrap();
+        let made = (state != State::NoTask).then(|| (state, self.pid(id)));
+        let task = self.task_now(id).await.unwrap() == made;
+        let bundle = exists(&self.bundle(id).join("config.json")) == made.is_some();
         let fifos = self.host.fifos(id).unwrap().len() == 3;
         let snapshot = self.client.snapshot_bytes("overlayfs", &container.snapshot_key).await.unwrap().is_some();
-        !own && fifos && snapshot && (task.is_some() == (state != State::NoTask))
+        !own && fifos && snapshot && task && bundle
     }
 
     pub fn bundle(&self, id: &str) -> PathBuf {
@@ -245,4 +297,10 @@ pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
+}
+
+/// True if the process runs.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }

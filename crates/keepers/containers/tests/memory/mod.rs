@@ -19,10 +19,14 @@ pub struct Records {
     pub containers: BTreeMap<String, Container>,
     pub tasks: BTreeMap<String, Task>,
     pub snapshots: BTreeSet<String>,
+    /// Paused tasks that do not end before they are resumed, as what is frozen from outside.
+    pub frozen: BTreeSet<String>,
 }
 
 /// Called before a container is changed: with the name of the call, its ID and everything that there is.
 type OnTouch = Box<dyn Fn(&str, &str, &Records) + Send + Sync>;
+/// Called when any call begins, with its name.
+type OnCall = Box<dyn Fn(&'static str) + Send + Sync>;
 /// Called before the n-th read of a container.
 type AtRead = (usize, Box<dyn FnOnce() + Send>);
 
@@ -30,6 +34,7 @@ type AtRead = (usize, Box<dyn FnOnce() + Send>);
 pub struct InMemory {
     records: Mutex<Records>,
     pub on_touch: Mutex<Option<OnTouch>>,
+    pub on_call: Mutex<Option<OnCall>>,
     pub at_read: Mutex<Option<AtRead>>,
 }
 
@@ -44,6 +49,12 @@ fn refused(id: &str, why: &str) -> ContainerdError {
 impl InMemory {
     pub fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap()
+    }
+
+    fn begin(&self, call: &'static str) {
+        if let Some(told) = &*self.on_call.lock().unwrap() {
+            told(call);
+        }
     }
 
     fn before_read(&self) {
@@ -77,15 +88,18 @@ fn answer<'a, T: Send + 'a>(work: impl FnOnce() -> Answer<T> + Send + 'a) -> Box
 
 impl Containerd for InMemory {
     fn list<'a>(&'a self, managed: &'a str) -> BoxFuture<'a, Answer<Vec<Container>>> {
+        self.begin("list");
         let is_managed = move |one: &&Container| one.labels.get(managed).map(String::as_str) == Some("true");
         answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))
     }
 
     fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>> {
+        self.begin("all_ids");
         answer(|| Ok(self.records().containers.keys().cloned().collect()))
     }
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
+        self.begin("get");
         answer(move || {
             self.before_read();
             Ok(self.records().containers.get(id).cloned())
@@ -93,6 +107,7 @@ impl Containerd for InMemory {
     }
 
     fn set_labels<'a>(&'a self, id: &'a str, labels: BTreeMap<String, String>) -> BoxFuture<'a, Answer<()>> {
+        self.begin("set_labels");
         answer(move || {
             if labels.iter().any(|(key, value)| key.len() + value.len() > LABEL_LIMIT) {
                 return Err(refused(id, "label key and value length exceeds the limit"));
@@ -104,26 +119,45 @@ impl Containerd for InMemory {
     }
 
     fn delete_container<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.begin("delete_container");
         answer(move || self.touch("delete_container", id).containers.remove(id).map(drop).ok_or_else(|| missing(id)))
     }
 
     fn task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Task>>> {
+        self.begin("task");
         answer(move || Ok(self.records().tasks.get(id).cloned()))
     }
 
     fn kill<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.begin("kill");
         answer(move || {
-            self.touch("kill", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Stopped;
+            let mut records = self.touch("kill", id);
+            let is_frozen = records.frozen.contains(id);
+            let task = records.tasks.get_mut(id).ok_or_else(|| missing(id))?;
+            if !(is_frozen && task.status == TaskStatus::Paused) {
+                task.status = TaskStatus::Stopped;
+            }
             Ok(())
         })
     }
 
     /// It is asked for after the kill was sent, or at the same moment: then the end is near.
     fn wait<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
-        answer(move || self.records().tasks.get(id).map(drop).ok_or_else(|| missing(id)))
+        self.begin("wait");
+        async move {
+            tokio::task::yield_now().await;
+            let frozen = || {
+                let records = self.records();
+                let task = records.tasks.get(id).ok_or_else(|| missing(id))?;
+                Ok(records.frozen.contains(id) && task.status == TaskStatus::Paused)
+            };
+            if frozen()? { std::future::pending().await } else { Ok(()) }
+        }
+        .boxed()
     }
 
     fn resume<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.begin("resume");
         answer(move || {
             self.touch("resume", id).tasks.get_mut(id).ok_or_else(|| missing(id))?.status = TaskStatus::Running;
             Ok(())
@@ -131,6 +165,7 @@ impl Containerd for InMemory {
     }
 
     fn delete_task<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.begin("delete_task");
         answer(move || {
             let mut records = self.touch("delete_task", id);
             match records.tasks.get(id).map(|task| task.status) {
@@ -145,10 +180,12 @@ impl Containerd for InMemory {
     }
 
     fn snapshot_bytes<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<u64>>> {
+        self.begin("snapshot_bytes");
         answer(move || Ok(self.records().snapshots.contains(key).then_some(7)))
     }
 
     fn remove_snapshot<'a>(&'a self, _: &'a str, key: &'a str) -> BoxFuture<'a, Answer<()>> {
+        self.begin("remove_snapshot");
         answer(move || {
             let id = key.strip_suffix("-snapshot").unwrap_or(key);
             if self.touch("remove_snapshot", id).snapshots.remove(key) { Ok(()) } else { Err(missing(key)) }
@@ -156,6 +193,7 @@ impl Containerd for InMemory {
     }
 
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>> {
+        self.begin("snapshots");
         let one = |key: &String| Snapshot { snapshotter: snapshotter.to_owned(), key: key.clone() };
         answer(move || Ok(self.records().snapshots.iter().map(one).collect()))
     }

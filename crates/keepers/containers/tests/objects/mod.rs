@@ -17,7 +17,7 @@ use caretaker_engine::state::StateStore;
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::{Cluster, until};
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -43,9 +43,12 @@ pub fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
 impl Objects {
     pub async fn new(cluster: &Cluster, namespace: &'static str) -> Failable<Self> {
         let client = cluster.client().await?;
-        Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(namespace)).await?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-        accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
+        // A test that runs on two containerds has made it before.
+        if Api::<Namespace>::all(client.clone()).get_opt(namespace).await?.is_none() {
+            Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(namespace)).await?;
+            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+            accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
+        }
         let objects = Self { client, namespace };
         objects.install().await?;
         objects.node().await?;
@@ -152,12 +155,29 @@ pub fn start_on(
     state: &Path,
     clock: Clock,
 ) -> RunningKeeper {
+    start_every(Duration::from_secs(2), RESYNC, containerd, host, client, state, clock)
+}
+
+/// As long as nothing of a test takes.
+pub const RESYNC: Duration = Duration::from_mins(10);
+
+/// The same with another interval of scans and resyncs.
+pub fn start_every(
+    interval: Duration,
+    resync: Duration,
+    containerd: Arc<dyn Containerd>,
+    host: Host,
+    client: &Client,
+    state: &Path,
+    clock: Clock,
+) -> RunningKeeper {
     let mut settings = Settings::new(NODE, state);
-    (settings.window, settings.interval) = (WINDOW, Duration::from_secs(2));
+    (settings.window, settings.interval) = (WINDOW, interval);
     let keeper = Containers::new(settings, containerd, host);
     let state = state.to_owned();
     RunningKeeper::start(keeper, client, clock, move |context| {
         context.state = StateStore::file(state);
         context.concurrency = 8;
+        context.resync_interval = resync;
     })
 }

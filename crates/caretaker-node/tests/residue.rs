@@ -1,0 +1,131 @@
+//! The program itself: what it does with residue, what it counts, and how it waits for a containerd that is not there.
+
+#[path = "../../keepers/containers/tests/lab/mod.rs"]
+mod lab;
+#[path = "../../keepers/containers/tests/objects/mod.rs"]
+mod objects;
+mod program;
+
+use std::process::ExitCode;
+
+use caretaker_containers::containerd::Containerd as _;
+use caretaker_containers::subject::Container;
+use caretaker_testkit::containerd::main as run;
+use caretaker_testkit::harness::{Need, test};
+use caretaker_testkit::{shared_without_controllers as shared, until};
+use lab::{Lab, Outcome, State, is_alive};
+use objects::{NODE, Objects, bound};
+use program::{LIMIT, Running, node_args, program};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn main() -> ExitCode {
+    run(vec![
+        test("residue_is_reported_and_removed_only_if_that_is_asked_for", Need::Containerd, reported_and_removed),
+        test("without_its_socket_it_names_it_and_waits_for_it", Need::Containerd, without_a_socket),
+    ])
+}
+
+async fn until_gone(lab: &Lab, running: &Running, container: &Container) -> Outcome {
+    until(&format!("{} to be gone", container.id), LIMIT, async || {
+        let left = lab.traces(container).await;
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}\n{}", running.log())) })
+    })
+    .await?;
+    Ok(())
+}
+
+async fn reported_and_removed() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "residue").await?;
+    let alive = objects.agent("alive", NODE).await?;
+    objects.sandbox("used", bound("alive")).await?;
+    let owned = objects.owned("alive", &alive, "used");
+    // Two that somebody has deleted the record of: one has no task, one runs on. A third is in use.
+    for (id, state) in [("lost", State::NoTask), ("live", State::Running), ("kept", State::Running)] {
+        lab.create(id, &owned, state).await?;
+    }
+    let (lost, live) = (lab.get("lost").await.unwrap(), lab.get("live").await.unwrap());
+    for id in ["lost", "live"] {
+        lab.client.delete_container(id).await?;
+    }
+    let (all_lost, all_live) = (lab.traces(&lost).await, lab.traces(&live).await);
+    let is_whole = async || {
+        assert!(is_alive(lab.pid("live")));
+        assert_eq!(lab.traces(&live).await, all_live);
+        assert!(lab.is_untouched("kept", State::Running).await);
+    };
+
+    // FIFOs and snapshot of the one; shim, bundle, FIFOs and snapshot of the other.
+    let reporting = Running::start(&lab, "report", &[])?;
+    reporting.until_said("snapshot live-snapshot of overlayfs: containerd has no record of it", 3).await?;
+    assert_eq!(reporting.metric("caretaker_containers_residue").await?.to_string(), "6");
+    assert_eq!((reporting.said(": removed"), reporting.said(": kept")), (0, 0), "{}", reporting.log());
+    assert_eq!(lab.traces(&lost).await, all_lost);
+    is_whole().await;
+    drop(reporting);
+
+    let removing = Running::start(&lab, "remove", &["--residue=remove"])?;
+    for what in ["shim", "bundle of live", "FIFOs of live", "snapshot live-snapshot"] {
+        until(&format!("{what} to be kept three times"), LIMIT, async || {
+            let log = removing.log();
+            let kept = log.lines().filter(|line| line.contains(what) && line.contains(": kept: ")).count();
+            Ok(if kept >= 3 { Ok(()) } else { Err(log) })
+        })
+        .await?;
+    }
+    assert_eq!(lab.traces(&lost).await, [""; 0]);
+    is_whole().await;
+
+    // When its process has ended, the rest goes.
+    kill_process(Pid::from_raw(i32::try_from(lab.pid("live"))?).ok_or("a pid")?, Signal::KILL)?;
+    until_gone(&lab, &removing, &live).await?;
+    assert!(lab.is_untouched("kept", State::Running).await);
+    until("the metric to say so", LIMIT, async || {
+        let left = removing.metric("caretaker_containers_residue").await.unwrap_or(-1.0);
+        Ok(if left.abs() < 0.5 { Ok(()) } else { Err(format!("{left} {}", removing.log())) })
+    })
+    .await?;
+
+    // What is cleaned is counted, and so are the scans.
+    lab.create("orphan", &objects.owned("never", "never", "used"), State::Running).await?;
+    let orphan = lab.get("orphan").await.unwrap();
+    until_gone(&lab, &removing, &orphan).await?;
+    until("its bytes to be counted", LIMIT, async || {
+        let freed = removing.metric("caretaker_containers_bytes_freed_total").await.unwrap_or_default();
+        Ok(if freed > 0.0 { Ok(()) } else { Err(removing.log()) })
+    })
+    .await?;
+    assert!(removing.metric("caretaker_containers_scan_seconds_count").await? >= 3.0);
+    Ok(())
+}
+
+async fn without_a_socket() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "socket").await?;
+    lab.create("orphan", &objects.owned("never", "never", "used"), State::Running).await?;
+    let orphan = lab.get("orphan").await.unwrap();
+    let socket = lab.containerd().socket();
+    lab.containerd().stop();
+    std::fs::remove_file(&socket)?;
+
+    let plan = program().arg("plan").args(node_args(&lab, &lab.containerd().folder().join("plan.json"))).output()?;
+    let said = String::from_utf8_lossy(&plan.stderr);
+    assert_eq!(plan.status.code(), Some(1), "{said}");
+    assert!(said.contains(&socket.display().to_string()), "{said}");
+    let running = Running::start(&lab, "socket", &[])?;
+    until("it to name the socket", LIMIT, async || {
+        let ready = running.ask("/readyz").await.unwrap_or_default();
+        let named = ready.contains(&socket.display().to_string()) && !ready.starts_with("HTTP/1.0 200");
+        Ok(if named { Ok(()) } else { Err(ready) })
+    })
+    .await?;
+
+    lab.containerd().start_again().await?;
+    until_gone(&lab, &running, &orphan).await?;
+    until("it to be ready", LIMIT, async || {
+        let ready = running.ask("/readyz").await.unwrap_or_default();
+        Ok(if ready.starts_with("HTTP/1.0 200") { Ok(()) } else { Err(ready) })
+    })
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! The order of a cleaning, call by call, and what it does with the calls of a process that was killed.
+
+mod faulty;
+mod memory;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use caretaker_containers::act::clean::Cleaner;
+use caretaker_containers::api::FIFO_LABELS;
+use caretaker_containers::containerd::{Task, TaskStatus};
+use caretaker_containers::host::Host;
+use caretaker_containers::subject::Container;
+use caretaker_core::Timestamp;
+use faulty::Mortal;
+use memory::InMemory;
+use rstest::rstest;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+
+const ID: &str = "sb-1";
+
+/// A containerd with one container that has everything, on a node of files.
+struct Node {
+    folder: TempDir,
+    memory: Arc<InMemory>,
+    host: Arc<Host>,
+    container: Container,
+    /// Every call, and between them what the node has lost.
+    seen: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Node {
+    fn new(status: Option<TaskStatus>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let host = Host {
+            fifo_root: path("fifo"),
+            state: path("state"),
+            proc: path("proc"),
+            cgroups: path("cgroup"),
+            ..Host::default()
+        };
+        std::fs::create_dir_all(path("proc/self")).unwrap();
+        std::fs::write(path("proc/self/mountinfo"), "").unwrap();
+        std::fs::create_dir_all(host.bundle(ID)).unwrap();
+        std::fs::create_dir_all(path("fifo/r")).unwrap();
+        let fifos = ["stdin", "stdout", "stderr"].map(|name| path("fifo/r").join(format!("{ID}-{name}")));
+        for fifo in &fifos {
+            mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        }
+        let container = Container {
+            id: ID.to_owned(),
+            created: "2036-01-10T00:00:00Z".parse().ok(),
+            snapshotter: "memory".to_owned(),
+            snapshot_key: format!("{ID}-snapshot"),
+            ..Container::default()
+        };
+        let memory = Arc::new(InMemory::default());
+        {
+            let mut records = memory.records();
+            records.containers.insert(ID.to_owned(), container.clone());
+            records.snapshots.insert(container.snapshot_key.clone());
+            if let Some(status) = status {
+                let fifos = fifos.map(|fifo| fifo.display().to_string());
+                records.tasks.insert(ID.to_owned(), Task { status, fifos });
+            }
+        }
+        let (seen, host): (Arc<Mutex<Vec<&'static str>>>, _) = (Arc::default(), Arc::new(host));
+        let (noted, places) = (seen.clone(), [(path("fifo/r"), "(FIFOs gone)"), (host.bundle(ID), "(bundle gone)")]);
+        *memory.on_call.lock().unwrap() = Some(Box::new(move |call| note(&mut noted.lock().unwrap(), &places, call)));
+        Self { folder, memory, host, container, seen }
+    }
+
+    fn cleaner(&self) -> Cleaner {
+        Cleaner::new(self.memory.clone(), self.host.clone())
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn note(seen: &mut Vec<&'static str>, places: &[(PathBuf, &'static str)], call: &'static str) {
+    for (place, gone) in places {
+        if !place.exists() && !seen.contains(gone) {
+            seen.push(gone);
+        }
+    }
+    seen.push(call);
+}
+
+fn now() -> Timestamp {
+    "2036-01-10T01:00:00Z".parse().unwrap()
+}
+
+/// What it needs later is written down before anything ends.
+const BEGIN: &[&str] = &["get", "task", "snapshot_bytes", "set_labels"];
+const KILL: &[&str] = &["get", "wait", "kill"];
+const DELETE_TASK: &[&str] = &["get", "delete_task"];
+/// The record goes last, when it is verified that nothing else is left.
+const REST: &[&str] = &[
+    "get",
+    "remove_snapshot",
+    "get",
+    "(FIFOs gone)",
+    "task",
+    "get",
+    "(bundle gone)",
+    "task",
+    "snapshot_bytes",
+    "get",
+    "delete_container",
+];
+
+#[rstest]
+#[case::without_a_task(None, &[BEGIN, REST])]
+#[case::created(Some(TaskStatus::Created), &[BEGIN, KILL, DELETE_TASK, REST])]
+#[case::running(Some(TaskStatus::Running), &[BEGIN, KILL, DELETE_TASK, REST])]
+#[case::paused(Some(TaskStatus::Paused), &[BEGIN, KILL, DELETE_TASK, REST])]
+#[case::stopped(Some(TaskStatus::Stopped), &[BEGIN, DELETE_TASK, REST])]
+#[tokio::test]
+async fn every_state_is_cleaned_in_this_order(#[case] status: Option<TaskStatus>, #[case] expected: &[&[&str]]) {
+    let node = Node::new(status);
+
+    node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert_eq!(node.seen(), expected.concat());
+    assert!(node.memory.records().containers.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_task_that_does_not_end_is_resumed_and_killed_again() {
+    let node = Node::new(Some(TaskStatus::Paused));
+    node.memory.records().frozen.insert(ID.to_owned());
+
+    node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    let again: &[&str] = &["task", "get", "resume", "wait", "kill"];
+    assert_eq!(node.seen(), [BEGIN, KILL, again, DELETE_TASK, REST].concat());
+}
+
+#[tokio::test]
+async fn a_task_of_an_unknown_state_ends_nothing_and_removes_nothing() {
+    let node = Node::new(Some(TaskStatus::Unknown));
+
+    let refused = node.cleaner().clean(&node.container, now()).await.unwrap_err().to_string();
+
+    assert!(refused.contains("its shim does not say"), "{refused}");
+    assert_eq!(node.seen(), BEGIN);
+}
+
+/// Without a task nothing but their names tells of the FIFOs, and nothing at all of their folder once they are gone.
+#[tokio::test]
+async fn killed_between_the_last_fifo_and_its_folder_the_next_run_removes_the_folder() {
+    let node = Node::new(None);
+    let mortal = Arc::new(Mortal::new(node.memory.clone(), BEGIN.len(), true));
+    let dying = Cleaner::new(mortal.clone(), node.host.clone());
+    tokio::select! {
+        _ = dying.clean(&node.container, now()) => panic!("it dies"),
+        () = mortal.death() => {}
+    }
+    for fifo in node.host.fifos(ID).unwrap() {
+        std::fs::remove_file(fifo).unwrap();
+    }
+    let labels = node.memory.records().containers[ID].labels.clone();
+    assert!(FIFO_LABELS.iter().all(|key| labels.contains_key(*key)), "{labels:?}");
+
+    node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert!(!node.folder.path().join("fifo/r").exists());
+}

@@ -1,0 +1,138 @@
+//! What is left of containers without a record, on a real containerd.
+
+mod lab;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use caretaker_containers::act::residue::{self, Removal, Residue, Sightings};
+use caretaker_containers::containerd::Containerd as _;
+use caretaker_core::Timestamp;
+use caretaker_testkit::containerd::{main as run, test_on_both};
+use caretaker_testkit::until;
+use lab::{Lab, Outcome, State, exists, is_alive, labels};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn main() -> ExitCode {
+    let tests = [
+        test_on_both("residue_is_found_and_removed_only_after_two_sightings", left_behind),
+        test_on_both("what_runs_without_a_record_keeps_everything_until_it_has_ended", runs_without_a_record),
+    ];
+    run(tests.into_iter().flatten().collect())
+}
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn now() -> Timestamp {
+    "2036-01-10T00:00:00Z".parse().unwrap()
+}
+
+fn orphan() -> std::collections::BTreeMap<String, String> {
+    labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
+}
+
+async fn find(lab: &Lab) -> Result<BTreeSet<Residue>, Box<dyn std::error::Error>> {
+    Ok(residue::find(&*lab.client, &lab.host, "overlayfs").await?)
+}
+
+async fn remove(lab: &Lab, residue: &Residue) -> Result<Removal, Box<dyn std::error::Error>> {
+    Ok(residue::remove(&*lab.client, &lab.host, residue).await?)
+}
+
+/// What is seen twice, and how it is shown.
+async fn seen_twice(
+    lab: &Lab,
+    sightings: &mut Sightings,
+) -> Result<(BTreeSet<Residue>, Vec<String>), Box<dyn std::error::Error>> {
+    sightings.twice(find(lab).await?);
+    let twice = sightings.twice(find(lab).await?);
+    let shown = twice.iter().map(ToString::to_string).collect();
+    Ok((twice, shown))
+}
+
+async fn left_behind() -> Outcome {
+    let lab = Lab::start().await?;
+    // Upstream's order: the record first. What is left has no record.
+    lab.create("lost", &orphan(), State::NoTask).await?;
+    lab.create("kept", &orphan(), State::Running).await?;
+    lab.client.delete_container("lost").await?;
+    lab.snapshot("lost-snapshot-view", "").await?;
+    for folder in [lab.bundle("lost").join("rootfs"), lab.bundle("unknown"), lab.host.fifo_root.join("empty")] {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(lab.bundle("lost").join("config.json"), r#"{"linux":{"cgroupsPath":"/nowhere/lost"}}"#)?;
+
+    let mut sightings = Sightings::default();
+    assert!(sightings.twice(find(&lab).await?).is_empty(), "seen once");
+    let (twice, shown) = seen_twice(&lab, &mut sightings).await?;
+    let expected = [
+        "bundle of lost",
+        "bundle of unknown",
+        "FIFOs of lost",
+        "empty FIFO folder empty",
+        "snapshot lost-snapshot of overlayfs",
+    ];
+    assert_eq!(shown, expected);
+    for found in &twice {
+        let removed = remove(&lab, found).await?;
+        // Nobody knows what runs in a bundle without a spec.
+        assert_eq!(removed == Removal::Removed, found.id() != Some("unknown"), "{found}: {removed:?}");
+    }
+
+    let left: Vec<String> = find(&lab).await?.iter().map(ToString::to_string).collect();
+    assert_eq!(left, ["bundle of unknown"]);
+    assert!(!exists(&lab.bundle("lost")) && !exists(&lab.host.fifo_root.join("empty")));
+    assert!(lab.is_untouched("kept", State::Running).await);
+    // What has a record again is not removed.
+    lab.fifos("back")?;
+    lab.record("back", &orphan(), &["sleep", "1"]).await?;
+    assert!(matches!(remove(&lab, &Residue::Fifos("back".into())).await?, Removal::Kept(_)));
+    assert_eq!(lab.host.fifos("back")?.len(), 3);
+    let kept = lab.get("kept").await.unwrap();
+    lab.cleaner().clean(&kept, now()).await?;
+    Ok(())
+}
+
+/// Without its record containerd says of a task that runs that there is none. Its control group is not where containerd
+/// itself would put it.
+async fn runs_without_a_record() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("live", &orphan(), State::Running).await?;
+    let container = lab.get("live").await.unwrap();
+    let before = lab.traces(&container).await;
+    let before: Vec<&String> =
+        before.iter().filter(|trace| !["its task", "its record"].contains(&trace.as_str())).collect();
+    lab.client.delete_container("live").await?;
+
+    let mut sightings = Sightings::default();
+    let (twice, shown) = seen_twice(&lab, &mut sightings).await?;
+    let shim = lab.host.shims().into_iter().find(|shim| shim.id == "live").ok_or("it has a shim")?;
+    let expected = ["bundle of live", "FIFOs of live", "snapshot live-snapshot of overlayfs"].map(str::to_owned);
+    assert_eq!(shown, [vec![shim_text(shim.pid)], expected.to_vec()].concat());
+    for found in twice.iter().chain(&twice) {
+        let kept = remove(&lab, found).await?;
+        assert!(matches!(kept, Removal::Kept(_)), "{found}: {kept:?}");
+    }
+    assert!(is_alive(lab.pid("live")), "it runs on");
+    assert_eq!(lab.traces(&container).await.iter().collect::<Vec<_>>(), before, "and has everything it had");
+
+    // Now its process has ended. Its shim goes first, then what is mounted, then the rest.
+    kill_process(Pid::from_raw(i32::try_from(lab.pid("live"))?).unwrap(), Signal::KILL)?;
+    until("nothing of it to be left", LIMIT, async || {
+        let found = find(&lab).await.unwrap_or_default();
+        for one in sightings.twice(found) {
+            // What fails is tried again.
+            let _ = remove(&lab, &one).await;
+        }
+        let left = lab.traces(&container).await;
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })
+    })
+    .await?;
+    assert!(find(&lab).await?.is_empty());
+    Ok(())
+}
+
+fn shim_text(pid: u32) -> String {
+    format!("shim {pid} of live")
+}
