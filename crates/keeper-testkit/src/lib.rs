@@ -157,13 +157,13 @@ impl RunningKeeper {
     ///
     /// # Panics
     /// If it does not within [`LIMIT`], with what it says.
-    pub async fn told(&self, line: &str) {
+    pub async fn until_line(&self, line: &str) {
         let what = format!("the journal to say {line}");
-        let told = until(&what, LIMIT, async || {
+        let found = until(&what, LIMIT, async || {
             let outcomes = self.journal.outcomes();
             Ok(if outcomes.iter().any(|o| o == line) { Ok(()) } else { Err(format!("{outcomes:?}")) })
         });
-        told.await.expect("a journal with that line");
+        found.await.expect("a journal with that line");
     }
 
     /// Ends it in the middle of whatever it does, as a machine that loses its power.

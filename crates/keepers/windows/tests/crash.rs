@@ -237,7 +237,7 @@ async fn what_a_leader_left_suspended_when_it_was_killed_is_resumed_once_its_lea
 
     for (name, generation) in names.iter().zip(&generations) {
         let found = place.get("Kustomization", name).await;
-        // Asked after the read: whoever leads now may have resumed it.
+        // Asked after the read: a leader may have resumed it by now.
         if !second.leader.is_leader() {
             assert_eq!(
                 found["metadata"]["generation"],

@@ -263,7 +263,7 @@ async fn what_the_cache_has_not_seen_yet_is_not_overridden(#[case] by_git: bool)
     };
 
     clock.set(flux::at(NIGHT));
-    keeper.told(if by_git { "apps InsideWindow stale" } else { "apps InsideWindow done" }).await;
+    keeper.until_line(if by_git { "apps InsideWindow stale" } else { "apps InsideWindow done" }).await;
 
     let after = place.get("Kustomization", "apps").await;
     let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && !call.path.contains("/status"));
