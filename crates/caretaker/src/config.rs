@@ -123,6 +123,12 @@ impl Config {
         self.keepers.windows.policy(self.zone())
     }
 
+    /// The same of the runtimes keeper.
+    #[must_use]
+    pub fn runtimes_policy(&self) -> caretaker_runtimes::subject::Policy {
+        self.keepers.runtimes.policy(self.zone())
+    }
+
     /// Applies the environment variables of the replaced tools (`SPIDERPOOL_GC_*`, `ENV_DEFAULT_AGENT_*`).
     pub fn with_environment(mut self) -> Result<Self, ConfigError> {
         let fail = |reason: String| ConfigError { origin: "environment".to_owned(), reason };

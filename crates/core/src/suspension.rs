@@ -89,6 +89,12 @@ impl Suspension {
         self.window.as_ref().err().map(|invalid| &**invalid)
     }
 
+    /// True if it is open at a time; one that cannot be read is not.
+    #[must_use]
+    pub fn is_open(&self, at: Timestamp) -> bool {
+        self.window.as_ref().is_ok_and(|window| window.is_open(at))
+    }
+
     /// Whether it is open, and until when, for people.
     #[must_use]
     pub fn describe(&self, now: Timestamp) -> String {

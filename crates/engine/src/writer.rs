@@ -80,10 +80,32 @@ impl<K: Controller> Writer<K> {
     }
 
     /// Declares these fields and no others as a field manager, by server-side apply: what it declared before and does not
-    /// declare now is withdrawn. With `force`, fields that others have set become its own.
+    /// declare now is withdrawn. A field that somebody else has set to another value is a conflict.
     ///
     /// The uid is part of it: without it, an apply about an object that is gone would create one.
     pub async fn server_side_apply(
+        &mut self,
+        object: ObjectRef<'_>,
+        field_manager: &str,
+        fields: Value,
+    ) -> Result<Answer<K>, ApplyError> {
+        self.send_apply(object, field_manager, fields, false).await
+    }
+
+    /// The same by force, on condition of the resourceVersion: fields that others have set become its own, and what they
+    /// have set since the object was judged is a conflict.
+    pub async fn forced_apply(
+        &mut self,
+        object: ObjectRef<'_>,
+        resource_version: &str,
+        field_manager: &str,
+        mut fields: Value,
+    ) -> Result<Answer<K>, ApplyError> {
+        fields["metadata"]["resourceVersion"] = json!(resource_version);
+        self.send_apply(object, field_manager, fields, true).await
+    }
+
+    async fn send_apply(
         &mut self,
         object: ObjectRef<'_>,
         field_manager: &str,

@@ -15,7 +15,7 @@ use caretaker_engine::{ApplyError, Partial, Source};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::shared_without_controllers as shared;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -99,6 +99,47 @@ async fn a_patch_of_another_uid_or_version_is_a_conflict_and_writes_nothing() ->
     }
 
     assert_eq!(boxes.get("box-changed").await?.metadata.labels, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_apply_about_an_object_that_is_gone_or_is_another_one_is_a_conflict_and_creates_nothing() -> Outcome {
+    let (client, boxes) = boxes().await?;
+    let (uid, version) = create(&boxes, "box-gone").await?;
+    boxes.delete("box-gone", &DeleteParams::default()).await?;
+    let applied = async || {
+        let mut writer = writer(&client);
+        let plain = writer.server_side_apply(object("box-gone", &uid), "test", labelled()).await;
+        let forced = writer.forced_apply(object("box-gone", &uid), &version, "test", labelled()).await;
+        [plain, forced].map(|answer| answer.map(drop).unwrap_err())
+    };
+
+    for refused in applied().await {
+        assert!(matches!(refused, ApplyError::Conflict(_)), "{refused}");
+    }
+    assert!(boxes.get_opt("box-gone").await?.is_none(), "nothing is created");
+
+    let (new, _) = create(&boxes, "box-gone").await?;
+    assert_ne!(new, uid);
+    for refused in applied().await {
+        assert!(matches!(refused, ApplyError::Conflict(_)), "{refused}");
+    }
+    assert_eq!(boxes.get("box-gone").await?.metadata.labels, None, "another object of that name");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_forced_apply_overrides_what_was_judged_and_not_what_was_written_since() -> Outcome {
+    let (client, boxes) = boxes().await?;
+    let (uid, version) = create(&boxes, "box-forced").await?;
+    let ball = |value: &str| json!({ "data": { "ball": value } });
+    let unforced = writer(&client).server_side_apply(object("box-forced", &uid), "test", ball("goes")).await;
+    assert!(matches!(unforced.map(drop).unwrap_err(), ApplyError::Conflict(_)), "somebody else has set it");
+
+    let stale = writer(&client).forced_apply(object("box-forced", &uid), "1", "test", ball("goes")).await;
+    assert!(matches!(stale.map(drop).unwrap_err(), ApplyError::Conflict(_)), "it was written since");
+    writer(&client).forced_apply(object("box-forced", &uid), &version, "test", ball("goes")).await?;
+    assert_eq!(boxes.get("box-forced").await?.data.ok_or("data")?["ball"], "goes");
     Ok(())
 }
 

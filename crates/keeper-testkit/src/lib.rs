@@ -153,6 +153,24 @@ impl RunningKeeper {
         done.await.expect("a journal as expected");
     }
 
+    /// Waits until the journal has this line.
+    ///
+    /// # Panics
+    /// If it does not within [`LIMIT`], with what it says.
+    pub async fn until_line(&self, line: &str) {
+        let what = format!("the journal to say {line}");
+        let found = until(&what, LIMIT, async || {
+            let outcomes = self.journal.outcomes();
+            Ok(if outcomes.iter().any(|o| o == line) { Ok(()) } else { Err(format!("{outcomes:?}")) })
+        });
+        found.await.expect("a journal with that line");
+    }
+
+    /// Ends it in the middle of whatever it does, as a machine that loses its power.
+    pub fn kill(self) {
+        self.task.abort();
+    }
+
     /// Stops it, and waits for what it writes.
     ///
     /// # Panics

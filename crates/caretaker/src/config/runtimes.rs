@@ -7,6 +7,7 @@ use std::sync::Arc;
 use caretaker_core::SignedDuration;
 use caretaker_runtimes::api::{CarrierKind, Templates};
 use caretaker_runtimes::subject::{DefaultAgent, Policy};
+use jiff::tz::TimeZone;
 use serde::Deserialize;
 
 use super::common::{
@@ -115,7 +116,7 @@ impl RuntimesConfig {
 
     /// The settings that the rules use.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self, zone: TimeZone) -> Policy {
         let agent = |agent: &DefaultAgentConfig| DefaultAgent {
             name: agent.name.clone(),
             kind: CarrierKind::parse(&agent.kind).unwrap_or_default(),
@@ -134,6 +135,7 @@ impl RuntimesConfig {
             sweep_after: self.sweep_after,
             max_runtimes: self.max_runtimes.0.and_then(|most| usize::try_from(most).ok()),
             default_agent: self.default_agent.as_ref().map(agent),
+            zone,
         }
     }
 
@@ -171,6 +173,6 @@ mod tests {
             service_v4: Some("kdoctor-agent-ipv4".to_owned()),
             service_v6: None,
         };
-        assert_eq!(config.policy().default_agent, Some(expected));
+        assert_eq!(config.policy(TimeZone::UTC).default_agent, Some(expected));
     }
 }

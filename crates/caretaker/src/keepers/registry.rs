@@ -28,7 +28,7 @@ fn with_activity(config: &Config, activity: Option<ActivitySource>) -> Vec<Box<d
         Erased::boxed(Namespaces::new(config.namespaces_policy(), activity), namespaces.common(), zone),
         Erased::boxed(Addresses::new(addresses.policy()), addresses.common(), zone),
         Erased::boxed(Windows::new(config.windows_policy()), windows.common(), zone),
-        Erased::boxed(Runtimes::new(runtimes.policy()), runtimes.common(), zone),
+        Erased::boxed(Runtimes::new(config.runtimes_policy()), runtimes.common(), zone),
     ]
 }
 

@@ -75,6 +75,45 @@ async fn a_resume_that_flux_does_not_complete_is_an_error_with_its_message() {
 }
 
 #[tokio::test]
+async fn a_resume_of_many_that_waits_fails_for_the_one_that_flux_does_not_complete() {
+    let place = Place::new("one-of-two").await;
+    for name in ["fine", "stuck"] {
+        place.create(KS, name, json!({}), json!({ "suspend": true })).await;
+    }
+    // Flux has seen the generation that the resume makes.
+    let next = place.get(KS, "fine").await["metadata"]["generation"].as_i64().unwrap() + 1;
+    let next = json!({ "metadata": { "generation": next } });
+    place.status(KS, "fine", ready(&next, "Applied revision: main@sha1:450796dd")).await;
+
+    let printed = place.run(&["resume", "ks", "fine", "stuck", "--wait", "--timeout", "1s"]).await;
+
+    assert_eq!(printed.code, 1, "{}", printed.err);
+    assert!(printed.err.contains("✔ Kustomization fine reconciliation completed"), "{}", printed.err);
+    assert!(
+        printed.err.contains("✗ resuming kustomization stuck in one-of-two namespace: it was not"),
+        "{}",
+        printed.err
+    );
+    for name in ["fine", "stuck"] {
+        assert_eq!(place.get(KS, name).await["spec"]["suspend"], Value::Null, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_namespace_it_is_that_of_flux() {
+    let place = Place::new("flux-system").await;
+    place.create(KS, "apps", json!({}), json!({})).await;
+    let mut command = place.command(&["suspend", "ks", "apps"]);
+    command.env_remove("FLUX_SYSTEM_NAMESPACE");
+
+    let printed = run(command).await;
+
+    let expected = "► suspending kustomization apps in flux-system namespace\n✔ kustomization suspended\n";
+    assert_eq!((printed.code, printed.err.as_str()), (0, expected));
+    assert_eq!(place.get(KS, "apps").await["spec"]["suspend"], true);
+}
+
+#[tokio::test]
 async fn a_window_is_an_annotation_and_rolls_no_generation() {
     let place = Place::new("during").await;
     place.create(KS, "apps", json!({}), json!({})).await;

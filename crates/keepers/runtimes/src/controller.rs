@@ -21,8 +21,8 @@ impl Controller for Runtimes {
         observe::sources(&self.policy)
     }
 
-    fn world(&self, cache: &RuntimeCache, _: ReplicaRole, _: Timestamp) -> World {
-        cache.world(&self.policy)
+    fn world(&self, cache: &RuntimeCache, _: ReplicaRole, now: Timestamp) -> World {
+        cache.world(&self.policy, now)
     }
 
     async fn apply(&self, batch: Confirmed<Self>, writer: &mut Writer<Self>) -> BatchResult {

@@ -8,7 +8,7 @@ use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
 use crate::Runtimes;
 use crate::act::{Action, Record};
 use crate::api::{Family, RuntimeStatus};
-use crate::subject::{Carrier, Ended, Named, Subject, Task, TaskRuntime, World};
+use crate::subject::{Carrier, Ended, Failure, Named, Subject, Task, TaskRuntime, World};
 
 type Found = Option<RuleMatch<Action>>;
 
@@ -39,6 +39,8 @@ rules! {
         ForeignObject => foreign_object,
         /// What an earlier runtime left behind has a name that the runtime needs: created when it is gone.
         NameNotFree => name_not_free,
+        /// The runtime could not be created: tried again after a pause, in which others may take its place.
+        CreationFailed => creation_failed,
         /// There are as many runtimes as the settings allow: the task waits for its turn.
         Queued => queued,
         /// The task has no runtime: created.
@@ -230,6 +232,15 @@ fn name_not_free(subject: &Subject, world: &World, _: Timestamp) -> Found {
     }
     let Named { kind, namespace, name, .. } = obstacle(runtime, world)?;
     Some(RuleMatch::nothing(format!("{kind} {namespace}/{name} of an earlier runtime is still there")))
+}
+
+fn creation_failed(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let runtime = task_of(subject)?;
+    if runtime.carrier().is_some() {
+        return None;
+    }
+    let Failure { why, next_attempt, .. } = runtime.failure.as_ref().filter(|failure| failure.next_attempt > now)?;
+    Some(RuleMatch::wait(*next_attempt, Action::Create, format!("its runtime could not be created: {why}")))
 }
 
 fn queued(subject: &Subject, world: &World, _: Timestamp) -> Found {

@@ -10,9 +10,10 @@ use caretaker_engine::Source;
 use caretaker_engine::source::resource;
 
 use crate::api::{self, CarrierKind, Family, KdoctorSettings, TaskKind, Templates};
-use crate::subject::{Carrier, Diagnosis, Named, Policy, Task, TaskKey};
+use crate::subject::{Carrier, Diagnosis, Failure, Named, Policy, Task, TaskKey};
 
 pub use cache::RuntimeCache;
+pub(crate) use cache::failure_name;
 
 /// Tasks of the kind `AppHttpHealthy`.
 pub const APP_HTTP_HEALTHIES: SourceId = SourceId("apphttphealthies");
@@ -39,6 +40,9 @@ pub const DIAGNOSES: SourceId = SourceId("diagnoses");
 /// IP families that the API server refused; no source reads it.
 pub const FAMILIES: SourceId = SourceId("families");
 
+/// Attempts to create a runtime that failed; no source reads it.
+pub const FAILURES: SourceId = SourceId("failures");
+
 /// What sources deliver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
@@ -58,6 +62,8 @@ pub enum Row {
     RefusedFamily(Family),
     /// What was found of a runtime that does not get ready.
     Diagnosis(TaskKey, Diagnosis),
+    /// An attempt to create a runtime that failed.
+    Failure(TaskKey, Failure),
 }
 
 /// Everything that is read.

@@ -5,7 +5,7 @@ mod task;
 
 use std::sync::Arc;
 
-use caretaker_core::{ObjectRef, SubjectRef, Timestamp, time};
+use caretaker_core::{ObjectRef, SignedDuration, SubjectRef, Timestamp, time};
 
 use crate::api::{self, CarrierKind, Family, TaskKind};
 
@@ -35,6 +35,8 @@ pub struct TaskRuntime {
     pub named: Vec<Named>,
     /// What was found when its runtime did not get ready.
     pub diagnosis: Option<Diagnosis>,
+    /// Why its runtime could not be created, if that was tried last.
+    pub failure: Option<Failure>,
 }
 
 /// A carrier whose task is gone.
@@ -133,6 +135,47 @@ pub struct Diagnosis {
     pub found: String,
 }
 
+/// An attempt to create a runtime that failed: others that wait for a place come first until it is made again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// The uid of the task.
+    pub task_uid: String,
+    /// What the task said about its runtime: what it says now may be accepted.
+    pub agent: Box<str>,
+    /// How often in a row.
+    pub count: u32,
+    /// When the next attempt is made.
+    pub next_attempt: Timestamp,
+    /// What the API server answered.
+    pub why: String,
+}
+
+/// The first pause after a failed attempt; each is twice as long as the one before.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
+/// The longest pause: what is repaired is found within this.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+
+impl Failure {
+    /// The failure of an attempt at a time, after those before it.
+    #[must_use]
+    pub fn next(runtime: &TaskRuntime, why: String, now: Timestamp) -> Self {
+        let before = runtime.failure.as_ref().filter(|failure| failure.is_about(&runtime.task));
+        // One of long ago says nothing about this one.
+        let recent = before.filter(|failure| now < time::saturating_add(failure.next_attempt, LONGEST_PAUSE));
+        let count = recent.map_or(1, |failure| failure.count.saturating_add(1));
+        let pause = FIRST_PAUSE.checked_mul(1 << (count - 1).min(16)).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+        let next_attempt = time::saturating_add(now, pause);
+        let agent = runtime.task.agent.as_ref().map(|agent| agent.json.clone()).unwrap_or_default();
+        Self { task_uid: runtime.task.uid.clone(), agent, count, next_attempt, why }
+    }
+
+    /// True if it says something about this task as it is now.
+    #[must_use]
+    pub fn is_about(&self, task: &Task) -> bool {
+        task.uid == self.task_uid && task.agent.as_ref().is_some_and(|agent| agent.json == self.agent)
+    }
+}
+
 impl TaskRuntime {
     /// The carrier that counts: one that is not being deleted, of the kind that the task asks for if there are two.
     #[must_use]
@@ -207,6 +250,8 @@ impl TaskRuntime {
             facts.push(("object", format!("{kind} {namespace}/{name} of {owner}")));
         }
         facts.extend(self.diagnosis.as_ref().map(|diagnosis| ("not ready because", diagnosis.found.clone())));
+        let failure = self.failure.as_ref().filter(|_| self.carriers.is_empty());
+        facts.extend(failure.map(|failure| ("not created because", failure.why.clone())));
         facts
     }
 }

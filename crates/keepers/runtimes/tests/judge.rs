@@ -10,7 +10,9 @@ use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::act::{Action, Record};
 use caretaker_runtimes::api::{CarrierKind, Family, KdoctorSettings, RuntimeStatus};
 use caretaker_runtimes::judge::Rule;
-use caretaker_runtimes::subject::{DefaultAgent, Diagnosis, Orphan, Round, RoundStatus, Subject, TaskRuntime, World};
+use caretaker_runtimes::subject::{
+    DefaultAgent, Diagnosis, Failure, Orphan, Round, RoundStatus, Subject, TaskRuntime, World,
+};
 use rstest::rstest;
 use sample::{at, carrier, complete, named, not_started, runtime, task, world, world_with};
 
@@ -253,6 +255,28 @@ fn over_the_maximum_the_oldest_go_first_and_the_others_know_their_place() {
 }
 
 #[test]
+fn a_runtime_that_could_not_be_created_is_tried_again_after_longer_and_longer_pauses() {
+    let mut refused = runtime();
+    let mut now = at(0);
+    let mut pauses = Vec::new();
+    for _ in 0..10 {
+        refused.failure = Some(Failure::next(&refused, "no (422)".to_owned(), now));
+        let verdict = judge(&task(refused.clone()), &world(), now);
+        assert_eq!((verdict.rule.name(), verdict.next.name()), ("CreationFailed", "wait"));
+        assert!(verdict.because.ends_with("no (422)"), "{}", verdict.because);
+        let next = verdict.next.deadline().unwrap();
+        pauses.push(next.duration_since(now).as_secs());
+        now = next;
+        assert_eq!(line(&task(refused.clone()), &world(), now), "NoRuntime create ordered");
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
+
+    // What the task says now may be accepted.
+    let corrected = with(refused, |r| r.task.agent.as_mut().unwrap().json = r#"{"env":[]}"#.into());
+    assert_eq!(Failure::next(&corrected, String::new(), now).count, 1);
+}
+
+#[test]
 fn a_family_that_the_cluster_does_not_have_is_said_and_hinders_nothing() {
     let mut world = world();
     world.kdoctor =
@@ -290,14 +314,14 @@ fn a_list_of_the_settings_says_nothing_about_the_templates() {
     cache.update(&settings, Change::Apply(Observed::new(named("kdoctor"), Row::Settings(Arc::new(read)))));
     cache.update(&settings, Change::InitDone);
 
-    let found = cache.world(&Arc::default());
+    let found = cache.world(&Arc::default(), at(0));
     assert_eq!(found.place.map(|place| place.namespace.to_string()), Ok("kdoctor".to_owned()));
     assert_eq!(found.kdoctor.enable_ipv6, Some(true));
 
     cache.update(&settings, Change::Delete(named("kdoctor")));
-    assert_eq!(cache.world(&Arc::default()).kdoctor.enable_ipv6, None);
+    assert_eq!(cache.world(&Arc::default(), at(0)).kdoctor.enable_ipv6, None);
     cache.update(&templates, Change::Delete(named("kdoctor-app-config-template")));
-    assert!(cache.world(&Arc::default()).place.is_err());
+    assert!(cache.world(&Arc::default(), at(0)).place.is_err());
 }
 
 /// kdoctor's cache keeps deleted tasks, and is full at 5,000.

@@ -2,20 +2,23 @@
 //! controllers of a cluster would.
 
 mod kdoctor;
+#[path = "live/queue.rs"]
+mod queue;
+#[path = "live/sweep.rs"]
+mod sweep;
+#[path = "live/templates.rs"]
+mod templates;
 
 use std::sync::Arc;
 
 use caretaker_core::SignedDuration;
 use caretaker_engine::clock::Clock;
-use caretaker_keeper_testkit::{LIMIT, MemoryJournal, RunningKeeper, context};
+use caretaker_keeper_testkit::{MemoryJournal, context};
 use caretaker_runtimes::NAME;
 use caretaker_runtimes::api::{CarrierKind, TaskKind};
 use caretaker_runtimes::cleanup::clean_up;
 use caretaker_runtimes::subject::{DefaultAgent, Policy};
-use caretaker_testkit::until;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kdoctor::{Place, templates};
-use kube::Api;
+use kdoctor::Place;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
@@ -213,15 +216,101 @@ async fn bad_input_is_reported_with_the_field_and_the_fix_and_leaves_nothing_beh
     for (name, agent, _) in &bad {
         place.create_task(Netdns, name, json!({ "agentSpec": agent })).await;
     }
-    let (keeper, _clock) = place.start(place.policy());
+    let job = json!({
+        "apiVersion": "kdoctor.io/v1beta1", "kind": "Netdns", "metadata": { "name": "job" },
+        "spec": { "agentSpec": { "kind": "Job" } },
+    });
+    let refused = kdoctor::tasks(&place.client, Netdns);
+    let refused = refused.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap_err();
+    assert!(refused.to_string().contains("spec.agentSpec.kind: Unsupported value"), "{refused}");
+    let (keeper, _clock) = place.start_telling(place.policy());
 
     for (name, _, field) in &bad {
-        let told = place.until_told(&format!("{name} InvalidTask refused"), &keeper).await;
-        let because = told["because"].as_str().unwrap();
-        assert!(because.contains(field) && because.contains("; write"), "{because}");
+        place.until_event(name, "InvalidTask", &[*field, "; write"]).await;
         assert_eq!(place.task(Netdns, name).await["status"], json!(null));
     }
     assert_eq!(place.all().await, Vec::<String>::new());
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_template_that_is_no_pod_is_reported_to_every_task_with_its_place_and_the_fix() {
+    let place = Place::new("bad-template").await;
+    let map = json!({ "metadata": { "name": "kdoctor-app-config-template" }, "data": { "pod.yml": "{" } });
+    place.create_config_map(map).await;
+    place.create_task(Netdns, "no-template", json!({ "agentSpec": {} })).await;
+    let (keeper, _clock) = place.start_telling(Policy { templates: None, ..place.policy() });
+
+    let words = ["ConfigMap bad-template/kdoctor-app-config-template: pod.yml cannot be used", "; repair it"];
+    place.until_event("no-template", "NoPlace", &words).await;
+
+    assert_eq!(place.all().await, Vec::<String>::new());
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_carrier_that_is_slow_to_go_is_waited_for_and_then_made_again() {
+    let place = Place::new("dying").await;
+    place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
+    let (keeper, _clock) = place.start(place.policy());
+    let runtime = "kdoctor-netreach-mesh";
+    place.until_status(NetReach, "mesh", "creating", &keeper).await;
+    place.make_ready(DaemonSet, runtime).await;
+    place.until_status(NetReach, "mesh", "created", &keeper).await;
+    let finalizers = async |value: Value| {
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": value } }));
+        let carriers = kdoctor::objects(&place.client, "DaemonSet", &place.namespace);
+        carriers.patch(runtime, &PatchParams::default(), &patch).await.unwrap();
+    };
+    finalizers(json!(["caretaker.test/slow"])).await;
+
+    for (kind, name) in [("DaemonSet", runtime), ("Service", "kdoctor-netreach-mesh-ipv4")] {
+        place.delete(kind, name).await;
+    }
+    // Another task shows that the keeper has judged since.
+    place.create_task(NetReach, "other", json!({ "agentSpec": {} })).await;
+    place.until_status(NetReach, "other", "creating", &keeper).await;
+    let dying = place.get("DaemonSet", runtime).await.unwrap();
+    assert!(dying["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(place.task(NetReach, "mesh").await["status"]["resource"]["runtimeStatus"], "created");
+    let tried = keeper.journal.outcomes().into_iter().filter(|line| line.starts_with("mesh NoRuntime")).count();
+    assert_eq!(tried, 1, "{:?}", keeper.journal.outcomes());
+
+    finalizers(json!(null)).await;
+    let again = place.until_status(NetReach, "mesh", "creating", &keeper).await;
+    let carrier = place.get("DaemonSet", runtime).await.unwrap();
+    assert_ne!(carrier["metadata"]["uid"], dying["metadata"]["uid"]);
+    assert_eq!(carrier["metadata"]["ownerReferences"][0]["uid"], again["metadata"]["uid"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn the_number_of_rounds_decides_whether_a_runtime_is_retired() {
+    let place = Place::new("rounds").await;
+    for (name, rounds) in [("fewer", 1), ("for-ever", -1), ("runs", 1)] {
+        let agent = json!({ "terminationGracePeriodMinutes": 1 });
+        place.create_task(NetReach, name, json!({ "agentSpec": agent, "schedule": { "roundNumber": rounds } })).await;
+    }
+    let (keeper, clock) = place.start(place.policy());
+    for name in ["fewer", "for-ever", "runs"] {
+        place.until_status(NetReach, name, "creating", &keeper).await;
+        place.make_ready(DaemonSet, &format!("kdoctor-netreach-{name}")).await;
+        place.until_status(NetReach, name, "created", &keeper).await;
+    }
+
+    place.finish(NetReach, "for-ever", place.at(-600 * MINUTE)).await;
+    let deadline = caretaker_core::time::format(place.at(-600 * MINUTE));
+    let history = json!([{ "status": "ongoing", "roundNumber": 1, "deadLineTimeStamp": deadline }]);
+    place.set_status(NetReach, "runs", json!({ "history": history })).await;
+    place.patch_task(NetReach, "fewer", json!({ "spec": { "schedule": { "roundNumber": 0 } } })).await;
+    place.until_told("fewer FinishedSeen done", &keeper).await;
+    clock.set(place.at(2 * MINUTE));
+
+    place.until_status(NetReach, "fewer", "deleted", &keeper).await;
+    for name in ["for-ever", "runs"] {
+        assert!(place.get("DaemonSet", &format!("kdoctor-netreach-{name}")).await.is_some(), "{name}");
+        assert_eq!(place.task(NetReach, name).await["status"]["resource"]["runtimeStatus"], "created");
+    }
     keeper.stop().await;
 }
 
@@ -230,7 +319,7 @@ async fn a_template_that_the_api_server_refuses_leaves_no_half_made_runtime() {
     let place = Place::new("refused").await;
     let bad_service = "kind: Pod\nspec: {containers: [{name: a, image: x}]}\n---\nkind: Service\nspec: {type: Nonsense, ports: [{port: 80}]}\n";
     place.create_task(Netdns, "dns", json!({ "agentSpec": {} })).await;
-    let (keeper, _clock) = place.start(Policy { templates: templates(bad_service), ..place.policy() });
+    let (keeper, _clock) = place.start(Policy { templates: kdoctor::templates(bad_service), ..place.policy() });
 
     let told = place.until_told("dns NoRuntime failed", &keeper).await;
 
@@ -367,54 +456,13 @@ async fn a_missed_round_leaks_no_carrier_and_a_keeper_that_was_down_retires_late
 }
 
 #[tokio::test]
-async fn over_the_maximum_tasks_wait_in_the_order_of_their_creation() {
-    let place = Place::new("queue").await;
-    for name in ["first", "second", "third"] {
-        place.create_task(Netdns, name, json!({ "agentSpec": { "terminationGracePeriodMinutes": 0 } })).await;
-    }
-    let (keeper, clock) = place.start(Policy { max_runtimes: Some(1), ..place.policy() });
-    // Tasks of the same second have the order of their names.
-    let running = until_one_runs(&place, &keeper).await;
-    let mut waiting = vec!["first", "second", "third"];
-    waiting.retain(|name| *name != running);
-    assert_eq!(waiting.len(), 2);
-    for name in &waiting {
-        place.until_told(&format!("{name} Queued refused"), &keeper).await;
-    }
-    let carriers = place.all().await.into_iter().filter(|name| name.starts_with("DaemonSet")).count();
-    assert_eq!(carriers, 1);
-
-    place.finish(Netdns, running, place.at(0)).await;
-    clock.set(place.at(MINUTE));
-    place.until_status(Netdns, running, "deleted", &keeper).await;
-    place.until_status(Netdns, waiting[0], "creating", &keeper).await;
-    assert_eq!(place.task(Netdns, waiting[1]).await["status"], json!(null));
-    keeper.stop().await;
-}
-
-/// The task whose runtime is the only one.
-async fn until_one_runs(place: &Place, keeper: &RunningKeeper) -> &'static str {
-    until("one runtime", LIMIT, async || {
-        for name in ["first", "second", "third"] {
-            if place.task(Netdns, name).await["status"]["resource"]["runtimeStatus"] == "creating" {
-                return Ok(Ok(name));
-            }
-        }
-        Ok(Err(format!("{:?}", keeper.journal.outcomes())))
-    })
-    .await
-    .unwrap()
-}
-
-#[tokio::test]
 async fn asked_for_ipv6_on_a_cluster_with_ipv4_there_is_one_service_and_a_reason() {
     let place = Place::new("one-family").await;
     let conf = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "kdoctor" },
         "data": { "conf.yml": "enableIPv4: true\nenableIPv6: true\n" },
     });
-    let maps: Api<ConfigMap> = Api::namespaced(place.client.clone(), &place.namespace);
-    maps.create(&PostParams::default(), &serde_json::from_value(conf).unwrap()).await.unwrap();
+    place.create_config_map(conf).await;
     place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
     let (keeper, _clock) = place.start(place.policy());
 
@@ -445,11 +493,7 @@ async fn a_runtime_that_does_not_get_ready_is_reported_with_what_blocks_it() {
 #[tokio::test]
 async fn a_window_on_a_task_holds_back_creation_and_retirement() {
     let place = Place::new("windowed").await;
-    let annotate = async |name: &str, window: Value| {
-        let patch = json!({ "metadata": { "annotations": { "reconcile.fluxcd.io/suspendedDuring": window } } });
-        let tasks = kdoctor::tasks(&place.client, NetReach);
-        tasks.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    };
+    let annotate = async |name: &str, window: Value| place.set_window(NetReach, name, window).await;
     for name in ["held", "ended", "other"] {
         place.create_task(NetReach, name, json!({ "agentSpec": { "terminationGracePeriodMinutes": 1 } })).await;
     }

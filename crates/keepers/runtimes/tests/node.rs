@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use caretaker_core::SignedDuration;
+use caretaker_keeper_testkit::RunningKeeper;
 use caretaker_runtimes::api::{CarrierKind, TaskKind};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::harness::{Need, main as run, test};
@@ -64,6 +65,7 @@ async fn pods_run_and_go() -> Outcome {
     let after_failure = Some(SignedDuration::from_mins(10));
     let (keeper, clock) = place.start_telling(Policy { grace_after_failure: after_failure, ..place.policy() });
 
+    deleted_in_mid_run(&place, &keeper).await?;
     for (kind, carrier) in &cases {
         let (task, runtime) = names(*kind, *carrier);
         until(&format!("{kind} {task} to be created"), LIMIT, async || {
@@ -104,6 +106,30 @@ async fn pods_run_and_go() -> Outcome {
     })
     .await?;
     keeper.stop().await;
+    Ok(())
+}
+
+/// A task that is deleted while its runtime runs: the garbage collector removes all of it, and the keeper nothing.
+async fn deleted_in_mid_run(place: &Place, keeper: &RunningKeeper) -> Outcome {
+    place.create_task(TaskKind::Netdns, "deleted", json!({ "agentSpec": {} })).await;
+    until("the runtime to run", LIMIT, async || {
+        let shown = place.task(TaskKind::Netdns, "deleted").await["status"]["resource"]["runtimeStatus"].clone();
+        Ok(if shown == "created" { Ok(()) } else { Err(shown.to_string()) })
+    })
+    .await?;
+
+    place.delete_task(TaskKind::Netdns, "deleted").await;
+
+    until("carrier, Service and pods to be gone", LIMIT, async || {
+        let labels = ListParams::default().labels("app.kubernetes.io/name=kdoctor-netdns-deleted");
+        let pods: Api<Pod> = Api::namespaced(place.client.clone(), &place.namespace);
+        let pods = pods.list(&labels).await.map_err(Error::api("listing pods"))?.items.len();
+        let mut left = place.all().await;
+        left.retain(|name| name.contains("kdoctor-netdns-deleted"));
+        Ok(if left.is_empty() && pods == 0 { Ok(()) } else { Err(format!("{left:?}, {pods} pods")) })
+    })
+    .await?;
+    assert!(!keeper.journal.outcomes().iter().any(|line| line.contains("TaskGone")), "left to the garbage collector");
     Ok(())
 }
 

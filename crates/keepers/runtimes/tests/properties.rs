@@ -210,7 +210,7 @@ impl Model {
     /// Judges every subject, confirms by live reads, and writes until the keeper dies before the n-th write.
     fn round(&mut self, mut writes_left: usize) {
         let now = self.now();
-        let world = self.cache.world(&self.keeper.policy);
+        let world = self.cache.world(&self.keeper.policy, self.now());
         for key in self.cache.keys() {
             for mut subject in self.cache.subjects_for(&key) {
                 let verdict = Rule::judge(&subject, &world, now);

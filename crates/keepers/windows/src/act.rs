@@ -2,7 +2,8 @@
 //!
 //! What is suspended is one field and one annotation, written together by server-side apply as the keeper's own field
 //! manager. An empty apply withdraws both; what somebody else has set as well stays. Every apply names the uid: one
-//! about an object that is gone would create an empty one.
+//! about an object that is gone would create an empty one. What suspends names the resourceVersion as well, because it
+//! overrides what others have set.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,18 +103,19 @@ pub(crate) async fn write(
     let target = object.object();
     match action {
         Action::Suspend(until) => {
-            // Nobody declares another value: the judge has seen to that.
-            writer.server_side_apply(target, api::FIELD_MANAGER, held(object.switch, *until), true).await?;
+            // Nobody declares another value: the judge has seen to that, for this version of the object.
+            let (version, fields) = (&object.resource_version, held(object.switch, *until));
+            writer.forced_apply(target, version, api::FIELD_MANAGER, fields).await?;
         }
         Action::Resume => {
-            writer.server_side_apply(target, api::FIELD_MANAGER, json!({}), false).await?;
+            writer.server_side_apply(target, api::FIELD_MANAGER, json!({})).await?;
         }
         Action::Yield(until) => {
             let yielded = json!({ "metadata": { "annotations": { api::YIELDED_UNTIL: until.to_string() } } });
-            writer.server_side_apply(target, api::FIELD_MANAGER, yielded, false).await?;
+            writer.server_side_apply(target, api::FIELD_MANAGER, yielded).await?;
         }
         Action::EndOrder => {
-            writer.server_side_apply(target, api::CLI_FIELD_MANAGER, json!({}), false).await?;
+            writer.server_side_apply(target, api::CLI_FIELD_MANAGER, json!({})).await?;
         }
         Action::Show(shown) => {
             let answer = writer.patch_status(target, &object.resource_version, status(object, shown, now)).await?;
@@ -179,8 +181,9 @@ pub(crate) fn simulate(mut object: FluxObject, action: &Action) -> FluxObject {
         Action::Resume | Action::Yield(_) => {
             withdraw(&mut object, api::FIELD_MANAGER);
             object.held_until = None;
-            object.is_own_yield = false;
-            object.yielded_until = None.into();
+            if std::mem::take(&mut object.is_own_yield) {
+                object.yielded_until = None.into();
+            }
             if let Action::Yield(until) = action {
                 (object.yielded_until, object.is_own_yield) = (Some(*until).into(), true);
             }

@@ -126,3 +126,44 @@ pub static KINDS: [FluxKind; 17] = [
 pub fn kind(group: &str, kind: &str) -> Option<&'static FluxKind> {
     KINDS.iter().find(|known| known.kind == kind && (known.group == group || group.is_empty()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Flux and the Flux Operator have them: group, kind, the annotation that switches it off if it has no
+    /// `spec.suspend`, and whether it has a status.
+    #[test]
+    fn the_kinds_are_those_of_flux() {
+        let (generator, operator) =
+            (Some("source.extensions.fluxcd.io/reconcile"), Some("fluxcd.controlplane.io/reconcile"));
+        let expected = [
+            ("source.toolkit.fluxcd.io", "GitRepository", None, true),
+            ("source.toolkit.fluxcd.io", "OCIRepository", None, true),
+            ("source.toolkit.fluxcd.io", "HelmRepository", None, true),
+            ("source.toolkit.fluxcd.io", "HelmChart", None, true),
+            ("source.toolkit.fluxcd.io", "Bucket", None, true),
+            ("kustomize.toolkit.fluxcd.io", "Kustomization", None, true),
+            ("helm.toolkit.fluxcd.io", "HelmRelease", None, true),
+            ("image.toolkit.fluxcd.io", "ImageRepository", None, true),
+            ("image.toolkit.fluxcd.io", "ImagePolicy", None, true),
+            ("image.toolkit.fluxcd.io", "ImageUpdateAutomation", None, true),
+            ("notification.toolkit.fluxcd.io", "Receiver", None, true),
+            ("notification.toolkit.fluxcd.io", "Alert", None, false),
+            ("notification.toolkit.fluxcd.io", "Provider", None, false),
+            ("source.extensions.fluxcd.io", "ArtifactGenerator", generator, true),
+            ("fluxcd.controlplane.io", "FluxInstance", operator, true),
+            ("fluxcd.controlplane.io", "ResourceSet", operator, true),
+            ("fluxcd.controlplane.io", "ResourceSetInputProvider", operator, true),
+        ];
+        let found = KINDS.iter().map(|kind| {
+            let key = if let Switch::Annotation(key) = kind.switch { Some(key) } else { None };
+            (kind.group, kind.kind, key, kind.has_status)
+        });
+        let sorted = |all: &mut Vec<(&'static str, &'static str, Option<&'static str>, bool)>| all.sort_unstable();
+        let (mut expected, mut found) = (expected.to_vec(), found.collect::<Vec<_>>());
+        sorted(&mut expected);
+        sorted(&mut found);
+        assert_eq!(found, expected);
+    }
+}

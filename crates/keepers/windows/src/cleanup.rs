@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use caretaker_core::time;
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::sources::{ListError, Sources};
 use caretaker_engine::writer::Writer;
@@ -10,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use crate::Windows;
 use crate::act::{Action, Shown, write};
-use crate::api;
+use crate::api::{self, Switch};
 use crate::cache::FluxCache;
 use crate::subject::FluxObject;
 
 /// Flux may write the same object: it is read again this often.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 8;
 
 /// What was done, or would be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,8 +29,9 @@ pub struct CleanupReport {
     pub failed: Vec<String>,
 }
 
-/// Withdraws every suspension of the keeper and removes Caretaker's annotations and conditions, in one namespace or in
-/// all. What a person or Git suspended stays suspended. In a dry run nothing is written.
+/// Withdraws every suspension of the keeper, the windows of `caretaker suspend --during`, and Caretaker's annotations and
+/// conditions, in one namespace or in all. What a person or Git suspended stays suspended, also by `caretaker suspend`:
+/// the report says who asked for it and until when, as nothing ends it any more. In a dry run nothing is written.
 pub async fn clean_up(
     keeper: &Arc<Windows>,
     context: &Context,
@@ -43,6 +45,7 @@ pub async fn clean_up(
             continue;
         }
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+        let order = object.clone();
         match clean_up_one(keeper, context, &sources, object).await {
             Ok((steps, left)) => {
                 let has_changed = !steps.is_empty();
@@ -50,10 +53,8 @@ pub async fn clean_up(
                     report.done.push(format!("{name}: {}", steps.join("; ")));
                 }
                 // A suspension that Caretaker never had to do with is no news.
-                report.stays.extend(left.filter(|left| has_changed && left.is_suspended()).map(|left| {
-                    let managers: Vec<&str> = left.managers.iter().map(|manager| manager.name.as_str()).collect();
-                    format!("{name}: stays suspended, as {} asked for it", managers.join(", "))
-                }));
+                let stays = left.filter(|left| has_changed && left.is_suspended());
+                report.stays.extend(stays.map(|left| format!("{name}: {}", stays_suspended(&left, &order))));
             }
             Err(error) => report.failed.push(format!("{name}: {error}")),
         }
@@ -92,6 +93,35 @@ async fn clean_up_one(
     Err(ApplyError::Failed { what, why: "it changes faster than it can be written".to_owned(), forbidden: false })
 }
 
+/// Who suspends an object that was cleaned up; `before` has what `caretaker suspend` noted of that.
+fn stays_suspended(left: &FluxObject, before: &FluxObject) -> String {
+    let others =
+        left.managers.iter().map(|manager| manager.name.as_str()).filter(|name| *name != api::CLI_FIELD_MANAGER);
+    let mut who: Vec<String> = others.map(str::to_owned).collect();
+    let mut end = String::new();
+    if left.is_managed_by(api::CLI_FIELD_MANAGER) {
+        let by = before.by.as_deref().unwrap_or("somebody");
+        let until = before.order_until().map(|until| format!(" until {}", time::format(until))).unwrap_or_default();
+        let reason = before.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        who.push(format!("{by} by `caretaker suspend`{until}{reason}"));
+        if before.order_until().is_some() {
+            "; nothing ends that any more: resume it yourself".clone_into(&mut end);
+        }
+    }
+    format!("stays suspended, as {} asked for it{end}", who.join(" and "))
+}
+
+/// What `caretaker suspend` declares once its window and its notes are withdrawn: that the object is suspended, if it is.
+fn order_alone(object: &FluxObject) -> Value {
+    if !object.is_suspended() || !object.is_managed_by(api::CLI_FIELD_MANAGER) {
+        return json!({});
+    }
+    match object.switch {
+        Switch::Field => json!({ "spec": { "suspend": true } }),
+        Switch::Annotation(key) => json!({ "metadata": { "annotations": { key: api::DISABLED } } }),
+    }
+}
+
 /// Makes the next write; `None` if nothing is left to be done.
 async fn next_step(
     keeper: &Windows,
@@ -104,6 +134,8 @@ async fn next_step(
         Some((Action::Resume, format!("withdraw {}", object.switch.describe())))
     } else if object.condition.is_some() {
         Some((Action::Show(Shown::default()), format!("remove the condition {}", api::CONDITION)))
+    } else if object.status_suspended == Some(true) && !object.is_suspended() {
+        Some((Action::Show(Shown::default()), "remove status.suspended".to_owned()))
     } else {
         None
     };
@@ -112,6 +144,13 @@ async fn next_step(
             write(object, &action, &keeper.kept_status, context.clock.now(), writer).await?;
         }
         return Ok(Some(step));
+    }
+    if let Some(window) = object.during.get().filter(|_| object.order_has_window()) {
+        if is_real {
+            let fields = order_alone(object);
+            writer.server_side_apply(object.object(), api::CLI_FIELD_MANAGER, fields).await?;
+        }
+        return Ok(Some(format!("withdraw the window {} of `caretaker suspend`", window.quoted())));
     }
     let keys = &object.relations.own_annotations;
     if keys.is_empty() {

@@ -3,6 +3,7 @@
 //! The first matching rule decides. What cannot be read comes first, then the end of orders, then the inside of a
 //! window, then its outside, and last what shows the state.
 
+use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Cause, Next, RuleMatch, SignedDuration, Timestamp, rules, time};
 
 use crate::Windows;
@@ -17,7 +18,7 @@ rules! {
     pub enum Rule for Windows {
         /// It is being deleted: never touched. Inside its window that is reported, as Flux leaves behind what a suspended object has applied.
         BeingDeleted => being_deleted,
-        /// Its window cannot be read: it suspends nothing, and what an earlier window suspended is resumed.
+        /// Its window cannot be read: it suspends nothing, and what an earlier window suspended is resumed. Windows of the settings go on.
         InvalidWindow => invalid_window,
         /// Its kind honours the annotation itself, as the settings say: nothing is written, and what was written is withdrawn.
         NativeKind => native_kind,
@@ -81,18 +82,24 @@ fn being_deleted(object: &FluxObject, _: &World, _: Timestamp) -> Found {
 }
 
 fn invalid_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
-    let invalid = object.during.invalid().or(object.yielded_until.invalid()).or(object.suspended_until.invalid())?;
+    let invalid = object.invalid()?;
+    if world.policy.has_rule_for(object) {
+        // A mistake on one object ends no freeze of the settings: it is held as all the others are, and the error is
+        // told here once and shown in its condition.
+        let is_told = object.has_traces() || open_window(object, world, now).is_some() || is_shown(object, world, now);
+        let show = || Action::Show(wanted(object, world, now));
+        return (!is_told).then(|| RuleMatch::refuse(Some(show()), invalid.to_string()));
+    }
     if object.has_traces() {
         return Some(ordered(Action::Resume, now, invalid.to_string()));
     }
-    let show = show_refusal(object, world, "Unknown", "InvalidWindow", &invalid.to_string());
+    let show = show_refusal(object, world, invalid_condition(invalid));
     Some(RuleMatch::refuse(show, invalid.to_string()))
 }
 
 /// Shows why an object is not suspended although it has a window; `None` if that is shown or must not be.
-fn show_refusal(object: &FluxObject, world: &World, status: &str, reason: &str, message: &str) -> Option<Action> {
-    let (status, reason, message) = (status.to_owned(), reason.to_owned(), message.to_owned());
-    let condition = Some(Condition { status, reason, message }).filter(|_| world.policy.show_condition);
+fn show_refusal(object: &FluxObject, world: &World, condition: Condition) -> Option<Action> {
+    let condition = Some(condition).filter(|_| world.policy.show_condition);
     let wanted = Shown { condition, suspended: false };
     (object.has_status && !is_shown_as(object, world, &wanted)).then_some(Action::Show(wanted))
 }
@@ -183,7 +190,10 @@ fn enforcement_conflict(object: &FluxObject, world: &World, now: Timestamp) -> F
     );
     // What is left of an earlier hold says nothing any more.
     let traces = object.has_traces().then_some(Action::Resume);
-    let show = || show_refusal(object, world, "False", "EnforcementConflict", &because);
+    let show = || {
+        let (status, reason) = ("False".to_owned(), "EnforcementConflict".to_owned());
+        show_refusal(object, world, Condition { status, reason, message: because.clone() })
+    };
     Some(RuleMatch::refuse(traces.or_else(show), because.clone()))
 }
 
@@ -192,7 +202,8 @@ fn inside_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
     let until = end_of(&effective);
     let is_right = object.is_held() && object.held_until == Some(until);
     let due = effective.state.since.unwrap_or(now).min(now);
-    (!is_right).then(|| ordered(Action::Suspend(until), due, words(&effective)))
+    let invalid = object.invalid().map(|invalid| format!("; {invalid}")).unwrap_or_default();
+    (!is_right).then(|| ordered(Action::Suspend(until), due, format!("{}{invalid}", words(&effective))))
 }
 
 fn outside_window(object: &FluxObject, world: &World, now: Timestamp) -> Found {
@@ -237,14 +248,24 @@ pub(crate) fn wanted(object: &FluxObject, world: &World, now: Timestamp) -> Show
     let condition = match open {
         Some(effective) => {
             let reason = object.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            let message = format!("{}{reason}", words(&effective));
+            let invalid = object.invalid().map(|invalid| format!("; {invalid}")).unwrap_or_default();
+            let message = format!("{}{reason}{invalid}", words(&effective));
             Some(Condition { status: "True".to_owned(), reason: "InsideWindow".to_owned(), message })
         }
         None => ordered_condition(object),
     };
-    let by_condition = world.policy.show_condition && world.keeps_status.get(object.kind) != Some(&true);
     let suspended = condition.is_some();
+    // An error has no field in the status of the proposal.
+    let by_condition =
+        world.policy.show_condition && (!suspended || world.keeps_status.get(object.kind) != Some(&true));
+    let condition = condition.or_else(|| object.invalid().map(invalid_condition));
     Shown { condition: condition.filter(|_| by_condition && object.has_status), suspended }
+}
+
+/// What shows that an annotation cannot be read.
+fn invalid_condition(invalid: &InvalidValue) -> Condition {
+    let (status, reason) = ("Unknown".to_owned(), "InvalidWindow".to_owned());
+    Condition { status, reason, message: invalid.to_string() }
 }
 
 /// What shows a suspension by `caretaker suspend`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caretaker_core::parsed::{Parsed, quoted};
+use caretaker_core::parsed::{InvalidValue, Parsed, quoted};
 use caretaker_core::window::{Window, WindowState};
 use caretaker_core::{ObjectRef, SignedDuration, Timestamp, time};
 use wildmatch::WildMatch;
@@ -152,6 +152,12 @@ impl FluxObject {
     pub fn object(&self) -> ObjectRef<'_> {
         let Self { api_version, kind, namespace, name, uid, .. } = self;
         ObjectRef { api_version, kind, namespace: Some(namespace), name, uid }
+    }
+
+    /// What cannot be read of its annotations.
+    #[must_use]
+    pub fn invalid(&self) -> Option<&InvalidValue> {
+        self.during.invalid().or(self.yielded_until.invalid()).or(self.suspended_until.invalid())
     }
 
     /// True if its controller leaves it alone.
@@ -334,13 +340,21 @@ impl Policy {
     /// True if an object has a window, of its own or by the settings.
     #[must_use]
     pub fn has_window(&self, object: &FluxObject) -> bool {
-        object.during.get().is_some() || self.rules.iter().any(|rule| rule.selects(object))
+        object.during.get().is_some() || self.has_rule_for(object)
     }
 
-    /// The windows of an object at a time; `None` if it has none.
+    /// True if a rule of the settings gives an object a window.
+    #[must_use]
+    pub fn has_rule_for(&self, object: &FluxObject) -> bool {
+        self.rules.iter().any(|rule| rule.selects(object))
+    }
+
+    /// The windows of an object at a time; `None` if it has none. If any of its annotations cannot be read, its own
+    /// window suspends nothing, and those of the settings still do.
     #[must_use]
     pub fn effective(&self, object: &FluxObject, now: Timestamp) -> Option<Effective> {
-        let own = object.during.get().map(|window| (window.as_ref(), format!("window {}", window.quoted())));
+        let own = object.during.get().filter(|_| object.invalid().is_none());
+        let own = own.map(|window| (window.as_ref(), format!("window {}", window.quoted())));
         let rules = self.rules.iter().filter(|rule| rule.selects(object)).map(|rule| {
             let reason = rule.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
             (rule.during.as_ref(), format!("window {} of the settings{reason}", rule.during.quoted()))

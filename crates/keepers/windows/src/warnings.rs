@@ -9,16 +9,28 @@ use serde_json::Value;
 
 use crate::api;
 use crate::cache::FluxCache;
-use crate::subject::{FluxObject, Name, Policy};
+use crate::subject::{FluxObject, Name, Policy, WindowRule};
 
-/// Everything worth a word, in the order of the objects, each with the object in front.
+/// Everything worth a word: about the rules of the settings first, then about objects in their order, each with the
+/// object in front.
 #[must_use]
 pub fn all(cache: &FluxCache, policy: &Policy) -> Vec<String> {
+    let of_rule = |(place, rule): (usize, &WindowRule)| {
+        Some(format!("keepers.windows.rules[{place}].during: {}", single_minutes(&rule.during)?))
+    };
+    let of_rules = policy.rules.iter().enumerate().filter_map(of_rule);
     let named = |object: &FluxObject| {
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
         of(object, policy).into_iter().map(move |warning| format!("{name}: {warning}")).collect::<Vec<_>>()
     };
-    cache.subjects().iter().flat_map(named).collect()
+    of_rules.chain(cache.subjects().iter().flat_map(named)).collect()
+}
+
+/// What is worth a word about a window that is almost surely not what somebody meant.
+fn single_minutes(window: &Window) -> Option<String> {
+    let meant = window.single_minutes()?;
+    let window = window.quoted();
+    Some(format!("the window {window} opens for a single minute at a time; for whole hours write {meant:?}"))
 }
 
 /// What is worth a word about one object with a window.
@@ -28,13 +40,8 @@ pub fn of(object: &FluxObject, policy: &Policy) -> Vec<String> {
     if !policy.has_window(object) {
         return warnings;
     }
-    let own = object.during.get();
-    if let Some((window, meant)) = own.and_then(|window| Some((window, window.single_minutes()?))) {
-        warnings.push(format!(
-            "the window {} opens for a single minute at a time; for whole hours write {meant:?}",
-            window.quoted()
-        ));
-    }
+    warnings.extend(object.during.get().and_then(|window| single_minutes(window)));
+    warnings.extend(object.invalid().map(ToString::to_string));
     // In a file nobody has set anything yet; what it says is what Git says.
     let in_file = (object.suspended == Some(false) && object.managers.is_empty() && !object.relations.is_detached)
         .then_some("its manifest");

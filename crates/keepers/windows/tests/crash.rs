@@ -20,6 +20,7 @@ use kube::Client;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 const EVENING: &str = "2026-03-01T22:00:00Z";
 const NIGHT: &str = "2026-03-02T00:00:01Z";
@@ -118,6 +119,7 @@ struct Replica {
     leader: LeaderHandle,
     /// It gives up the Lease, and goes on as a standby.
     retire: oneshot::Sender<()>,
+    campaign: JoinHandle<()>,
 }
 
 impl Replica {
@@ -136,7 +138,9 @@ impl Replica {
             // A sender that was dropped stops it as well.
             let _ = retired.await;
         });
-        tokio::spawn(campaign);
+        let campaign = tokio::spawn(async move {
+            campaign.await;
+        });
         let writer = faults.client(cluster.admin_config().await.unwrap()).unwrap();
         let (time, clock) = Clock::manual(flux::at(now));
         let leadership = leader.clone();
@@ -144,7 +148,13 @@ impl Replica {
             (context.writer, context.urgent_writer) = (writer.clone(), writer);
             context.leadership = Some(leadership);
         });
-        Self { keeper, clock, leader, retire }
+        Self { keeper, clock, leader, retire, campaign }
+    }
+
+    /// It dies with the Lease in its hand.
+    fn kill(self) {
+        self.campaign.abort();
+        self.keeper.kill();
     }
 
     async fn leads(&self) {
@@ -203,4 +213,45 @@ async fn edges_during_a_change_of_the_leader_are_completed_and_nothing_flips() {
     }
     retired.stop().await;
     third.keeper.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_leader_left_suspended_when_it_was_killed_is_resumed_once_its_lease_has_run_out() {
+    let place = Place::new("killed-leader").await;
+    let names: Vec<String> = (0..8).map(|i| format!("apps-{i}")).collect();
+    let mut generations = Vec::new();
+    for name in &names {
+        generations.push(place.create_nightly("Kustomization", name).await.metadata.generation.unwrap());
+    }
+    let first = Replica::start("killed", &Faults::none(), NIGHT).await;
+    first.leads().await;
+    let second = Replica::start("heir", &Faults::none(), NIGHT).await;
+    second.keeper.ready().await;
+    for name in &names {
+        place.until("Kustomization", name, "it to be held", |o| condition(o) == Some("True")).await;
+    }
+
+    // Just before the end of the window.
+    first.kill();
+    second.clock.set(flux::at(MORNING));
+
+    for (name, generation) in names.iter().zip(&generations) {
+        let found = place.get("Kustomization", name).await;
+        // Asked after the read: a leader may have resumed it by now.
+        if !second.leader.is_leader() {
+            assert_eq!(
+                found["metadata"]["generation"],
+                json!(generation + 1),
+                "nobody leads, so nobody writes: {name}"
+            );
+        }
+    }
+    second.leads().await;
+    for (name, generation) in names.iter().zip(&generations) {
+        let free = |o: &serde_json::Value| !is_managed(o) && condition(o).is_none();
+        let resumed = place.until("Kustomization", name, "it to be resumed", free).await;
+        assert_eq!(resumed["metadata"]["generation"], json!(generation + 2), "resumed once: {name}");
+        assert_eq!(resumed["spec"]["suspend"], json!(null));
+    }
+    second.keeper.stop().await;
 }

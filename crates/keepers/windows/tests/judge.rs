@@ -4,6 +4,8 @@
 mod report;
 #[path = "judge/state.rs"]
 mod state;
+#[path = "judge/unreadable.rs"]
+mod unreadable;
 
 use std::sync::Arc;
 

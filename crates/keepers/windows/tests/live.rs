@@ -5,11 +5,14 @@ mod flux;
 mod warned;
 
 use caretaker_engine::clock::Clock;
+use caretaker_engine::source::resource;
 use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context, write_events};
 use caretaker_testkit::faults::{Faults, WatchFault};
 use caretaker_testkit::{shared_without_controllers, until};
+use caretaker_windows::api::{FluxKind, KINDS, Switch};
 use caretaker_windows::cleanup::clean_up;
-use caretaker_windows::subject::{OnResume, Policy};
+use caretaker_windows::manual::{Orders, Suspension};
+use caretaker_windows::subject::{OnResume, Policy, World};
 use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
 use k8s_openapi::api::events::v1::Event;
@@ -27,29 +30,52 @@ const NEXT_NIGHT: &str = "2026-03-03T00:00:01Z";
 /// More than a keeper is sent within a test.
 const MOST_EVENTS: usize = 100;
 
-#[rstest]
-#[case("Kustomization")]
-#[case("HelmRelease")]
-#[case("GitRepository")]
-#[case("ImagePolicy")]
+/// True if the controller of an object leaves it alone.
+fn is_off(kind: &FluxKind, object: &serde_json::Value) -> bool {
+    match kind.switch {
+        Switch::Field => object["spec"]["suspend"] == true,
+        Switch::Annotation(key) => object["metadata"]["annotations"][key] == "disabled",
+    }
+}
+
+/// True if the status of an object shows its suspension, as far as its kind has one.
+fn is_shown(kind: &FluxKind, object: &serde_json::Value) -> bool {
+    match kind.kind {
+        _ if !kind.has_status => true,
+        flux::KEEPS_STATUS => object["status"]["suspended"] == true && condition(object).is_none(),
+        _ => condition(object) == Some("True"),
+    }
+}
+
 #[tokio::test]
-async fn it_is_suspended_inside_its_window_and_only_there(#[case] kind: &str) {
-    let place = Place::new(&format!("inside-{}", kind.to_lowercase())).await;
-    let before = place.create_nightly(kind, "apps").await;
+async fn every_kind_is_suspended_inside_its_window_and_only_there() {
+    let place = Place::new("every-kind").await;
+    let mut generations = Vec::new();
+    for kind in &KINDS {
+        generations.push(place.create_nightly(kind.kind, "apps").await.metadata.generation.unwrap());
+    }
     let (keeper, clock) = place.start(Policy::default(), EVENING);
     keeper.ready().await;
-    assert_eq!(place.get(kind, "apps").await["spec"]["suspend"], json!(null), "outside of its window");
+    for kind in &KINDS {
+        assert!(!is_off(kind, &place.get(kind.kind, "apps").await), "outside of its window: {}", kind.kind);
+    }
 
     clock.set(flux::at(NIGHT));
-    let held = place.until(kind, "apps", "it to be shown as suspended", |o| condition(o) == Some("True")).await;
-    assert_eq!(held["spec"]["suspend"], true);
-    assert_eq!(held["metadata"]["annotations"]["caretaker.dev/held-until"], "2026-03-02T05:00:00Z");
+    for kind in &KINDS {
+        let shown = |o: &serde_json::Value| is_off(kind, o) && is_shown(kind, o);
+        let held = place.until(kind.kind, "apps", "it to be shown as suspended", shown).await;
+        assert_eq!(held["metadata"]["annotations"]["caretaker.dev/held-until"], "2026-03-02T05:00:00Z");
+    }
 
     clock.set(flux::at(MORNING));
-    let after = place.until(kind, "apps", "its condition to be gone", |o| condition(o).is_none()).await;
-    assert_eq!(after["spec"], json!({ "interval": "1m" }));
-    assert!(!is_managed(&after), "{after}");
-    assert_eq!(after["metadata"]["generation"], json!(before.metadata.generation.unwrap() + 2));
+    for (kind, before) in KINDS.iter().zip(generations) {
+        let is_clean =
+            |o: &serde_json::Value| !is_managed(o) && condition(o).is_none() && o["status"]["suspended"].is_null();
+        let after = place.until(kind.kind, "apps", "nothing of the keeper to be left", is_clean).await;
+        assert!(!is_off(kind, &after) && after["spec"] == json!({ "interval": "1m" }), "{after}");
+        let writes = if kind.switch == Switch::Field { 2 } else { 0 };
+        assert_eq!(after["metadata"]["generation"], json!(before + writes), "{}", kind.kind);
+    }
     keeper.stop().await;
 }
 
@@ -111,15 +137,21 @@ async fn what_a_person_resumes_inside_the_window_stays_resumed_until_the_next(
     keeper.stop().await;
 }
 
+#[rstest]
+#[case::by_removing_the_field("removed", json!(null))]
+#[case::by_setting_it_to_false("false", json!(false))]
 #[tokio::test]
-async fn settings_that_enforce_suspend_again_what_a_person_resumed() {
-    let place = Place::new("enforced").await;
+async fn settings_that_enforce_suspend_again_what_a_person_resumed(
+    #[case] name: &str,
+    #[case] value: serde_json::Value,
+) {
+    let place = Place::new(&format!("enforced-{name}")).await;
     place.create_nightly("Kustomization", "apps").await;
     let (keeper, _clock) = place.start(Policy { on_resume: OnResume::Enforce, ..Policy::default() }, NIGHT);
     place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
 
-    let resumed = place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": null } })).await;
-    assert_eq!(resumed.data["spec"]["suspend"], json!(null));
+    let resumed = place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": value } })).await;
+    assert_eq!(resumed.data["spec"]["suspend"], value);
     place.until("Kustomization", "apps", "it to be suspended again", |o| o["spec"]["suspend"] == true).await;
     keeper.stop().await;
 }
@@ -181,6 +213,70 @@ async fn what_flux_writes_to_a_status_at_the_same_time_stays_and_the_state_is_sh
     let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && call.path.contains("/apps/status"));
     assert_eq!(writes.count(), 2, "a conflict, and what was read after it");
     keeper.done(&["apps EnforcementConflict done", "apps EnforcementConflict refused"]).await;
+    keeper.stop().await;
+}
+
+/// A `true` that is patched over the keeper's is not recorded; one of `caretaker suspend` is.
+#[tokio::test]
+async fn what_caretaker_suspend_orders_inside_a_window_lasts_after_it() {
+    let place = Place::new("ordered-inside").await;
+    place.create_nightly("Kustomization", "apps").await;
+    let (keeper, clock) = place.start(Policy::default(), NIGHT);
+    place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+    let kind = KINDS.iter().find(|kind| kind.kind == "Kustomization").unwrap();
+    let orders = Orders {
+        api: place.api("Kustomization"),
+        resource: resource(kind.group, "v1", kind.kind, "kustomizations"),
+        kind,
+        world: World::default(),
+        by: "ann".to_owned(),
+        now: flux::at(NIGHT),
+    };
+
+    orders.suspend("apps", &Suspension::default(), true).await.unwrap();
+    clock.set(flux::at(MORNING));
+
+    let after = place.until("Kustomization", "apps", "the keeper's part to be gone", |o| !is_managed(o)).await;
+    assert_eq!(after["spec"]["suspend"], true);
+    let fields = after["metadata"]["managedFields"].as_array().unwrap().iter();
+    let set_by = fields.filter(|fields| !fields["fieldsV1"]["f:spec"]["f:suspend"].is_null());
+    assert_eq!(set_by.map(|fields| &fields["manager"]).collect::<Vec<_>>(), ["caretaker-cli"]);
+    keeper.stop().await;
+}
+
+/// What Git or a person set a moment ago has not reached the keeper yet.
+#[rstest]
+#[case::by_git(true)]
+#[case::by_a_person(false)]
+#[tokio::test]
+async fn what_the_cache_has_not_seen_yet_is_not_overridden(#[case] by_git: bool) {
+    let place = Place::new(&format!("unseen-{by_git}")).await;
+    place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m" })).await;
+    let faults = (1..=MOST_EVENTS).fold(Faults::none(), |faults, n| faults.on_event(n, WatchFault::Delay));
+    let client = faults.client(shared_without_controllers().admin_config().await.unwrap()).unwrap();
+    let (keeper, clock) = Place::start_with(Windows::default(), &client, EVENING, |_| ());
+    keeper.ready().await;
+    let set = if by_git {
+        place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await
+    } else {
+        place.merge("Kustomization", "apps", "kubectl", json!({ "spec": { "suspend": false } })).await
+    };
+
+    clock.set(flux::at(NIGHT));
+    keeper.until_line(if by_git { "apps InsideWindow stale" } else { "apps InsideWindow done" }).await;
+
+    let after = place.get("Kustomization", "apps").await;
+    let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && !call.path.contains("/status"));
+    if by_git {
+        assert_eq!(after["spec"]["suspend"], false);
+        assert_eq!(after["metadata"]["generation"], json!(set.metadata.generation.unwrap()), "not even for a moment");
+        assert_eq!(writes.count(), 1, "one that was a conflict");
+        faults.let_go();
+        place.until("Kustomization", "apps", "the conflict to be shown", |o| condition(o) == Some("False")).await;
+    } else {
+        assert_eq!(after["spec"]["suspend"], true, "what a person set before the window is judged, and overridden");
+        assert_eq!(writes.count(), 2, "a conflict, and what was judged after a live read");
+    }
     keeper.stop().await;
 }
 
@@ -368,6 +464,65 @@ async fn a_cleanup_leaves_nothing_of_the_keeper_and_says_what_stays_suspended() 
         assert_eq!(object["spec"]["suspend"], suspended);
         assert_eq!(object["metadata"]["annotations"]["caretaker.dev/held-until"], json!(null));
     }
+    let again = clean_up(&Windows::default().into(), &context, None).await.unwrap();
+    assert_eq!(again.done, Vec::<String>::new());
+}
+
+/// What `caretaker suspend` declares.
+async fn order(place: &Place, kind: &str, name: &str, annotations: serde_json::Value, spec: serde_json::Value) {
+    let known = KINDS.iter().find(|known| known.kind == kind).unwrap();
+    let object = json!({
+        "apiVersion": format!("{}/v1", known.group), "kind": kind,
+        "metadata": { "name": name, "annotations": annotations }, "spec": spec,
+    });
+    let params = PatchParams::apply("caretaker-cli").force();
+    place.api(kind).patch(name, &params, &Patch::Apply(object)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cleanup_withdraws_ordered_windows_and_names_who_suspended_what_nothing_resumes_any_more() {
+    let place = Place::new("orders-cleaned-up").await;
+    for (kind, name) in [("Kustomization", "until"), ("Kustomization", "during"), ("Kustomization", "both")] {
+        place.create(kind, name, json!({}), json!({ "interval": "1m" })).await;
+    }
+    let notes = json!({
+        "caretaker.dev/by": "ann", "caretaker.dev/reason": "migration",
+        "caretaker.dev/suspended-until": "2026-03-04T00:00:00Z",
+    });
+    order(&place, "Kustomization", "until", notes, json!({ "suspend": true })).await;
+    let window = json!({ "caretaker.dev/by": "ann", flux::SUSPENDED_DURING: flux::NIGHTLY });
+    order(&place, "Kustomization", "during", window.clone(), json!({})).await;
+    order(&place, "Kustomization", "both", window, json!({ "suspend": true })).await;
+    place.create_nightly(flux::KEEPS_STATUS, "kept").await;
+    let (keeper, _clock) = place.start(Policy::default(), NIGHT);
+    place.until(flux::KEEPS_STATUS, "kept", "its status to show it", |o| o["status"]["suspended"] == true).await;
+    for name in ["until", "during", "both"] {
+        place.until("Kustomization", name, "it to be shown", |o| condition(o) == Some("True")).await;
+    }
+    keeper.stop().await;
+    let context = context(&place.client, NAME, Clock::manual(flux::at(NIGHT)).0, MemoryJournal::default());
+
+    let report = clean_up(&Windows::default().into(), &context, None).await.unwrap();
+
+    let mut stays = report.stays;
+    stays.sort();
+    let until = "ann by `caretaker suspend` until 2026-03-04T00:00:00Z (migration)";
+    let expected = [
+        "Kustomization orders-cleaned-up/both: stays suspended, as ann by `caretaker suspend` asked for it".to_owned(),
+        format!(
+            "Kustomization orders-cleaned-up/until: stays suspended, as {until} asked for it; nothing ends that any \
+             more: resume it yourself"
+        ),
+    ];
+    assert_eq!(stays, expected);
+    let withdrawn = |done: &&String| done.contains("withdraw the window \"* 0-4 * * *\" of `caretaker suspend`");
+    assert_eq!(report.done.iter().filter(withdrawn).count(), 2, "{:?}", report.done);
+    for (name, suspended) in [("until", json!(true)), ("during", json!(null)), ("both", json!(true))] {
+        let object = place.get("Kustomization", name).await;
+        assert_eq!((&object["spec"]["suspend"], condition(&object)), (&suspended, None), "{name}");
+        assert!(object["metadata"]["annotations"].is_null(), "{object}");
+    }
+    assert_eq!(place.get(flux::KEEPS_STATUS, "kept").await["status"]["suspended"], json!(null));
     let again = clean_up(&Windows::default().into(), &context, None).await.unwrap();
     assert_eq!(again.done, Vec::<String>::new());
 }

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::{Action, Record, build_carrier, build_ingress, build_service, inspect, resource, status_patch};
 use crate::Runtimes;
 use crate::api::{API_VERSION, AgentSpec, FINISHED_SEEN_AT, Family, RuntimeStatus};
-use crate::observe::{FAMILIES, Row};
-use crate::subject::{Carrier, Orphan, Place, Subject, TaskResource, TaskRuntime, World};
+use crate::observe::{FAILURES, FAMILIES, Row, failure_name};
+use crate::subject::{Carrier, Failure, Orphan, Place, Subject, TaskResource, TaskRuntime, World};
 
 /// Reads what an action is about: the task, and the carriers that it would write or delete. What is created needs no look at
 /// its name: the API server refuses a second object of it.
@@ -65,7 +65,13 @@ async fn write(
     writer: &mut Writer<Runtimes>,
 ) -> Result<(), ApplyError> {
     match action {
-        Action::Create => create(runtime, world, writer).await,
+        Action::Create => {
+            let created = create(runtime, world, writer).await;
+            if let Err(error) = &created {
+                note_failure(runtime, error, now, writer);
+            }
+            created
+        }
         Action::Record(Record::DefaultAgent) => {
             let agent = world.policy.default_agent.as_ref();
             let agent = agent.ok_or_else(|| stale("the settings name no default agent any more"))?;
@@ -160,6 +166,17 @@ async fn create(runtime: &TaskRuntime, world: &World, writer: &mut Writer<Runtim
         shown.service_v6 = None;
     }
     write_status(runtime, &shown, writer).await
+}
+
+/// Others that wait for a place come first until the next attempt. What somebody else changed meanwhile is no failure,
+/// and a runtime that is there already has its place.
+fn note_failure(runtime: &TaskRuntime, error: &ApplyError, now: Timestamp, writer: &mut Writer<Runtimes>) {
+    if runtime.carrier().is_some() || matches!(error, ApplyError::Stale(_) | ApplyError::Conflict(_)) {
+        return;
+    }
+    let failure = Failure::next(runtime, error.to_string(), now);
+    let (source, id) = (SourceRef { id: FAILURES, resource: None }, ObjectId::named(failure_name(&runtime.task.uid)));
+    writer.observed(source, Change::apply(id, Row::Failure(runtime.task.key(), failure)));
 }
 
 /// True for an answer that no repetition changes: the object is not valid.

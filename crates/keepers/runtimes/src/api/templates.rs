@@ -71,7 +71,8 @@ impl Templates {
         let mut parts = Parts { instance: instance.map(str::to_owned), ..Parts::default() };
         for (kind, key) in KINDS {
             if let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) {
-                let read = serde_saphyr::from_str(text).map_err(|error| unusable(key, &error.to_string()))?;
+                let read = serde_saphyr::from_str_with_options(text, as_go_reads());
+                let read = read.map_err(|error| unusable(key, &error.to_string()))?;
                 parts.all.insert(kind, (key.to_owned(), read));
             }
         }
@@ -80,8 +81,8 @@ impl Templates {
 
     /// From a text with an object of each kind: DaemonSet, Deployment, Pod, Service, Ingress.
     pub fn from_text(text: &str) -> Result<Self, TemplateError> {
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(text).map_err(|error| unusable("the template", &error.to_string()))?;
+        let documents = serde_saphyr::from_multiple_with_options(text, as_go_reads());
+        let documents: Vec<Value> = documents.map_err(|error| unusable("the template", &error.to_string()))?;
         let mut parts = Parts::default();
         for document in documents {
             let kind = document["kind"].as_str().unwrap_or_default();
@@ -123,6 +124,13 @@ impl Templates {
     pub fn ingress(&self) -> &Value {
         &self.ingress
     }
+}
+
+/// kdoctor reads its templates with Go's YAML, for which `0400` is octal; its chart writes file modes so.
+fn as_go_reads() -> serde_saphyr::Options {
+    let mut options = serde_saphyr::Options::default();
+    options.legacy_octal_numbers = true;
+    options
 }
 
 fn kinds() -> String {
@@ -231,6 +239,17 @@ mod tests {
         assert_eq!(templates.carrier(CarrierKind::DaemonSet)["spec"]["updateStrategy"]["type"], "OnDelete");
         assert_eq!(templates.pod(CarrierKind::DaemonSet), templates.pod(CarrierKind::Deployment));
         assert_eq!(templates.instance, "doctor");
+    }
+
+    #[test]
+    fn a_file_mode_that_begins_with_zero_is_octal() {
+        let pod = "kind: Pod\nspec: {containers: [{name: a, image: x}], volumes: [{name: v, configMap: {name: c, defaultMode: 0400}}]}";
+        let data = BTreeMap::from([("pod.yml".to_owned(), pod.to_owned())]);
+
+        for templates in [Templates::from_config_map(&data, None), Templates::from_text(pod)] {
+            let pod = templates.unwrap().pod(CarrierKind::DaemonSet).clone();
+            assert_eq!(pod["spec"]["volumes"][0]["configMap"]["defaultMode"], 0o400);
+        }
     }
 
     #[rstest]

@@ -1,5 +1,7 @@
 //! What was observed: rows by object, and which task each of them matters to.
 
+mod queue;
+
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +9,14 @@ use std::sync::Arc;
 use caretaker_core::Timestamp;
 use caretaker_engine::cache::{RowKey, SourceKey};
 use caretaker_engine::source::resource;
-use caretaker_engine::{Cache, Change, ObjectId, Rows, SourceRef};
+use caretaker_engine::{Cache, Change, Rows, SourceRef};
 
 use smallvec::SmallVec;
 
-use super::{DIAGNOSES, Row, SETTINGS};
+use queue::Obstacles;
+pub(crate) use queue::failure_name;
+
+use super::{DIAGNOSES, FAILURES, Row, SETTINGS};
 use crate::api::{self, Family, GROUP, KDOCTOR_CONTROLLER, KdoctorSettings, RuntimeStatus, Templates};
 use crate::subject::{
     Carrier, Diagnosis, Ended, Named, Orphan, Place, Policy, Subject, Task, TaskKey, TaskRuntime, World,
@@ -19,9 +24,6 @@ use crate::subject::{
 
 /// What the ConfigMap with kdoctor's settings is called here.
 const SETTINGS_KIND: &str = "Settings";
-
-/// How many waiting tasks are judged again when a runtime is gone; each resync judges all.
-const WOKEN: usize = 64;
 
 /// What was observed.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +33,8 @@ pub struct RuntimeCache {
     tasks: BTreeMap<TaskKey, Waits>,
     /// The tasks that need a carrier, in the order in which they were created.
     waiting: BTreeSet<(Option<Timestamp>, TaskKey)>,
+    /// What may keep a task from starting; only of tasks that have such.
+    obstacles: BTreeMap<TaskKey, Obstacles>,
     /// The carriers of a task, and of earlier ones of its name.
     carriers: ByKey<TaskKey, RowKey>,
     /// Carriers, Services and Ingresses by their names.
@@ -45,8 +49,8 @@ pub struct RuntimeCache {
     orphan_since: BTreeMap<String, Timestamp>,
     /// The task and the uid of the carrier of a row: to find them when the row is gone.
     owners: BTreeMap<RowKey, (TaskKey, String)>,
-    /// The keys of tasks whose runtimes were looked into.
-    diagnosed: BTreeMap<RowKey, TaskKey>,
+    /// The tasks of rows that the keeper noted itself: what it found, and what failed.
+    noted: BTreeMap<RowKey, TaskKey>,
     dirty: BTreeSet<TaskKey>,
 }
 
@@ -137,9 +141,14 @@ impl RuntimeCache {
             }
             (Some(Row::Diagnosis(task, _)), ..) => {
                 self.dirty.insert(task.clone());
-                self.diagnosed.insert(key, task.clone());
+                self.noted.insert(key, task.clone());
             }
-            (None, "", "") => _ = self.diagnosed.remove(&key),
+            (Some(Row::Failure(task, _)), ..) => {
+                self.noted.insert(key, task.clone());
+                self.touch(task.clone());
+                self.wake_waiting();
+            }
+            (None, "", "") => _ = self.noted.remove(&key),
             _ => self.follow_object(key, row.as_ref()),
         }
     }
@@ -151,6 +160,11 @@ impl RuntimeCache {
             Some(Row::Settings(read)) => _ = self.settings.insert(namespace, read),
             _ if key.name() == api::TEMPLATES => _ = self.templates.remove(&namespace),
             _ => _ = self.settings.remove(&namespace),
+        }
+        // What the API server refused was made from what was there before.
+        for task in self.noted.values().cloned().collect::<Vec<_>>() {
+            self.forget_notes(&task, &[FAILURES]);
+            self.touch(task);
         }
         self.all_dirty();
     }
@@ -173,13 +187,7 @@ impl RuntimeCache {
             if let Some(Some(created)) = self.tasks.remove(&key) {
                 self.waiting.remove(&(created, key.clone()));
             }
-            let diagnosed: Vec<RowKey> =
-                self.diagnosed.iter().filter(|(_, task)| **task == key).map(|(row, _)| row.clone()).collect();
-            for row in diagnosed {
-                self.diagnosed.remove(&row);
-                let source = SourceRef { id: DIAGNOSES, resource: None };
-                self.rows.update(&source, Change::Delete(ObjectId::named(row.name())));
-            }
+            self.forget_notes(&key, &[DIAGNOSES, FAILURES]);
         }
         self.touch(key);
     }
@@ -196,7 +204,7 @@ impl RuntimeCache {
             self.touch(before);
             if row.is_none() {
                 self.orphan_since.remove(&uid);
-                self.dirty.extend(self.waiting.iter().take(WOKEN).map(|(_, task)| task.clone()));
+                self.wake_waiting();
             }
         }
         if let Some(Row::Carrier(carrier)) = row {
@@ -216,7 +224,12 @@ impl RuntimeCache {
 
     /// Something of this task changed: it is judged, and its place in the queue is found again.
     fn touch(&mut self, key: TaskKey) {
-        let waits = self.task(&key).filter(|task| self.needs_carrier(task)).map(|task| task.created);
+        let task = self.task(&key);
+        match task.as_ref().and_then(|task| Obstacles::of(task, self.failure(task).as_ref())) {
+            Some(obstacles) => _ = self.obstacles.insert(key.clone(), obstacles),
+            None => _ = self.obstacles.remove(&key),
+        }
+        let waits = task.filter(|task| self.needs_carrier(task)).map(|task| task.created);
         if let Some(known) = self.tasks.get_mut(&key)
             && *known != waits
         {
@@ -242,15 +255,11 @@ impl RuntimeCache {
 
     /// The world that tasks are judged in.
     #[must_use]
-    pub fn world(&self, policy: &Arc<Policy>) -> World {
+    pub fn world(&self, policy: &Arc<Policy>, now: Timestamp) -> World {
         let place = self.place(policy);
         let namespace = place.as_ref().ok().map(|place| &*place.namespace);
         let settings = namespace.and_then(|namespace| self.settings.get(namespace)).or(self.settings.values().next());
-        let queue = if policy.max_runtimes.is_some() {
-            self.waiting.iter().enumerate().map(|(place, (_, key))| (key.clone(), place)).collect()
-        } else {
-            BTreeMap::new()
-        };
+        let queue = if policy.max_runtimes.is_some() { self.queue(policy, now) } else { BTreeMap::new() };
         let mut cluster_families: Vec<Family> = self.families.values().flatten().copied().collect();
         cluster_families.sort_unstable();
         cluster_families.dedup();
@@ -308,7 +317,9 @@ impl RuntimeCache {
         let named = named.collect();
         let diagnosis = self.row(&RowKey::new(SourceKey::new("", ""), None, &task.uid));
         let diagnosis = if let Some(Row::Diagnosis(_, diagnosis)) = diagnosis { Some(diagnosis) } else { None };
-        TaskRuntime { task, carriers, named, diagnosis: diagnosis.filter(|found: &Diagnosis| !found.found.is_empty()) }
+        let diagnosis = diagnosis.filter(|found: &Diagnosis| !found.found.is_empty());
+        let failure = self.failure(&task);
+        TaskRuntime { task, carriers, named, diagnosis, failure }
     }
 }
 
@@ -374,7 +385,7 @@ impl Cache for RuntimeCache {
             rows.insert(task_row(key));
             rows.extend(self.carriers.get(key).into_iter().flatten().cloned());
             rows.extend(self.named_rows(key).into_iter().cloned());
-            rows.extend(self.diagnosed.iter().filter(|(_, task)| *task == key).map(|(row, _)| row.clone()));
+            rows.extend(self.noted.iter().filter(|(_, task)| *task == key).map(|(row, _)| row.clone()));
         }
         let mut part =
             Self { rows: self.rows.extract(&rows), orphan_since: self.orphan_since.clone(), ..Self::default() };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caretaker_core::parsed::InvalidValue;
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::object::{Owner, Scalar, null_as_default};
 use caretaker_engine::{Meta, Partial, PartialObject};
@@ -106,6 +107,7 @@ pub(super) fn task(kind: TaskKind, object: Partial<TaskSpec, TaskStatus>) -> Opt
         has_agent_spec: written.is_some(),
         agent,
         invalid: read.and_then(Result::err).or_else(|| invalid_name(kind, &meta.name)),
+        window: WindowAnnotation::find(|key| meta.annotation(key)).map(Box::new),
         wants_ingress: kind == TaskKind::NetReach && spec.target.ingress == Some(true),
         round_number: spec.schedule.round_number,
         has_finish: status.finish.is_some(),
@@ -121,7 +123,9 @@ pub(super) fn task(kind: TaskKind, object: Partial<TaskSpec, TaskStatus>) -> Opt
 /// The API server accepts no such name; a file may have it.
 fn invalid_name(kind: TaskKind, name: &str) -> Option<Box<InvalidValue>> {
     let carrier = api::carrier_name(kind, name);
-    (name.is_empty() || !api::is_label_value(&carrier) || carrier != carrier.to_lowercase()).then(|| {
+    // A label value may have an underscore, and the name of an object may not.
+    let is_name = api::is_label_value(&carrier) && carrier == carrier.to_lowercase() && !carrier.contains('_');
+    (name.is_empty() || !is_name).then(|| {
         Box::new(InvalidValue {
             field: "metadata.name".to_owned(),
             value: name.to_owned(),
@@ -268,4 +272,35 @@ pub(super) struct CidrSpec {
 pub(super) fn families(object: Partial<CidrSpec>) -> Option<Row> {
     let family = |cidr: &String| if cidr.contains(':') { Family::V6 } else { Family::V4 };
     Some(Row::Families(object.spec.cidrs.iter().map(family).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case::short("mesh", true)]
+    #[case::dotted("a.b", true)]
+    #[case::too_long_and_so_cut(&"x".repeat(80), true)]
+    #[case::empty("", false)]
+    #[case::upper_case("Mesh", false)]
+    #[case::a_dash_at_the_end("mesh-", false)]
+    #[case::a_blank("a b", false)]
+    #[case::an_underscore("a_b", false)]
+    #[case::letters_of_another_alphabet("größe", false)]
+    fn a_name_that_cannot_become_a_label_is_told_with_field_and_fix(#[case] name: &str, #[case] fits: bool) {
+        let object = json!({ "metadata": { "name": name }, "spec": { "agentSpec": {} } });
+
+        let Some(Row::Task(task)) = task(TaskKind::NetReach, serde_json::from_value(object).unwrap()) else {
+            panic!("a task")
+        };
+
+        let invalid = task.invalid.map(|invalid| invalid.to_string());
+        assert_eq!(invalid.is_none(), fits, "{invalid:?}");
+        if let Some(invalid) = invalid {
+            assert!(invalid.starts_with("metadata.name") && invalid.contains("use lower case letters"), "{invalid}");
+        }
+    }
 }

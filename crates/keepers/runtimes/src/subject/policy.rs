@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caretaker_core::SignedDuration;
+use jiff::tz::TimeZone;
 
 use super::{Task, TaskKey, TaskResource};
 use crate::api::{CarrierKind, Family, KdoctorSettings, RuntimeStatus, Templates};
@@ -27,6 +28,8 @@ pub struct Policy {
     pub max_runtimes: Option<usize>,
     /// The agent of tasks that ask for no runtime of their own.
     pub default_agent: Option<DefaultAgent>,
+    /// The zone of windows on tasks that name none.
+    pub zone: TimeZone,
 }
 
 /// kdoctor's own default: an hour.
@@ -43,6 +46,7 @@ impl Default for Policy {
             sweep_after: SignedDuration::from_mins(5),
             max_runtimes: None,
             default_agent: None,
+            zone: TimeZone::UTC,
         }
     }
 }
@@ -98,7 +102,8 @@ pub struct World {
     pub refused_families: Vec<Family>,
     /// How many runtimes there are.
     pub alive: usize,
-    /// The tasks that wait for a runtime and their places in the queue, from zero; only if there is a maximum.
+    /// The tasks that wait for a runtime and their places in the queue, from zero; only if there is a maximum. One that
+    /// cannot start now, because of its window or of an attempt that failed, has no place: it keeps nobody waiting.
     pub queue: Arc<BTreeMap<TaskKey, usize>>,
 }
 
@@ -146,7 +151,7 @@ impl World {
     #[must_use]
     pub fn queued(&self, task: &Task) -> Option<usize> {
         let most = self.policy.max_runtimes?;
-        // One that the queue does not have yet comes last.
+        // One that the queue does not have comes last.
         let place = self.queue.get(&task.key()).copied().unwrap_or(self.queue.len());
         let free = most.saturating_sub(self.alive);
         (place >= free).then(|| place - free + 1)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use caretaker_core::parsed::InvalidValue;
+use caretaker_core::suspension::WindowAnnotation;
 use caretaker_core::{ObjectRef, Timestamp, time};
 
 use super::TaskKey;
@@ -29,6 +30,8 @@ pub struct Task {
     pub agent: Option<Agent>,
     /// What cannot be read of it.
     pub invalid: Option<Box<InvalidValue>>,
+    /// The window that holds back work on it.
+    pub window: Option<Box<WindowAnnotation>>,
     /// It wants an Ingress.
     pub wants_ingress: bool,
     /// How many rounds it makes; -1: for ever.

@@ -13,6 +13,7 @@ use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::api::{self, CarrierKind, TaskKind, Templates};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::{Cluster, shared_without_controllers, until};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -150,6 +151,21 @@ impl Place {
         });
         let object = serde_json::from_value(object).unwrap();
         tasks(&self.client, kind).create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    pub async fn create_config_map(&self, map: Value) {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
+    }
+
+    /// The window that holds back work on a task; `null` for none.
+    pub async fn set_window(&self, kind: TaskKind, name: &str, window: Value) {
+        let patch = json!({ "metadata": { "annotations": { "reconcile.fluxcd.io/suspendedDuring": window } } });
+        self.patch_task(kind, name, patch).await;
+    }
+
+    pub async fn patch_task(&self, kind: TaskKind, name: &str, patch: Value) {
+        tasks(&self.client, kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
     pub async fn delete_task(&self, kind: TaskKind, name: &str) {

@@ -50,6 +50,7 @@ pub fn runtime() -> TaskRuntime {
         has_agent_spec: true,
         agent: Some(Agent { kind: CarrierKind::DaemonSet, grace: None, json: "{}".into() }),
         invalid: None,
+        window: None,
         wants_ingress: false,
         round_number: Some(1),
         has_finish: false,
@@ -59,7 +60,7 @@ pub fn runtime() -> TaskRuntime {
         round: None,
         resource: None,
     };
-    TaskRuntime { task, carriers: Vec::new(), named: Vec::new(), diagnosis: None }
+    TaskRuntime { task, carriers: Vec::new(), named: Vec::new(), diagnosis: None, failure: None }
 }
 
 pub fn carrier(ready: i64) -> Carrier {

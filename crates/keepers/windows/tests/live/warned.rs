@@ -30,6 +30,9 @@ async fn what_somebody_should_look_at_is_an_event() {
     let nightly = json!({ flux::SUSPENDED_DURING: flux::NIGHTLY });
     let minutes = json!({ flux::SUSPENDED_DURING: "0 0-4 * * *" });
     place.create("Kustomization", "a-minute", minutes, json!({})).await;
+    place.create("Kustomization", "backwards", json!({ flux::SUSPENDED_DURING: "* 22-5 * * *" }), json!({})).await;
+    let nowhere = json!({ flux::SUSPENDED_DURING: "TZ=Mars/Olympus @always" });
+    place.create("Kustomization", "nowhere", nowhere, json!({})).await;
     let both = json!({ flux::SUSPENDED_DURING: flux::NIGHTLY, "reconcile.fluxcd.io/suspendDuring": "@always" });
     place.create("Kustomization", "both", both, json!({})).await;
     place.create("Kustomization", "child", nightly.clone(), json!({})).await;
@@ -50,9 +53,11 @@ async fn what_somebody_should_look_at_is_an_event() {
 
     let expected = [
         ("a-minute", "WindowWarning", "opens for a single minute at a time; for whole hours write \"* 0-4 * * *\""),
+        ("backwards", "InvalidWindow", "the hour \"22-5\" runs backwards; write 22-23,0-5"),
         ("both", "WindowWarning", "annotation reconcile.fluxcd.io/suspendDuring is \"@always\""),
         ("child", "WindowWarning", "Kustomization warned/parent waits until it is ready, which it is not"),
         ("infra", "WindowWarning", "warned/shop depends on it"),
+        ("nowhere", "InvalidWindow", "Mars/Olympus"),
         ("pinned", "EnforcementConflict", "kustomize-controller declares suspend: false; drop that line from Git"),
         ("removed", "BeingDeleted", "what it has applied stays behind"),
     ];

@@ -1,0 +1,39 @@
+//! The commands on kdoctor's tasks, as a user types them.
+
+mod cli;
+
+use cli::{AT, folder, json};
+
+#[test]
+fn a_simulation_of_tasks_creates_their_runtimes_and_retires_them_in_time() {
+    let rows = json(&["simulate", "--from", "examples/tasks", "--start", AT, "--for", "2h", "-o", "json"]);
+
+    let at = |name: &str, action: &str| {
+        let found = rows.iter().find(|row| row["name"] == name && row["action"] == action);
+        found.and_then(|row| row["at"].as_str()).map(str::to_owned)
+    };
+    assert_eq!(at("mesh", "create").as_deref(), Some(AT));
+    assert_eq!(at("shop", "retire").as_deref(), Some("2026-03-02T09:30:00Z"));
+    assert_eq!(at("mesh", "retire"), None, "its rounds are not over");
+}
+
+#[test]
+fn a_plan_shows_the_place_of_each_task_that_waits() {
+    let task = |name: &str, minute: u32| {
+        format!(
+            "apiVersion: kdoctor.io/v1beta1\nkind: NetReach\nmetadata: {{name: {name}, uid: u-{name}, creationTimestamp: '2026-03-02T08:0{minute}:00Z'}}\nspec: {{agentSpec: {{}}}}\n"
+        )
+    };
+    let tasks = [task("c-oldest", 0), task("a-second", 1), task("b-last", 2)].join("---\n");
+    let settings = "keepers: {runtimes: {enabled: true, namespace: kdoctor, maxRuntimes: 1}}";
+    let files = folder(&[("tasks.yaml", &tasks)]);
+    let config = folder(&[("config.yaml", settings)]);
+    let (from, config) = (files.path().to_str().unwrap(), config.path().join("config.yaml"));
+
+    let rows = json(&["plan", "--from", from, "--at", AT, "--config", config.to_str().unwrap(), "-o", "json"]);
+
+    let because = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap()["because"].as_str().unwrap();
+    assert_eq!(because("c-oldest"), "it has no runtime");
+    assert_eq!(because("a-second"), "0 of at most 1 runtimes run; it is number 1 in the queue");
+    assert_eq!(because("b-last"), "0 of at most 1 runtimes run; it is number 2 in the queue");
+}
