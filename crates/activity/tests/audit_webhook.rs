@@ -298,6 +298,20 @@ async fn after_close_a_batch_gets_503_so_that_the_api_server_sends_it_again() {
     assert_eq!((receiver.events("counted"), receiver.collector.take_pending().len()), (1, 1));
 }
 
+#[tokio::test]
+async fn a_collector_that_is_kept_open_takes_what_arrives_while_those_who_write_it_change() {
+    let receiver = start_receiver(CredentialFiles::default()).await;
+    let body = event_list(&[mk_event("ann", "update", "pods").text()]);
+    receiver.collector.keep_open(true);
+    receiver.collector.close();
+    assert_eq!(send(&mut receiver.connect().await, &post("", &body)).await, 200);
+    assert_eq!(receiver.collector.take_pending().len(), 1, "for the next one");
+
+    receiver.collector.keep_open(false);
+    receiver.collector.close();
+    assert_eq!(send(&mut receiver.connect().await, &post("", &body)).await, 503);
+}
+
 /// A certificate authority.
 struct Ca(CertifiedIssuer<'static, KeyPair>);
 

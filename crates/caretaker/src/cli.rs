@@ -3,6 +3,7 @@
 mod audit;
 mod flux;
 mod orders;
+mod plan;
 mod runtimes;
 mod window;
 
@@ -13,7 +14,9 @@ use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 
+use crate::complete;
 use crate::output::terminal::Color;
 
 pub use audit::{ActivityArgs, AuditArgs, AuditConfigArgs};
@@ -22,6 +25,7 @@ pub use flux::{
     WindowsArgs, WindowsCommand,
 };
 pub use orders::{OrderArgs, SleepArgs, WakeArgs};
+pub use plan::{PlanArgs, PlanOutput};
 pub use runtimes::{RuntimesArgs, RuntimesCommand};
 pub use window::WindowArgs;
 
@@ -111,9 +115,10 @@ pub enum Command {
     /// Print the rules in the order in which they are tried
     Rules {
         /// The keeper, such as namespaces; default: all
+        #[arg(add = ArgValueCandidates::new(complete::own_keepers))]
         keeper: Option<String>,
     },
-    /// Print a completion script for a shell
+    /// Print a script with which a shell completes commands, flags, keepers, rules, kinds and namespaces
     Completions {
         /// The shell
         shell: Shell,
@@ -136,7 +141,7 @@ pub struct InputArgs {
     #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
     pub config: Option<PathBuf>,
     /// Comma-separated list of keepers; default: all that are enabled
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, add = ArgValueCandidates::new(complete::all_keepers), value_name = "LIST", value_delimiter = ',')]
     pub keepers: Option<Vec<String>>,
     /// The cluster.
     #[command(flatten)]
@@ -147,7 +152,7 @@ pub struct InputArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct ScopeArgs {
     /// Only this namespace, and what is in it; pace and breaker still count the others
-    #[arg(short, long, value_name = "NS", conflicts_with = "all_namespaces")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS", conflicts_with = "all_namespaces")]
     pub namespace: Option<String>,
     /// All namespaces, which is the default
     #[arg(short = 'A', long)]
@@ -161,7 +166,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
     pub config: Option<PathBuf>,
     /// Comma-separated list of keepers; default: all that are enabled
-    #[arg(long, value_name = "LIST", value_delimiter = ',', env = "CARETAKER_KEEPERS")]
+    #[arg(long, add = ArgValueCandidates::new(complete::own_keepers), value_name = "LIST", value_delimiter = ',', env = "CARETAKER_KEEPERS")]
     pub keepers: Option<Vec<String>>,
     /// Write nothing at all, and journal what would have been done
     #[arg(long, env = "CARETAKER_DRY_RUN", value_parser = FalseyValueParser::new())]
@@ -194,62 +199,14 @@ pub struct ClusterArgs {
     pub context: Option<String>,
 }
 
-/// `caretaker plan`
-#[derive(Debug, Args)]
-pub struct PlanArgs {
-    /// Where the objects come from.
-    #[command(flatten)]
-    pub input: InputArgs,
-    /// Which subjects are shown.
-    #[command(flatten)]
-    pub scope: ScopeArgs,
-    /// Only namespaces with these labels, and what is in them, such as team=web,tier!=db; on a live cluster
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "from")]
-    pub selector: Option<String>,
-    /// In a table, also show subjects with nothing to do; JSON and YAML always have them
-    #[arg(long)]
-    pub all: bool,
-    /// Only subjects with this next action, such as sleep or delete; or none, wait, act or refuse
-    #[arg(long, value_name = "NEXT")]
-    pub next: Option<String>,
-    /// Only subjects that this rule decides about, such as SleepAfterElapsed
-    #[arg(long, value_name = "RULE")]
-    pub rule: Option<String>,
-    /// Print a table without titles and without the last line
-    #[arg(long)]
-    pub no_headers: bool,
-    /// Keep running, and show each subject again when its state or what comes next for it changes; on a live cluster
-    #[arg(short, long, conflicts_with_all = ["from", "at"])]
-    pub watch: bool,
-    /// Judge at this time (RFC 3339, without a zone in UTC); default: now
-    #[arg(long, value_name = "T", value_parser = parse_time)]
-    pub at: Option<Timestamp>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = PlanOutput::Table)]
-    pub output: PlanOutput,
-}
-
-/// Output formats of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PlanOutput {
-    /// For people
-    Table,
-    /// With the deadlines and what follows
-    Wide,
-    /// An array; with --watch a line for each subject
-    Json,
-    /// The same in YAML; with --watch a document for each subject
-    Yaml,
-}
-
 /// `caretaker explain`
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// The subject: namespace/NAME, deployment/NAME, service/NAME, ip/ADDRESS, spiderippool/NAME or spiderendpoint/NAME; or the short forms ns, deploy, svc, sp, se; or two words
-    #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
+    #[arg(add = ArgValueCompleter::new(complete::subjects), value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     pub subject: Vec<String>,
     /// The namespace of the subject
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS")]
     pub namespace: Option<String>,
     /// Judge at this time (RFC 3339, without a zone in UTC); default: now
     #[arg(long, value_name = "T", value_parser = parse_time)]
@@ -327,7 +284,7 @@ pub enum SimulateOutput {
 #[derive(Debug, Args)]
 pub struct CleanupArgs {
     /// The namespaces
-    #[arg(value_name = "NAMESPACE", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(add = ArgValueCandidates::new(complete::namespaces), value_name = "NAMESPACE", required_unless_present = "all", conflicts_with = "all")]
     pub namespaces: Vec<String>,
     /// All namespaces, and Caretaker's own state and Leases
     #[arg(long)]
@@ -374,11 +331,13 @@ pub enum BreakerCommand {
     /// Show whether the breaker is open, and why
     Show {
         /// The keeper, such as namespaces; default: all
+        #[arg(add = ArgValueCandidates::new(complete::own_keepers))]
         keeper: Option<String>,
     },
     /// Close the breaker: what is due by now may happen
     Reset {
         /// The keeper, such as namespaces
+        #[arg(add = ArgValueCandidates::new(complete::own_keepers))]
         keeper: String,
     },
 }

@@ -12,6 +12,7 @@ pub mod audit_config;
 pub mod breaker;
 pub mod cleanup;
 pub mod cli;
+mod complete;
 pub mod config;
 pub mod explain;
 mod failure;
@@ -49,6 +50,9 @@ use output::Output;
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    if let Some(code) = complete::answer(&args) {
+        return code;
+    }
     let cli = match parser(&args).try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m)) {
         Ok(cli) => cli,
         Err(e) => {
@@ -102,11 +106,7 @@ fn run_command(cli: &Cli, now: Timestamp) -> Result<Output> {
         Command::Windows(args) => windows::windows(args),
         Command::AuditConfig(args) => audit_config::run(args),
         Command::Rules { keeper } => rules(keeper.as_deref()),
-        Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "caretaker", &mut text);
-            Ok(Output::text(String::from_utf8_lossy(&text).into_owned()))
-        }
+        Command::Completions { shell } => Ok(Output::text(complete::script(&shell.to_string())?)),
         Command::ManPages { folder } => man_pages(folder),
     }
 }

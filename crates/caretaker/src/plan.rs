@@ -74,7 +74,7 @@ async fn watch(args: &PlanArgs) -> Result<()> {
     let of_nodes = nodes::Wanted::by(&args.input)?;
     let others = of_nodes.others.clone();
     let input = others.unwrap_or_else(|| InputArgs { keepers: Some(Vec::new()), ..args.input.clone() });
-    let (mut plan, mut nodes): (WatchedPlan, Option<(Nodes, Timestamp)>) = Default::default();
+    let (mut plan, mut nodes) = (WatchedPlan::default(), None::<(Nodes, Timestamp)>);
     let follow = snapshot::follow(&client, &input, &Wanted::Selected, async |snapshot, now| {
         if let Some(message) = snapshot.missing_namespace(args.scope.namespace.as_deref()) {
             bail!(message);

@@ -39,7 +39,7 @@ const WANTED: Wanted<'static> = Wanted::Only(caretaker_runtimes::NAME);
 /// Shows the runtimes, and each of them again that is not as it was shown.
 async fn watch(args: &RuntimesArgs) -> Result<()> {
     let client = live::client(&args.input.cluster).await?;
-    let (mut watched, mut growing): (Watched<_, RuntimeLine>, GrowingTable) = Default::default();
+    let (mut watched, mut growing) = (Watched::default(), GrowingTable::default());
     let follow = snapshot::follow(&client, &args.input, &WANTED, async |snapshot, now| {
         let Some(runtimes) = snapshot.keeper::<Runtimes>() else { bail!("the runtimes keeper is not used") };
         let all = lines(&runtimes.subjects, &runtimes.world(now), now);

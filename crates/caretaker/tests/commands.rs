@@ -408,10 +408,10 @@ fn bad_lines_of_activity_are_reported_and_the_others_count() {
 #[case("bash")]
 #[case("zsh")]
 #[case("fish")]
-fn completions_know_the_commands(#[case] shell: &str) {
+fn the_script_of_a_shell_asks_the_program(#[case] shell: &str) {
     let script = text(&caretaker(&["completions", shell]).stdout);
 
-    assert!(script.contains("simulate") && script.contains("explain"), "{script}");
+    assert!(script.contains("CARETAKER_COMPLETE") && script.contains(shell), "{script}");
 }
 
 #[test]

@@ -123,6 +123,22 @@ fn the_archive_has_completions_and_a_manual_page_for_every_command() {
 }
 
 #[test]
+fn kubectl_completes_with_the_file_of_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    release(folder.path());
+
+    let files = unpacked(&archive_of(folder.path()));
+    // As on a PATH where the program is a plugin.
+    fs::rename(files.path().join("caretaker"), files.path().join("kubectl-caretaker")).unwrap();
+    let path = format!("{}:{}", files.path().display(), std::env::var("PATH").unwrap());
+    let mut complete = Command::new(files.path().join("kubectl_complete-caretaker"));
+    let answer = run(complete.args(["plan", "--no-h"]).env("PATH", path));
+
+    let words: Vec<&str> = answer.lines().map(|line| line.split('\t').next().unwrap_or_default()).collect();
+    assert_eq!(words, ["--no-headers", ":4"]);
+}
+
+#[test]
 fn the_same_sources_give_the_same_archives() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
 

@@ -1,5 +1,7 @@
 //! Settings that change while the operator runs, as a ConfigMap's volume changes them: a symlink is swapped.
 
+#[path = "audit/mod.rs"]
+mod audit;
 #[path = "operator/mod.rs"]
 mod operator;
 
@@ -7,8 +9,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use caretaker_testkit::until;
+use audit::{AuditedCluster, SETTINGS};
+use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use operator::{Operator, TIMEOUT, cluster, create_namespace, start_operator, state_of, use_namespace, wait_for_state};
 use tempfile::TempDir;
@@ -197,4 +201,32 @@ async fn a_keeper_that_is_switched_on_starts_and_one_that_is_switched_off_gives_
     })
     .await
     .unwrap();
+}
+
+/// The gaps in what was received, as they are saved.
+async fn gaps(client: &Client) -> String {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "caretaker-system");
+    maps.get("caretaker-state").await.unwrap().data.unwrap_or_default().remove("activity").unwrap_or_default()
+}
+
+#[tokio::test]
+async fn activity_is_received_on_and_nothing_counts_as_missed_when_settings_change() {
+    let audited = AuditedCluster::new(Cluster::builder()).await;
+    let (operator, client) = (audited.operator().await, &audited.client);
+    let ann = audited.user("ann").await;
+    audited.create_namespace("shop", "5s").await;
+    wait_for_state(client, "shop", "sleep", 0).await;
+    let before = gaps(client).await;
+    assert!(before.contains("no audit events were collected before"), "{before}");
+
+    let config = audited.args().pop().unwrap();
+    fs::write(&config, format!("{SETTINGS}    protected: [office]\n")).unwrap();
+    logged(&operator, AGAIN, 1).await;
+
+    audited.set_sleep_after("shop", "20s").await;
+    ann.kubectl(&["get", "pods", "-n", "shop"]);
+    wait_for_state(client, "shop", "normal", 2).await;
+    // It sleeps only after a canary has shown that nothing was missed.
+    wait_for_state(client, "shop", "sleep", 0).await;
+    assert_eq!(gaps(client).await, before, "{}", operator.log());
 }

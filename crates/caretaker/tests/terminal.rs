@@ -37,11 +37,18 @@ fn on_terminal(columns: usize, args: &str, variables: &str) -> String {
 #[case::plan_of_runtimes("plan-runtimes", "plan --from examples/tasks --keepers runtimes --at AT --all")]
 #[case::explain("explain", "explain ns/shop-preview --from examples/cluster --at AT")]
 #[case::explain_with_rules("explain-rules", "explain ns/shop-preview --from examples/cluster --at AT --rules")]
+#[case::explain_an_address("explain-address", "explain ip/172.18.40.13 --from examples/pools --at AT")]
+#[case::explain_a_flux_object("explain-flux", "explain kustomization/shop -n flux-system --from examples/flux --at AT")]
+#[case::explain_a_task("explain-task", "explain netreach/mesh --from examples/tasks --at AT")]
 #[case::simulate("simulate", "simulate --from examples/cluster --start AT --for 2d")]
+#[case::simulate_windows("simulate-windows", "simulate --from examples/flux --keepers windows --start AT --for 2d")]
 #[case::activity("activity", "activity --audit examples/audit.log --at AT")]
+#[case::activity_of_one("activity-one", "activity --audit examples/audit.log --at AT -n shop-preview")]
 #[case::addresses("addresses", "addresses report --from examples/pools --at AT")]
 #[case::runtimes("runtimes", "runtimes --from examples/tasks --at AT")]
 #[case::get("get", "get all -A --from examples/flux --at AT")]
+#[case::get_wide("get-wide", "get all -A --from examples/flux --at AT -o wide")]
+#[case::window("window", "window '* 0-4 * * *' --at AT")]
 fn it_looks_like_this(#[case] name: &str, #[case] args: &str, #[values(80, 200)] columns: usize) {
     let path: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("{name}-{columns}.txt")].iter().collect();

@@ -45,6 +45,7 @@ pub struct Entry {
 
 impl Entry {
     /// What became of an action.
+    #[must_use]
     pub fn of_action<K: Controller>(
         keeper: &K,
         planned: &PlannedAction<K>,

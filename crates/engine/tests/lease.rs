@@ -197,6 +197,23 @@ async fn a_time_without_a_leader_is_known_until_somebody_has_dealt_with_it() {
 }
 
 #[tokio::test]
+async fn a_keeper_that_starts_again_with_a_lease_that_was_kept_led_until_then() {
+    let then: Timestamp = "2026-01-10T01:00:00Z".parse().unwrap();
+    let first = start(client().await, "kept", "first");
+    leads(&first).await;
+    let unacknowledged = first.lead.kept(then).previous_leader_seen();
+    assert_eq!(unacknowledged, None, "a time without a leader that nobody has dealt with stays one");
+
+    first.lead.acknowledge_gap();
+    assert_eq!(first.lead.kept(then).previous_leader_seen(), Some(then));
+
+    let mut second = start(client().await, "kept", "second");
+    second.lead.changed().await;
+    second.lead.acknowledge_gap();
+    assert_eq!(second.lead.kept(then).previous_leader_seen(), None, "it does not lead");
+}
+
+#[tokio::test]
 async fn a_leader_whose_clock_is_ahead_was_last_seen_by_the_clock_of_its_successor() {
     let ahead = start_at(client().await, "ahead", "ahead", || Timestamp::now() + SignedDuration::from_hours(1));
     leads(&ahead).await;

@@ -180,30 +180,6 @@ pub fn wrap(text: &str, room: usize) -> Vec<String> {
     wrapped
 }
 
-/// Columns whose number is known at run time. Rows that come later are aligned with the first ones.
-#[derive(Debug, Default)]
-pub struct Columns(Vec<usize>);
-
-impl Columns {
-    /// Makes the columns as wide as the widest cell of these rows.
-    pub fn fit(&mut self, rows: &[Vec<String>]) {
-        for row in rows {
-            self.0.resize(self.0.len().max(row.len()), 0);
-            for (width, cell) in self.0.iter_mut().zip(row) {
-                *width = sanitize_cell(cell).chars().count().max(*width);
-            }
-        }
-    }
-
-    /// A row without its line end; the cells are sanitized.
-    #[must_use]
-    pub fn line(&self, row: &[String]) -> String {
-        let width = |i: usize| self.0.get(i).copied().unwrap_or(0);
-        let cells = row.iter().enumerate().map(|(i, cell)| format!("{:1$}", sanitize_cell(cell), width(i)));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    }
-}
-
 /// Text with a line end after each line.
 pub fn lines(lines: impl Iterator<Item = String>) -> String {
     let mut text = String::new();

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use caretaker_core::Timestamp;
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
 use super::{ClusterArgs, TextOutput, parse_time};
+use crate::complete;
 
 /// Where audit events come from, which show that a namespace is used.
 #[derive(Debug, Clone, Default, Args)]
@@ -39,7 +41,7 @@ pub struct AuditArgs {
 #[derive(Debug, Args)]
 pub struct ActivityArgs {
     /// Only this namespace, with everything that did not count and why
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS")]
     pub namespace: Option<String>,
     /// Keep running, and show each use as it is received
     #[arg(short, long, conflicts_with = "audit")]

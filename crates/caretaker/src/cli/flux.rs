@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use caretaker_core::{SignedDuration, Timestamp};
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 
 use super::{ClusterArgs, TextOutput, parse_duration, parse_time};
+use crate::complete;
 
 /// Which settings apply, and the cluster.
 #[derive(Debug, Clone, Default, Args)]
@@ -22,10 +24,10 @@ pub struct SessionArgs {
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// Kinds, such as kustomizations, hr or `sources git`, or `all`; behind a single kind also names
-    #[arg(value_name = "KIND", required = true)]
+    #[arg(add = ArgValueCandidates::new(complete::flux_kinds), value_name = "KIND", required = true)]
     pub words: Vec<String>,
     /// The namespace
-    #[arg(short, long, value_name = "NS", default_value = "flux-system", env = "FLUX_SYSTEM_NAMESPACE")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS", default_value = "flux-system", env = "FLUX_SYSTEM_NAMESPACE")]
     pub namespace: String,
     /// All namespaces
     #[arg(short = 'A', long)]
@@ -68,13 +70,13 @@ pub enum GetOutput {
 #[derive(Debug, Clone, Args)]
 pub struct ObjectsArgs {
     /// The kind, such as kustomization, hr or `source git`, and the names
-    #[arg(value_name = "KIND NAME", required = true)]
+    #[arg(add = ArgValueCandidates::new(complete::flux_kinds), value_name = "KIND NAME", required = true)]
     pub words: Vec<String>,
     /// All objects of that kind in the namespace
     #[arg(long)]
     pub all: bool,
     /// The namespace
-    #[arg(short, long, value_name = "NS", default_value = "flux-system", env = "FLUX_SYSTEM_NAMESPACE")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS", default_value = "flux-system", env = "FLUX_SYSTEM_NAMESPACE")]
     pub namespace: String,
     /// Settings and cluster.
     #[command(flatten)]
@@ -151,7 +153,7 @@ pub struct FreezeReportArgs {
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
     /// Only this namespace; default: all
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, add = ArgValueCandidates::new(complete::namespaces), value_name = "NS")]
     pub namespace: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = TextOutput::Text)]

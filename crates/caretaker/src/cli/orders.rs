@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use caretaker_core::SignedDuration;
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
 use super::{ClusterArgs, TextOutput, parse_duration};
+use crate::complete;
 
 /// `caretaker sleep`
 #[derive(Debug, Args)]
@@ -33,7 +35,7 @@ pub struct WakeArgs {
 #[derive(Debug, Args)]
 pub struct OrderArgs {
     /// The namespaces: shop, or ns/shop
-    #[arg(value_name = "NAMESPACE", required_unless_present = "selector", conflicts_with = "selector")]
+    #[arg(add = ArgValueCandidates::new(complete::namespaces), value_name = "NAMESPACE", required_unless_present = "selector", conflicts_with = "selector")]
     pub namespaces: Vec<String>,
     /// All namespaces with these labels, such as team=web,tier!=db
     #[arg(short = 'l', long, value_name = "SELECTOR")]

@@ -5,7 +5,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use caretaker_core::{RuleSet as _, Timestamp};
+use caretaker_core::limits::Ledger;
+use caretaker_core::{RuleSet as _, SignedDuration, Timestamp};
 use caretaker_engine::cache::Cache;
 use caretaker_engine::source::{Change, Delivered, StateSnapshot};
 use caretaker_engine::sources::UnreadKind;
@@ -55,7 +56,7 @@ impl<K: KeeperCli> KeeperSnapshot<K> {
         let name = self.keeper.name();
         self.ledger = match state.get(name) {
             Some(text) => serde_json::from_str(text).with_context(|| format!("{}, key {name}", place()))?,
-            None => Default::default(),
+            None => Ledger::default(),
         };
         Ok(())
     }
@@ -206,7 +207,7 @@ async fn next_changes(keepers: &mut [Box<dyn DynSnapshot>]) -> Vec<String> {
 async fn sleep_until(next: Option<Timestamp>) {
     let Some(next) = next else { return std::future::pending().await };
     // A rule that waits until a time acts after it.
-    let left = next.duration_since(crate::now()).max(Default::default()).unsigned_abs() + Duration::from_millis(1);
+    let left = next.duration_since(crate::now()).max(SignedDuration::ZERO).unsigned_abs() + Duration::from_millis(1);
     tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
 }
 

@@ -22,8 +22,12 @@ use super::{Session, short_revision};
 use crate::cli::{GetArgs, GetOutput, InputArgs};
 use crate::config::did_you_mean;
 use crate::live;
-use crate::output::{Columns, Output, json};
+use crate::output::watched::GrowingTable;
+use crate::output::{Output, Table, json, terminal};
 use crate::snapshot::{Snapshot, UseState, Wanted};
+
+/// On a terminal of fewer columns, times are only said relative to now.
+const ROOM: usize = 120;
 
 /// Runs the command.
 pub fn run(args: &GetArgs, now: Timestamp) -> Result<Output> {
@@ -111,9 +115,9 @@ async fn watch(
         };
         let now = crate::now();
         let Some(row) = row(&session.world, resource, object, now) else { continue };
-        let Some(line) = printer.changed(row, now)? else { continue };
+        let Some(text) = printer.changed(row, now)? else { continue };
         let mut out = std::io::stdout().lock();
-        if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
             return Ok(());
         }
     }
@@ -185,16 +189,16 @@ impl Row {
 struct Printer<'a> {
     args: &'a GetArgs,
     words: &'a Words,
-    columns: Columns,
+    table: GrowingTable,
     printed: BTreeMap<(&'static str, String, String), Row>,
 }
 
 impl<'a> Printer<'a> {
     fn new(args: &'a GetArgs, words: &'a Words) -> Self {
-        Self { args, words, columns: Columns::default(), printed: BTreeMap::new() }
+        Self { args, words, table: GrowingTable::default(), printed: BTreeMap::new() }
     }
 
-    fn titles(&self) -> Vec<String> {
+    fn titles(&self) -> Vec<&'static str> {
         let namespace = self.args.all_namespaces.then_some("NAMESPACE");
         let wide = (self.args.output == GetOutput::Wide).then_some(["WINDOW", "REASON", "BY", "UNTIL"]);
         let titles = namespace
@@ -202,7 +206,14 @@ impl<'a> Printer<'a> {
             .chain(["NAME", "REVISION", "SUSPENDED", "SOURCE", "NEXT CHANGE"])
             .chain(wide.into_iter().flatten())
             .chain(["READY", "MESSAGE"]);
-        titles.map(str::to_owned).collect()
+        titles.collect()
+    }
+
+    fn show(&mut self, rows: &[Row], now: Timestamp) -> String {
+        let (titles, wide) = (self.titles(), self.args.output == GetOutput::Wide);
+        let rows = rows.iter().map(|row| self.cells(row, now)).collect();
+        let dispensable = &["REVISION", "SOURCE"];
+        self.table.show(Table { titles, rows, dispensable, wide, no_headers: self.args.no_header, ..Table::default() })
     }
 
     fn cells(&self, row: &Row, now: Timestamp) -> Vec<String> {
@@ -212,7 +223,12 @@ impl<'a> Printer<'a> {
             (2.., Some(kind)) => format!("{}/{}", kind.aliases[0], row.name),
             _ => row.name.clone(),
         };
-        let moment = |at: Timestamp| format!("{} ({})", time::format(at), ago(at, now));
+        // Where there is little room, how long it takes says more than when it is.
+        let is_narrow = self.args.output == GetOutput::Table && terminal::width().is_some_and(|width| width < ROOM);
+        let moment = |at: Timestamp| {
+            let in_words = ago(at, now);
+            if is_narrow { in_words } else { format!("{} ({in_words})", time::format(at)) }
+        };
         let suspended = if row.suspended { "True" } else { "False" };
         let mut cells: Vec<String> = self.args.all_namespaces.then(|| row.namespace.clone()).into_iter().collect();
         cells.extend([
@@ -263,28 +279,21 @@ impl<'a> Printer<'a> {
             }
             GetOutput::Json => json(&rows)?,
             GetOutput::Table | GetOutput::Wide if rows.is_empty() => String::new(),
-            GetOutput::Table | GetOutput::Wide => {
-                let mut lines: Vec<Vec<String>> = rows.iter().map(|row| self.cells(row, now)).collect();
-                if !self.args.no_header {
-                    lines.insert(0, self.titles());
-                }
-                self.columns.fit(&lines);
-                lines.iter().map(|line| self.columns.line(line) + "\n").collect()
-            }
+            GetOutput::Table | GetOutput::Wide => self.show(&rows, now),
         };
         self.printed = rows.into_iter().map(|row| (row.key(), row)).collect();
         Ok((text, notes, code))
     }
 
-    /// The line of an object that is not as it was printed.
+    /// What is printed of an object that is not as it was printed.
     fn changed(&mut self, row: Row, now: Timestamp) -> Result<Option<String>> {
         let is_wanted = self.words.names.is_empty() || self.words.names.contains(&row.name);
         if !is_wanted || self.printed.get(&row.key()) == Some(&row) {
             return Ok(None);
         }
         let line = match self.args.output {
-            GetOutput::Json => serde_json::to_string(&row)?,
-            GetOutput::Table | GetOutput::Wide => self.columns.line(&self.cells(&row, now)),
+            GetOutput::Json => serde_json::to_string(&row)? + "\n",
+            GetOutput::Table | GetOutput::Wide => self.show(std::slice::from_ref(&row), now),
         };
         self.printed.insert(row.key(), row);
         Ok(Some(line))
