@@ -18,6 +18,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn container(id: &str, next: &str, because: &str) -> ReportedContainer {
     ReportedContainer {
         id: id.to_owned(),
+        state: None,
         rule: "AgentGone".to_owned(),
         because: because.to_owned(),
         next: next.to_owned(),

@@ -33,7 +33,7 @@ fn noted(subject: Subject, ago: &str) -> Subject {
     subject.change(|s| s.half_awake_since = Parsed::Valid(past(ago)))
 }
 
-fn put_back(subject: Subject, ago: &str) -> Subject {
+fn back_asleep(subject: Subject, ago: &str) -> Subject {
     subject.change(|s| s.put_back_at = Parsed::Valid(past(ago)))
 }
 
@@ -72,10 +72,10 @@ fn half_awake_is_a_state_of_its_own(#[case] ns: Subject, #[case] expected: &str)
 #[rstest]
 #[case::left(HalfAwake::Leave, half(), "HalfAwake: refuse record")]
 #[case::the_rest_wakes(HalfAwake::Wake, half(), "HalfAwake: act wake @+0s")]
-#[case::put_back(HalfAwake::Sleep, half(), "HalfAwake: act sleep @+0s")]
-#[case::put_back_in_this_period(HalfAwake::Sleep, put_back(half(), "1h"), "HalfAwake: refuse record")]
-#[case::and_noticed(HalfAwake::Sleep, noted(put_back(half(), "1h"), "5m"), "HalfAwake: wait sleep @+9h")]
-#[case::a_period_later(HalfAwake::Sleep, noted(put_back(half(), "10h1s"), "9h"), "HalfAwake: act sleep @+0s")]
+#[case::back_asleep(HalfAwake::Sleep, half(), "HalfAwake: act sleep @+0s")]
+#[case::put_back_in_this_period(HalfAwake::Sleep, back_asleep(half(), "1h"), "HalfAwake: refuse record")]
+#[case::and_noticed(HalfAwake::Sleep, noted(back_asleep(half(), "1h"), "5m"), "HalfAwake: wait sleep @+9h")]
+#[case::a_period_later(HalfAwake::Sleep, noted(back_asleep(half(), "10h1s"), "9h"), "HalfAwake: act sleep @+0s")]
 #[case::by_order(HalfAwake::Leave, by_order(half(), future("1h")), "ManualSleep: refuse record")]
 #[case::by_order_and_noticed(
     HalfAwake::Leave,
@@ -90,12 +90,12 @@ fn half_awake_is_a_state_of_its_own(#[case] ns: Subject, #[case] expected: &str)
 #[case::an_order_is_kept_up(HalfAwake::Sleep, by_order(half(), future("1h")), "ManualSleep: act sleep @+0s")]
 #[case::an_order_is_kept_up_once_in_a_period(
     HalfAwake::Sleep,
-    noted(put_back(by_order(half(), future("9h")), "2h"), "5m"),
+    noted(back_asleep(by_order(half(), future("9h")), "2h"), "5m"),
     "ManualSleep: wait sleep @+8h"
 )]
 #[case::an_order_ends_before(
     HalfAwake::Sleep,
-    noted(put_back(by_order(half(), future("1h")), "2h"), "5m"),
+    noted(back_asleep(by_order(half(), future("1h")), "2h"), "5m"),
     "ManualSleep: wait wake @+1h"
 )]
 #[case::over_in_an_ordered_sleep(
@@ -214,13 +214,13 @@ async fn against_a_tool_that_scales_up_again_it_is_put_back_once_in_a_period() {
     assert_eq!(home.count::<Deployment>("web").await, (0, Some("3".to_owned())));
 
     // A GitOps tool restores what is in Git, again and again.
-    let mut put_back = 0;
+    let mut back_asleep = 0;
     for minute in (126..=250).step_by(5) {
         home.scale::<Deployment>("web", 3).await;
         home.round(minutes(minute)).await;
-        put_back += usize::from(home.count::<Deployment>("web").await.0 == 0);
+        back_asleep += usize::from(home.count::<Deployment>("web").await.0 == 0);
     }
-    assert_eq!(put_back, 2, "once in each hour of its sleep-after");
+    assert_eq!(back_asleep, 2, "once in each hour of its sleep-after");
     home.wake_at(hours(5)).await;
     assert_eq!((home.count::<Deployment>("web").await.0, home.count::<Deployment>("db").await.0), (3, 3));
     assert_eq!(home.annotation(api::PUT_BACK_AT).await, None, "nothing of it is left");

@@ -2,7 +2,7 @@
 //!
 //! That is noticed at once and written to the namespace, and what comes of it is a choice of the settings. A tool that
 //! restores what is in Git may scale up again what was put back to sleep, so that is done once in a period at most.
-//! While something runs the namespace is not deleted, and afterwards its sleep counts anew.
+//! While something runs the namespace is not deleted, and afterwards its sleep counts from then on.
 
 use caretaker_core::{Cause, RuleMatch, SignedDuration, Timestamp, time};
 

@@ -59,8 +59,8 @@ pub fn any_subject() -> impl Strategy<Value = Subject> {
     let session = option::weighted(0.2, moment(-1..100));
     let half_awake = (option::weighted(0.2, moment(0..100)), option::weighted(0.2, moment(0..100)));
     let rest = (session, any::<bool>(), half_awake);
-    (any_empty_subject(), rest).prop_map(|(mut subject, (session, labelled, (half_awake, put_back)))| {
-        (subject.half_awake_since, subject.put_back_at) = (half_awake.into(), put_back.into());
+    (any_empty_subject(), rest).prop_map(|(mut subject, (session, labelled, (half_awake, back_asleep)))| {
+        (subject.half_awake_since, subject.put_back_at) = (half_awake.into(), back_asleep.into());
         subject.sessions = session.map(|since| [("x1".to_owned(), since)].into()).into();
         if !labelled {
             subject.last_activity = Parsed::Missing;
