@@ -1,4 +1,4 @@
-//! The program itself: what it does with residue, what it counts, and how it waits for a containerd that is not there.
+//! The program itself: what it does with residue.
 
 #[path = "../../keepers/containers/tests/lab/mod.rs"]
 mod lab;
@@ -15,14 +15,11 @@ use caretaker_testkit::harness::{Need, test};
 use caretaker_testkit::{shared_without_controllers as shared, until};
 use lab::{Lab, Outcome, State, is_alive};
 use objects::{NODE, Objects, bound};
-use program::{LIMIT, Running, node_args, program};
+use program::{LIMIT, Running};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
-    run(vec![
-        test("residue_is_reported_and_removed_only_if_that_is_asked_for", Need::Containerd, reported_and_removed),
-        test("without_its_socket_it_names_it_and_waits_for_it", Need::Containerd, without_a_socket),
-    ])
+    run(vec![test("residue_is_reported_and_removed_only_if_that_is_asked_for", Need::Containerd, reported_and_removed)])
 }
 
 async fn until_gone(lab: &Lab, running: &Running, container: &Container) -> Outcome {
@@ -83,48 +80,6 @@ async fn reported_and_removed() -> Outcome {
     until("the metric to say so", LIMIT, async || {
         let left = removing.metric("caretaker_containers_residue").await.unwrap_or(-1.0);
         Ok(if left.abs() < 0.5 { Ok(()) } else { Err(format!("{left} {}", removing.log())) })
-    })
-    .await?;
-
-    // What is cleaned is counted, and so are the scans.
-    lab.create("orphan", &objects.owned("never", "never", "used"), State::Running).await?;
-    let orphan = lab.get("orphan").await.unwrap();
-    until_gone(&lab, &removing, &orphan).await?;
-    until("its bytes to be counted", LIMIT, async || {
-        let freed = removing.metric("caretaker_containers_bytes_freed_total").await.unwrap_or_default();
-        Ok(if freed > 0.0 { Ok(()) } else { Err(removing.log()) })
-    })
-    .await?;
-    assert!(removing.metric("caretaker_containers_scan_seconds_count").await? >= 3.0);
-    Ok(())
-}
-
-async fn without_a_socket() -> Outcome {
-    let lab = Lab::start().await?;
-    let objects = Objects::new(shared(), "socket").await?;
-    lab.create("orphan", &objects.owned("never", "never", "used"), State::Running).await?;
-    let orphan = lab.get("orphan").await.unwrap();
-    let socket = lab.containerd().socket();
-    lab.containerd().stop();
-    std::fs::remove_file(&socket)?;
-
-    let plan = program().arg("plan").args(node_args(&lab, &lab.containerd().folder().join("plan.json"))).output()?;
-    let said = String::from_utf8_lossy(&plan.stderr);
-    assert_eq!(plan.status.code(), Some(1), "{said}");
-    assert!(said.contains(&socket.display().to_string()), "{said}");
-    let running = Running::start(&lab, "socket", &[])?;
-    until("it to name the socket", LIMIT, async || {
-        let ready = running.ask("/readyz").await.unwrap_or_default();
-        let named = ready.contains(&socket.display().to_string()) && !ready.starts_with("HTTP/1.0 200");
-        Ok(if named { Ok(()) } else { Err(ready) })
-    })
-    .await?;
-
-    lab.containerd().start_again().await?;
-    until_gone(&lab, &running, &orphan).await?;
-    until("it to be ready", LIMIT, async || {
-        let ready = running.ask("/readyz").await.unwrap_or_default();
-        Ok(if ready.starts_with("HTTP/1.0 200") { Ok(()) } else { Err(ready) })
     })
     .await?;
     Ok(())

@@ -99,7 +99,7 @@ const BEGIN: &[&str] = &["get", "task", "snapshot_bytes", "set_labels"];
 const KILL: &[&str] = &["get", "wait", "kill"];
 const DELETE_TASK: &[&str] = &["get", "delete_task"];
 /// The record goes last, when it is verified that nothing else is left.
-const VERIFY_AND_REMOVE: &[&str] = &[
+const REMOVE_ALL: &[&str] = &[
     "get",
     "remove_snapshot",
     "get",
@@ -114,11 +114,11 @@ const VERIFY_AND_REMOVE: &[&str] = &[
 ];
 
 #[rstest]
-#[case::without_a_task(None, &[BEGIN, VERIFY_AND_REMOVE])]
-#[case::created(Some(TaskStatus::Created), &[BEGIN, KILL, DELETE_TASK, VERIFY_AND_REMOVE])]
-#[case::running(Some(TaskStatus::Running), &[BEGIN, KILL, DELETE_TASK, VERIFY_AND_REMOVE])]
-#[case::paused(Some(TaskStatus::Paused), &[BEGIN, KILL, DELETE_TASK, VERIFY_AND_REMOVE])]
-#[case::stopped(Some(TaskStatus::Stopped), &[BEGIN, DELETE_TASK, VERIFY_AND_REMOVE])]
+#[case::without_a_task(None, &[BEGIN, REMOVE_ALL])]
+#[case::created(Some(TaskStatus::Created), &[BEGIN, KILL, DELETE_TASK, REMOVE_ALL])]
+#[case::running(Some(TaskStatus::Running), &[BEGIN, KILL, DELETE_TASK, REMOVE_ALL])]
+#[case::paused(Some(TaskStatus::Paused), &[BEGIN, KILL, DELETE_TASK, REMOVE_ALL])]
+#[case::stopped(Some(TaskStatus::Stopped), &[BEGIN, DELETE_TASK, REMOVE_ALL])]
 #[tokio::test]
 async fn every_state_is_cleaned_in_this_order(#[case] status: Option<TaskStatus>, #[case] expected: &[&[&str]]) {
     let node = Node::new(status);
@@ -137,7 +137,7 @@ async fn a_paused_task_that_does_not_end_is_resumed_and_killed_again() {
     node.cleaner().clean(&node.container, now()).await.unwrap();
 
     let again: &[&str] = &["task", "get", "resume", "wait", "kill"];
-    assert_eq!(node.seen(), [BEGIN, KILL, again, DELETE_TASK, VERIFY_AND_REMOVE].concat());
+    assert_eq!(node.seen(), [BEGIN, KILL, again, DELETE_TASK, REMOVE_ALL].concat());
 }
 
 #[tokio::test]
