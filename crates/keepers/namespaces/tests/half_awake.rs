@@ -215,7 +215,7 @@ async fn against_a_tool_that_scales_up_again_it_is_put_back_once_in_a_period() {
 
     // A GitOps tool restores what is in Git, again and again.
     let mut put_back = 0;
-    for minute in (126..=250).step_by(5) {
+    for minute in (126..=255).step_by(5) {
         home.scale::<Deployment>("web", 3).await;
         home.round(minutes(minute)).await;
         put_back += usize::from(home.count::<Deployment>("web").await.0 == 0);
