@@ -128,8 +128,11 @@ fn noticed_once_it_rests_and_no_deletion_counts_the_time_before() {
     let because = judge(&left, &world()).because;
     assert!(because.starts_with("half awake: Deployment/web runs although the namespace is asleep"), "{because}");
 
-    let ended =
-        left.change(|s| s.workloads[0] = named("web", 0)).change(|s| s.asleep_since = Parsed::Valid(past("9h")));
+    let ended = left.change(|s| {
+        s.workloads[0] = named("web", 0);
+        s.activity = Parsed::Valid(api::Activity::recorded(past("9h"), Rule::HalfAwake));
+        s.asleep_since = Parsed::Valid(past("9h"));
+    });
     let over = after(ended, &world());
     assert_eq!(over.half_awake_since, Parsed::Missing);
     assert_eq!(short(&judge(&over, &world())), "Asleep: wait announce @+9h", "its sleep counts from its end");
