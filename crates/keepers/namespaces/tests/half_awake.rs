@@ -128,8 +128,11 @@ fn noticed_once_it_rests_and_no_deletion_counts_the_time_before() {
     let because = judge(&left, &world()).because;
     assert!(because.starts_with("half awake: Deployment/web runs although the namespace is asleep"), "{because}");
 
-    let ended =
-        left.change(|s| s.workloads[0] = named("web", 0)).change(|s| s.asleep_since = Parsed::Valid(past("9h")));
+    let ended = left.change(|s| {
+        s.workloads[0] = named("web", 0);
+        s.activity = Parsed::Valid(api::Activity::recorded(past("9h"), Rule::HalfAwake));
+        s.asleep_since = Parsed::Valid(past("9h"));
+    });
     let over = after(ended, &world());
     assert_eq!(over.half_awake_since, Parsed::Missing);
     assert_eq!(short(&judge(&over, &world())), "Asleep: wait announce @+9h", "its sleep counts from its end");
@@ -215,7 +218,7 @@ async fn against_a_tool_that_scales_up_again_it_is_put_back_once_in_a_period() {
 
     // A GitOps tool restores what is in Git, again and again.
     let mut back_asleep = 0;
-    for minute in (126..=250).step_by(5) {
+    for minute in (126..=255).step_by(5) {
         home.scale::<Deployment>("web", 3).await;
         home.round(minutes(minute)).await;
         back_asleep += usize::from(home.count::<Deployment>("web").await.0 == 0);

@@ -91,7 +91,10 @@ pub(super) struct ActivityWriter {
 impl Drop for ActivityWriter {
     fn drop(&mut self) {
         if self.is_stopping && !self.unwritten.is_empty() {
-            tracing::warn!("the activity of {} namespaces was not written", self.unwritten.len());
+            let lost = format!("the activity of {} namespaces was not written", self.unwritten.len());
+            tracing::warn!("{lost}");
+            // If a keeper with other settings goes on in this process, it must not take the silence for disuse.
+            self.source.collector.report_lost_events(lost);
         }
     }
 }
