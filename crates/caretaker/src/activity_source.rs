@@ -40,8 +40,9 @@ pub(crate) fn collector(config: &ActivityConfig) -> ActivityCollector {
 /// What the process receives: it starts with the first namespaces keeper and stays, whatever keepers come and go.
 #[derive(Default)]
 pub(crate) struct Activity {
-    /// `None` inside: another program writes the annotation.
-    started: Option<Option<ActivitySource>>,
+    is_started: bool,
+    /// `None`: another program writes the annotation.
+    source: Option<ActivitySource>,
     /// What `/activity` shows.
     shown: Arc<OnceLock<ActivityCollector>>,
 }
@@ -55,21 +56,20 @@ impl Activity {
         config: &NamespacesConfig,
         cluster: &KubeConfig,
     ) -> Result<Option<ActivitySource>> {
-        if let Some(started) = &self.started {
-            return Ok(started.clone());
+        if !self.is_started {
+            self.source = start(args, config, cluster).await?;
+            self.is_started = true;
         }
-        let source = start(args, config, cluster).await?;
-        if let Some(source) = &source {
-            // It is empty: this is the first one.
+        if let Some(source) = &self.source {
+            // Fails if it was set before, to the same.
             let _ = self.shown.set(source.collector.clone());
         }
-        self.started = Some(source.clone());
-        Ok(source)
+        Ok(self.source.clone())
     }
 
     /// True if it was started: its settings cannot change any more.
     pub(crate) fn is_started(&self) -> bool {
-        self.started.is_some()
+        self.is_started
     }
 
     /// Whether those who write activity may change: what arrives meanwhile is kept for the next one.

@@ -101,7 +101,7 @@ async fn output_closed() {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A client for the cluster of the command line.

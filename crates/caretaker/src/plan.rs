@@ -72,17 +72,17 @@ const REPORT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 async fn watch(args: &PlanArgs) -> Result<()> {
     let client = live::client(&args.input.cluster).await?;
     let of_nodes = nodes::Wanted::by(&args.input)?;
-    let others = of_nodes.others.clone();
-    let input = others.unwrap_or_else(|| InputArgs { keepers: Some(Vec::new()), ..args.input.clone() });
+    let input =
+        of_nodes.others.clone().unwrap_or_else(|| InputArgs { keepers: Some(Vec::new()), ..args.input.clone() });
     let (mut plan, mut nodes) = (WatchedPlan::default(), None::<(Nodes, Timestamp)>);
     let follow = snapshot::follow(&client, &input, &Wanted::Selected, async |snapshot, now| {
         if let Some(message) = snapshot.missing_namespace(args.scope.namespace.as_deref()) {
             bail!(message);
         }
-        let (is_first, mut notes) = (nodes.is_none(), Vec::new());
+        let (is_first, mut messages) = (nodes.is_none(), Vec::new());
         if nodes.as_ref().is_none_or(|(_, read)| time::duration_between(*read, now) >= REPORT_INTERVAL) {
             let read = if is_whole(args) { Nodes::read_live(&client, &of_nodes, now).await } else { Nodes::default() };
-            notes.extend_from_slice(read.notes());
+            messages.extend_from_slice(read.notes());
             nodes = Some((read, now));
         }
         let mut rows = rows_in(args, snapshot, selected(args, &client).await?.as_ref(), now);
@@ -90,7 +90,7 @@ async fn watch(args: &PlanArgs) -> Result<()> {
         if is_first {
             check_words(args, &rows)?;
             if settings_decide(args) {
-                notes.extend(keepers_that_are_off(&client, snapshot).await);
+                messages.extend(keepers_that_are_off(&client, snapshot).await);
             }
         }
         let deadlines = rows.iter().filter(|row| row.next == VerdictKind::Wait).filter_map(|row| row.at);
@@ -108,7 +108,7 @@ async fn watch(args: &PlanArgs) -> Result<()> {
             }
             PlanOutput::Table | PlanOutput::Wide => plan.show(&changed, view, now),
         };
-        Ok(Shown { text, notes, next })
+        Ok(Shown { text, notes: messages, next })
     });
     follow.await
 }

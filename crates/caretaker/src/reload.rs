@@ -134,7 +134,9 @@ impl SettingsFile {
             };
             let fixed = settings.keep_fixed(running, activity_started);
             let note = (!fixed.is_empty()).then(|| format!("{}: {}", path.display(), fixed.join("; ")));
-            note.iter().for_each(|note| tracing::warn!("{PART}: {note}"));
+            if let Some(note) = &note {
+                tracing::warn!("{PART}: {note}");
+            }
             metrics.settings_current(note.is_none());
             health.set_note(PART, note);
             if !settings.is_same(running) {

@@ -193,7 +193,9 @@ impl Operator {
         let stops = others.into_iter().map(async |(name, kept)| {
             self.metrics.leader(name, false);
             self.metrics.breaker(name, false);
-            VerdictKind::ALL.iter().for_each(|kind| self.metrics.subjects(name, kind.name(), 0));
+            for kind in VerdictKind::ALL {
+                self.metrics.subjects(name, kind.name(), 0);
+            }
             kept.stop().await;
         });
         join_all(stops).await;

@@ -119,7 +119,8 @@ fn the_default_breaker_opens_for_what_falls_due_together() {
 
 /// Forty namespaces that the defaults adopt in one instant, and the arguments of a simulation of them.
 fn adopted(settings: &str) -> (tempfile::TempDir, Vec<String>) {
-    let bare: String = (0..40).map(|i| format!("kind: Namespace\nmetadata:\n  name: ns-{i}\n---\n")).collect();
+    let bare =
+        (0..40).map(|i| format!("kind: Namespace\nmetadata:\n  name: ns-{i}\n---\n")).collect::<Vec<_>>().concat();
     let folder = folder(&[("a.yaml", &bare), ("c.yaml", settings)]);
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let [from, config] = ["a.yaml", "c.yaml"].map(path);

@@ -136,7 +136,7 @@ async fn a_watched_plan_shows_a_row_again_when_it_changes_and_no_other() {
     let first = plan.seen.len();
     let (code, _, errors) = caretaker(&cluster, &["sleep", "shop"]);
     assert_eq!(code, 0, "{errors}");
-    let row = plan.shows("shop asleep", |line| line.contains("shop ") && line.contains(" asleep ")).await;
+    let row = plan.shows("shop asleep", |line| line.contains("shop ") && line.contains("  asleep ")).await;
     let column = |line: &str, word: &str| line.find(word).map(|at| line[..at].chars().count());
     assert_eq!(column(&row, "asleep"), column(&plan.seen[0], "STATE"), "aligned with what is above: {:?}", plan.seen);
 

@@ -135,7 +135,7 @@ async fn restarted_at_any_call() -> Outcome {
         let client = Arc::new(Mortal::interrupted(lab.client.clone(), call));
         let cleaner = Cleaner::new(client.clone(), Arc::new(lab.host.clone()));
         let mut tries = 0;
-        let cleaned = until("the container to be cleaned", LIMIT, async || {
+        let ended = until("the container to be cleaned", LIMIT, async || {
             tries += 1;
             Ok(cleaner.clean(&container, now()).await.map(drop).map_err(|error| error.to_string()))
         });
@@ -149,7 +149,7 @@ async fn restarted_at_any_call() -> Outcome {
             }
         };
         tokio::select! {
-            done = cleaned => done?,
+            done = ended => done?,
             failed = restarted => failed?,
         }
 

@@ -115,20 +115,20 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         }
     }
     match residue {
-        Residue::Shim(shim) => match host.end_shim(shim).map_err(|error| error.to_string())? {
-            true => Ok(Removal::Removed),
-            false => kept("the process is another one by now"),
-        },
+        Residue::Shim(shim) => {
+            let has_ended = host.end_shim(shim).map_err(|error| error.to_string())?;
+            if has_ended { Ok(Removal::Removed) } else { kept("the process is another one by now") }
+        }
         Residue::Bundle(id) => {
             let cgroup = host.bundle_cgroup(id)?.unwrap_or_default();
             host.remove_cgroups(id, &cgroup)?;
             host.remove_bundle(id).map(|()| Removal::Removed)
         }
         Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string()),
-        Residue::Folder(name) => match host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())? {
-            true => Ok(Removal::Removed),
-            false => kept("it is not empty any more"),
-        },
+        Residue::Folder(name) => {
+            let is_gone = host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())?;
+            if is_gone { Ok(Removal::Removed) } else { kept("it is not empty any more") }
+        }
         Residue::Snapshot(snapshotter, key) => match containerd.remove_snapshot(snapshotter, key).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),
             _ => Ok(Removal::Removed),
