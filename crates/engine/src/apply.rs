@@ -1,6 +1,6 @@
 //! What goes into a write, and how it ends.
 
-use caretaker_core::{Keeper, ObjectRef, SignedDuration, Timestamp, VerdictOf, duration};
+use caretaker_core::{Keeper, ObjectRef, Timestamp, VerdictOf};
 
 use crate::controller::{Controller, PlannedAction};
 use crate::format_error;
@@ -66,9 +66,6 @@ pub enum ApplyError {
     /// The live read found something else than was judged.
     #[error("not done: {0}")]
     Stale(String),
-    /// The clock of the API server is behind ours, and by that clock the deadline has not passed.
-    #[error("not done: by the clock of the API server it is due in {}", duration::format_approx(*.0))]
-    Early(SignedDuration),
     /// Somebody else wrote the object first.
     #[error("not done: {0} was written by somebody else meanwhile")]
     Conflict(String),
@@ -128,7 +125,7 @@ impl ApplyError {
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::Stale(_) | Self::Early(_) | Self::Conflict(_) => Outcome::Stale,
+            Self::Stale(_) | Self::Conflict(_) => Outcome::Stale,
             Self::Partial(_) => Outcome::Partial,
             Self::Mutated(_) | Self::Failed { .. } => Outcome::Failed,
         }
@@ -138,7 +135,7 @@ impl ApplyError {
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         match self {
-            Self::Stale(_) | Self::Early(_) | Self::Conflict(_) | Self::Mutated(_) => false,
+            Self::Stale(_) | Self::Conflict(_) | Self::Mutated(_) => false,
             Self::Partial(failed) => failed.iter().any(|object| object.forbidden),
             Self::Failed { forbidden, .. } => *forbidden,
         }

@@ -38,9 +38,8 @@ impl std::fmt::Debug for Clock {
     }
 }
 
-/// The machine's clock may be set, or the machine may be suspended, while we wait for a time on it: it is read this
-/// often. Nothing is later than this for such a reason.
-const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// The machine's clock may be set while we wait for a time on it: it is read this often.
+const READ_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Timers are no finer than this.
 const TICK: Duration = Duration::from_millis(1);
@@ -142,20 +141,5 @@ mod tests {
 
         assert!(clock.now() > start + SignedDuration::from_hours(100));
         assert_eq!(began.elapsed().as_secs(), 100);
-    }
-
-    /// A machine that was suspended: its clock goes on, and its timers do not.
-    #[tokio::test(start_paused = true)]
-    async fn a_clock_that_jumps_ahead_is_noticed_within_seconds() {
-        static SECOND: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
-        let clock = Clock::new(|| Timestamp::from_second(SECOND.load(std::sync::atomic::Ordering::Relaxed)).unwrap());
-        let began = Instant::now();
-        let waiting = tokio::spawn(async move { clock.sleep_until(Timestamp::from_second(30).ok()).await });
-        tokio::task::yield_now().await;
-
-        SECOND.store(60, std::sync::atomic::Ordering::Relaxed);
-        waiting.await.unwrap();
-
-        assert!(began.elapsed() <= READ_INTERVAL + TICK, "{:?}", began.elapsed());
     }
 }

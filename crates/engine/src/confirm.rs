@@ -4,7 +4,7 @@ mod by_name;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caretaker_core::{Action as _, Next, ObjectRef, RuleSet as _, SignedDuration, SourceId, Timestamp, time};
+use caretaker_core::{Action as _, ObjectRef, RuleSet as _, SignedDuration, SourceId, Timestamp, time};
 use kube::Client;
 use tokio::time::Instant;
 
@@ -268,15 +268,10 @@ impl<'a, K: Controller> LiveView<'a, K> {
             return Err(ApplyError::Stale("another object has its name now".to_owned()));
         }
         let again = K::Rule::judge(&live, self.world, now);
-        match &again.next {
-            next if again.rule == verdict.rule && next.pending_action() == Some(action) => {
-                Ok(ConfirmedAction { subject: live, verdict: again, action: action.clone() })
-            }
-            // Nothing is different but the clock.
-            Next::Wait { until, then } if then == action && verdict.next.deadline() == Some(*until) => {
-                Err(ApplyError::Early(time::duration_between(now, *until)))
-            }
-            _ => Err(ApplyError::Stale(format!("now it is {}: {}", again.rule, again.because))),
+        if again.rule == verdict.rule && again.next.pending_action() == Some(action) {
+            Ok(ConfirmedAction { subject: live, verdict: again, action: action.clone() })
+        } else {
+            Err(ApplyError::Stale(format!("now it is {}: {}", again.rule, again.because)))
         }
     }
 

@@ -108,12 +108,7 @@ impl Health {
         self.known().notes.iter().map(|(part, note)| format!("{part}: {note}")).collect()
     }
 
-    /// A part became better without becoming ready.
-    pub(crate) fn notify_improved(&self) {
-        self.0.improved.notify_one();
-    }
-
-    /// Returns when a part became ready that was not, or at least better.
+    /// Returns when a part became ready that was not.
     pub async fn improved(&self) {
         self.0.improved.notified().await;
     }

@@ -176,11 +176,7 @@ pub(crate) async fn watch_permissions(
                 let (alone, needed): (Vec<_>, Vec<_>) =
                     missing.iter().cloned().partition(|required| required.needed_by.is_empty());
                 health.set_note(part, (!alone.is_empty()).then(|| names(&alone)));
-                let before = denied.send_replace(Some(missing));
-                // One right of several was granted: what waited for that one does not wait for the others.
-                if before.is_some_and(|before| before.len() > alone.len() + needed.len()) {
-                    health.notify_improved();
-                }
+                denied.send_replace(Some(missing));
                 if needed.is_empty() {
                     health.set_ready(part);
                     let recheck = health.recheck_requested();

@@ -379,7 +379,7 @@ impl<K: Controller> Planner<K> {
     /// asked for again at once did not help: then there is a pause, as there is after a failure.
     pub fn finish(&mut self, keeper: &K, target: &WriteTarget, results: &[ActionResult<K>], now: Timestamp) {
         for ActionResult { planned, result } in results {
-            self.retries.entry(planned.key.clone()).or_default().record(keeper, planned, result, now);
+            self.retries.entry(planned.key.clone()).or_default().record(keeper, planned, result.is_ok(), now);
         }
         self.dirty.extend(self.locks.finish(target, now));
     }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::api::ListParams;
 use kube::core::ApiResource;
-use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Resource};
 use tokio::time::Instant;
@@ -26,9 +25,6 @@ use crate::source::{Resync, Selector};
 
 /// How long an API is left alone that the cluster does not serve.
 const NOT_SERVED_PAUSE: Duration = Duration::from_mins(1);
-/// The longest pause before a watch that failed is tried again. Without the watch nothing is put to sleep or removed, so
-/// this is how late that is after the API server was away; rights are asked for again as often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the API server may take to say how many objects there are. The watch waits meanwhile.
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -97,13 +93,6 @@ struct Watching<T: PartialObject> {
     backoff: DefaultBackoff,
 }
 
-/// The pause before the next attempt: about twice as long as the one before, up to the longest. Not all watches try at
-/// the same moment.
-fn next_pause(backoff: &mut DefaultBackoff) -> Duration {
-    let longest = LONGEST_PAUSE.mul_f64(1.0 - 0.2 * fastrand::f64());
-    backoff.next().map_or(longest, |pause| pause.min(longest))
-}
-
 /// In an interval, a tenth earlier or later: not all kinds are listed at once, and not all replicas judge at once.
 pub(crate) fn jittered(interval: Duration) -> Instant {
     Instant::now() + interval.mul_f64(0.9 + 0.2 * fastrand::f64())
@@ -142,8 +131,6 @@ impl<T: PartialObject> Watching<T> {
                 }
                 Some(Ok(Event::InitDone)) => {
                     self.drift.list_done();
-                    // The next failure is another one.
-                    self.backoff.reset();
                     return Raw::InitDone;
                 }
                 Some(Ok(Event::Delete(found))) => {
@@ -159,7 +146,7 @@ impl<T: PartialObject> Watching<T> {
                         self.pause = Some(NOT_SERVED_PAUSE);
                         return Raw::InitDone;
                     }
-                    self.pause = Some(next_pause(&mut self.backoff));
+                    self.pause = self.backoff.next();
                     return Raw::Error(format!("{}: {}", self.path, crate::format_error(&error)));
                 }
                 None => self.restart(),
@@ -243,20 +230,5 @@ async fn ask<T: PartialObject>(
             return Ok(Inventory { version: at, objects });
         }
         params.limit = Some(METADATA_PAGE);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn however_long_a_watch_has_failed_the_next_attempt_is_seconds_away() {
-        let mut backoff = DefaultBackoff::default();
-
-        let pauses: Vec<Duration> = (0..50).map(|_| next_pause(&mut backoff)).collect();
-
-        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE), "{pauses:?}");
-        assert!(pauses[0] < pauses[49], "{pauses:?}");
     }
 }

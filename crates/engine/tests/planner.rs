@@ -303,29 +303,3 @@ fn a_target_rests_in_whatever_role_the_keeper_judges() {
     assert_eq!(script.due(at(7)), []);
     assert_eq!(script.due(at(17)), [one("box", &["ball"])]);
 }
-
-/// The clock of the API server is this far behind: more than a pause that doubles can hit.
-const BEHIND: SignedDuration = SignedDuration::from_secs(16);
-
-#[test]
-fn what_the_clock_of_the_api_server_holds_back_is_tried_when_it_is_due_there() {
-    let mut script = Script::new(ALL, 0);
-    script.deliver("box-a", &[("car", "60")]);
-    assert!(script.due(at(60)).is_empty());
-
-    let (mut now, mut tries) = (at(61), 1);
-    loop {
-        let round = script.round(now);
-        let batch = round.batches.first().expect("it is tried");
-        let theirs = now - BEHIND;
-        if theirs > at(60) {
-            break;
-        }
-        script.finish(batch, &Err(ApplyError::Early(at(60).duration_since(theirs))), now);
-        now = script.planner.next_deadline().expect("it is tried again") + SignedDuration::from_millis(1);
-        tries += 1;
-    }
-
-    let late = now.duration_since(at(60) + BEHIND);
-    assert!(late <= SignedDuration::from_secs(2) && tries == 2, "{late:?} after {tries} tries");
-}

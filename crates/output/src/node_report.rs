@@ -172,7 +172,6 @@ impl NodeReport {
                 action: container.action.clone().map(Cow::Owned),
                 at: container.at,
                 then: None,
-                stands_out: false,
             })
         })
     }
@@ -208,7 +207,6 @@ mod tests {
             action: (next != VerdictKind::Nothing).then_some(Cow::Borrowed("clean")),
             at: Some(at(due)),
             then: None,
-            stands_out: false,
         }
     }
 

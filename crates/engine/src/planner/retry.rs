@@ -6,7 +6,6 @@ use caretaker_core::limits::Limits;
 use caretaker_core::{Action as _, RuleId, SignedDuration, Timestamp, time};
 
 use super::Refusal;
-use crate::apply::ApplyError;
 use crate::controller::{Controller, PlannedAction};
 
 /// The first pause after a failure; each is twice as long as the one before.
@@ -95,23 +94,12 @@ impl<K: Controller> RetryState<K> {
         check
     }
 
-    /// An action ended; if it is asked for again there is a pause. One that was early is tried again when it is due.
-    pub(super) fn record(
-        &mut self,
-        keeper: &K,
-        planned: &PlannedAction<K>,
-        result: &Result<(), ApplyError>,
-        now: Timestamp,
-    ) {
-        let (key, done) = (subject_key(keeper, planned), result.is_ok());
+    /// An action ended; if it is asked for again there is a pause.
+    pub(super) fn record(&mut self, keeper: &K, planned: &PlannedAction<K>, done: bool, now: Timestamp) {
+        let key = subject_key(keeper, planned);
         let before = self.attempts.remove(&key);
         let before = before.filter(|a| a.done == done && a.is_of(keeper, planned) && !a.is_forgotten(now));
-        let attempt = if let Err(ApplyError::Early(by)) = result {
-            Attempt::early(keeper, before, planned, *by, now)
-        } else {
-            Attempt::next(keeper, before.as_ref(), planned, done, now)
-        };
-        self.attempts.insert(key, attempt);
+        self.attempts.insert(key, Attempt::next(keeper, before.as_ref(), planned, done, now));
     }
 
     /// An action was admitted and did not start: as long as that counts, it is not admitted twice.
@@ -171,14 +159,6 @@ impl<K: Controller> Attempt<K> {
         let breaker = limits.breaker.filter(|_| self.guarded).map(|breaker| breaker.window);
         let since = time::duration_between(self.admitted, now);
         !self.done && pace.into_iter().chain(breaker).all(|window| since < window)
-    }
-
-    /// An attempt that the clock of the API server held back. It is no failure, so the pause does not grow: the
-    /// rest of the time, and a second because the API server tells its time in whole seconds.
-    fn early(keeper: &K, before: Option<Self>, planned: &PlannedAction<K>, by: SignedDuration, now: Timestamp) -> Self {
-        let attempt = before.unwrap_or_else(|| Self::admitted(keeper, planned, now));
-        let pause = by.max(SignedDuration::ZERO).saturating_add(FIRST_PAUSE).min(LONGEST_PAUSE);
-        Self { not_before: time::saturating_add(now, pause), ..attempt }
     }
 
     /// The attempt after the one before it.

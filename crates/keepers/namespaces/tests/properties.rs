@@ -80,7 +80,7 @@ impl Witness {
             Some(Action::Record(Bookkeeping::Defaults(after))) => {
                 (self.sleep_after, self.used) = (Some(after), Some(event.at));
             }
-            Some(Action::Record(Bookkeeping::Restart(_) | Bookkeeping::HalfAwake | Bookkeeping::HalfAwakeOver)) => {
+            Some(Action::Record(Bookkeeping::Restart(_))) => {
                 (self.used, self.asleep, self.announced) = (Some(event.at), Some(event.at), None);
             }
             Some(Action::Record(Bookkeeping::Withdraw)) => self.announced = None,

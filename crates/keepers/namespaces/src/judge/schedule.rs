@@ -7,6 +7,7 @@ use caretaker_core::{SignedDuration, Timestamp, duration, spread, time};
 use super::scheduled;
 use crate::act::{Action, SleepReason};
 use crate::api::Activity;
+use crate::judge::Rule;
 use crate::subject::{Deletion, Kind, Policy, Subject, World, ago};
 
 /// A first clock is delayed by at most its period divided by this: a tenth, as the notice of a deletion is.
@@ -308,9 +309,9 @@ impl<'a> Schedule<'a> {
     fn what_started(&self, idle: Timestamp) -> &'static str {
         let activity = self.subject.activity.get().filter(|activity| activity.at == idle);
         match activity {
-            Some(activity) if activity.is_first_clock() => "first seen",
-            Some(activity) if activity.is_found_running() => "found running",
             Some(activity) => match activity.recorded_under() {
+                Some(Rule::FirstSeen) => "first seen",
+                Some(Rule::RunningAgain | Rule::PodsRunning) => "found running",
                 Some(_) => "woken without a use",
                 None => "last used",
             },
