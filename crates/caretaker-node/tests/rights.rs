@@ -46,9 +46,9 @@ async fn installed() -> Failable<(&'static Cluster, Lab)> {
     static DONE: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     let cluster = shared_with_node();
     DONE.get_or_try_init(async || -> Outcome {
-        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/containers.yaml");
+        let manifest = "../../deploy/containers.yaml";
         cluster.kubectl(&["apply", "-f", manifest])?;
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sandboxes/");
+        let folder = "../../examples/sandboxes/";
         cluster.kubectl(&["apply", "-f", &format!("{folder}crd.yaml")])?;
         let definition = "crd/sandboxes.sandbox.fast.io";
         cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", definition])?;

@@ -217,7 +217,7 @@ async fn make_work(at: &Installation) -> Outcome {
     create_namespace(&at.client, "shop", 2).await;
     at.apply("spiderpool.yaml", &caretaker(cluster, &["addresses", "crds"]).1)?;
     at.apply("kdoctor.yaml", &caretaker(cluster, &["runtimes", "crds"]).1)?;
-    let sandboxes = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sandboxes/crd.yaml");
+    let sandboxes = "../../examples/sandboxes/crd.yaml";
     cluster.kubectl(&["apply", "-f", sandboxes])?;
     cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
     serve_flux(cluster);

@@ -31,7 +31,7 @@ async fn bound(user: &str, role: &str) -> (Cluster, Client) {
     let client = cluster.client().await.unwrap();
     let web = mk_deployment("shop", "web").replicas(2);
     Api::namespaced(client.clone(), "shop").create(&PostParams::default(), &web).await.unwrap();
-    let people = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/people.yaml");
+    let people = "../../deploy/people.yaml";
     cluster.kubectl(&["apply", "-f", people]).unwrap();
     // The API server makes its own roles after it is ready.
     until("the role to exist", TIMEOUT, async || {

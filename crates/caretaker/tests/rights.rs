@@ -80,7 +80,7 @@ impl Shipped {
     /// A control plane with the manifest applied.
     async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
         let cluster = builder.start().await.unwrap();
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");
+        let folder = "../../deploy/";
         cluster.kubectl(&["apply", "-f", &format!("{folder}{}", self.file)]).unwrap();
         let client = cluster.client().await.unwrap();
         (cluster, client)
@@ -181,7 +181,7 @@ async fn the_roles_of_windows_grant_what_flux_needs_and_with_exactly_these_right
 #[test]
 fn the_manifests_share_nothing_but_the_namespace() {
     let things = |shipped: &Shipped| -> BTreeSet<String> {
-        let path = format!("{}/../../deploy/{}", env!("CARGO_MANIFEST_DIR"), shipped.file);
+        let path = format!("../../deploy/{}", shipped.file);
         let text = std::fs::read_to_string(path).unwrap();
         let objects: Vec<Value> = text.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect();
         objects.iter().map(|o| format!("{} {}", o["kind"], o["metadata"]["name"])).collect()

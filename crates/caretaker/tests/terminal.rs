@@ -50,8 +50,7 @@ fn on_terminal(columns: usize, args: &str, variables: &str) -> String {
 #[case::get_wide("get-wide", "get all -A --from examples/flux --at AT -o wide")]
 #[case::window("window", "window '* 0-4 * * *' --at AT")]
 fn it_looks_like_this(#[case] name: &str, #[case] args: &str, #[values(80, 200)] columns: usize) {
-    let path: PathBuf =
-        [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("{name}-{columns}.txt")].iter().collect();
+    let path = PathBuf::from(format!("tests/golden/{name}-{columns}.txt"));
     let shown = on_terminal(columns, &args.replace("AT", AT), "");
 
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -30,7 +30,7 @@ async fn reader() -> (Cluster, Client, std::path::PathBuf) {
     }
     let used = operator::used(operator::second() + 1);
     operator::annotate(&client, "still", operator::ACTIVITY, Some(&used)).await;
-    let people = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/people.yaml");
+    let people = "../../deploy/people.yaml";
     cluster.kubectl(&["apply", "-f", people]).unwrap();
     let binding = ["create", "clusterrolebinding", "rita", "--user=rita", "--clusterrole=caretaker-reader"];
     cluster.kubectl(&binding).unwrap();
@@ -207,7 +207,7 @@ async fn watched_runtimes_show_a_task_that_is_created_and_one_that_is_gone() {
     let (cluster, _client, rita) = reader().await;
     serve_kinds(&cluster, "runtimes");
     let mut runtimes = Watching::start(&rita, &["runtimes", "-w"]);
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/watching/netreach.yaml");
+    let example = "tests/watching/netreach.yaml";
     cluster.kubectl(&["apply", "-f", example]).unwrap();
 
     runtimes.shows("the task", |line| line.starts_with("NetReach/mesh")).await;

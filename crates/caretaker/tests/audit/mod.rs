@@ -51,7 +51,7 @@ impl AuditedCluster {
     }
 
     async fn of(audited: Audited, text: &str) -> Self {
-        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/namespaces.yaml");
+        let shipped = "../../deploy/namespaces.yaml";
         audited.cluster.kubectl(&["apply", "-f", shipped]).unwrap();
         let client = audited.cluster.client().await.unwrap();
         Self { audited, client, settings: settings(text) }

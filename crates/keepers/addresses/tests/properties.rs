@@ -147,6 +147,29 @@ fn an_address_that_an_endpoint_promises_is_not_released_before_the_endpoint_is_d
     assert_eq!(model.live.len(), 2);
 }
 
+/// A recreated pod ran with another address than its endpoint promises, and is Terminating: the next pod of its name
+/// gets what the endpoint promises, so that address is no leak.
+#[test]
+fn an_address_that_an_endpoint_promises_is_kept_for_the_pod_after_a_terminating_one() {
+    let mut model = Model::new(3);
+    model.scale("shop/db", 1);
+    model.reconcile_sets();
+    model.start("shop/db-0");
+    let promised: Vec<_> = model.records.keys().copied().collect();
+    model.end("shop/db-0", false);
+    model.reconcile_sets();
+    model.allocate_another("shop/db-0");
+    model.delete("shop/db-0", 0);
+    assert_eq!((model.settle(), model.leaked()), (None, Vec::new()));
+    assert!(model.records.contains_key(&promised[0]), "{:?}", model.records);
+
+    model.end("shop/db-0", true);
+    model.reconcile_sets();
+    model.start("shop/db-0");
+    assert_eq!(model.settle(), None);
+    assert_eq!((model.leaked(), model.live.values().next().unwrap().1.clone()), (Vec::new(), promised));
+}
+
 /// G11: two StatefulSets share five addresses and scale in turns: 5, 0, 5, …
 #[test]
 fn g11_a_thousand_turns_of_two_sets_never_allocate_one_address_twice() {

@@ -48,11 +48,12 @@ pub struct BuiltImage {
     pub digest: String,
 }
 
-/// Returns the folder of the workspace.
+/// Returns the folder of the workspace in which this was started. What the compiler knew of it may be another clone,
+/// which shared the folder of compiled programs.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    folder.canonicalize().unwrap_or(folder)
+    let here = std::env::current_dir().unwrap_or_default();
+    here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(&here).to_owned()
 }
 
 /// Builds the programs and writes `PROGRAM-VERSION.tar` and `PROGRAM-VERSION.cdx.json` for each into the folder. The

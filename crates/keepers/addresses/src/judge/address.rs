@@ -62,7 +62,8 @@ pub(super) fn retained_by_stateful_set(subject: &Subject, _: &World, _: Timestam
     let Some(RetainedBy::StatefulSet { name, first, replicas }) = &address.holder.retained_by else { return None };
     let ends = match same_pod(address) {
         Some(pod) => pod.is_ending(),
-        None => address.holder.pod.is_none(),
+        // The next pod of the name gets what the endpoint reserves, also after one that had another address.
+        None => address.holder.pod.as_deref().is_none_or(|pod| pod.is_ending() && address.holder.reserves(address.ip)),
     };
     ends.then(|| {
         let last = first.saturating_add(*replicas) - 1;

@@ -34,8 +34,11 @@ impl Model {
                 // A pod that has reported no addresses proves nothing.
                 pod.reported.is_empty() || pod.reported.contains(ip)
             }
-            // A recreated pod that has no addresses yet may get this one back.
-            Some(pod) if pod.uid != uid => pod.in_set && pod.reported.is_empty() && self.reserves(key, ip),
+            // A recreated pod that has no addresses yet may get this one back, and so does the one after it.
+            Some(pod) if pod.uid != uid => {
+                let is_ending = pod.deletion.is_some() || pod.finished.is_some();
+                pod.in_set && self.reserves(key, ip) && (pod.reported.is_empty() || is_ending && self.wants(key))
+            }
             _ => self.wants(key),
         };
         let leaked = self.records.iter().filter(|(ip, (key, uid))| !is_needed(ip, key, uid));
