@@ -1,6 +1,7 @@
 //! What the controllers of Kubernetes and `kubectl rollout undo` make of a sleep and a wake. On a real API server with its
 //! controllers.
 
+mod claims;
 mod context;
 mod live;
 
@@ -10,8 +11,9 @@ use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::subject::{MissedRuns, Policy};
-use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_deployment, mk_stateful_set};
+use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_deployment};
 use caretaker_testkit::shared;
+use claims::stateful_set_that_deletes_claims;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -19,21 +21,6 @@ use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use live::{Inside, TestNamespace, becomes_true, hours, minutes, start, used};
 use serde_json::{Value, json};
-
-/// Two replicas with a claim each; a scale-down deletes the claims.
-fn stateful_set_that_deletes_claims(namespace: &str) -> StatefulSet {
-    let mut set = mk_stateful_set(namespace, "db").replicas(2);
-    let spec = set.spec.as_mut().unwrap();
-    spec.pod_management_policy = Some("Parallel".to_owned());
-    let policy = json!({ "whenScaled": "Delete", "whenDeleted": "Retain" });
-    spec.persistent_volume_claim_retention_policy = serde_json::from_value(policy).unwrap();
-    spec.volume_claim_templates = serde_json::from_value(json!([{
-        "metadata": { "name": "data" },
-        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Mi" } } },
-    }]))
-    .unwrap();
-    set
-}
 
 /// The claims that nothing is going to delete: name and uid.
 async fn safe_claims(home: &TestNamespace) -> BTreeMap<String, String> {

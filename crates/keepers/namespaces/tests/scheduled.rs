@@ -1,30 +1,15 @@
-//! Sleep by schedule, and windows that hold sleep back: the decision table, and several days with the controllers of a
-//! real cluster.
+//! Sleep by schedule, and windows that hold sleep back: the decision table.
 
-mod context;
-mod in_process;
-mod sample;
 mod table;
-
-use std::time::Duration;
 
 use caretaker_core::suspension::{SUSPENDED_DURING, Suspension, WindowAnnotation};
 use caretaker_core::{Cause, Next, Parsed, RuleSet as _, SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
 use caretaker_namespaces::act::{Action, Bookkeeping, SleepReason, after_action};
 use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Policy, Subject, World};
-use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
-use caretaker_testkit::{shared, until};
-use in_process::{InProcessOperator, LIMIT};
 use jiff::tz::TimeZone;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{ListParams, PostParams};
-use kube::{Api, Client, ResourceExt};
 use rstest::rstest;
-use sample::{hours, start, touch, used_at};
 use table::{SubjectBuilder as _, awake, future, now, past, scaled, short, verdict, with_policy, world};
 
 /// Open from 22:00 to 02:00 around the time of the table, which is midnight.
@@ -185,95 +170,6 @@ fn held_back(ns: &Subject, window: &str, at: Timestamp) -> String {
 )]
 fn a_window_on_a_namespace_holds_back(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(held_back(&ns, NIGHT, now()), expected);
-}
-
-/// Day and time of day in the cluster's story, which begins on a Thursday at midnight.
-fn at(day: i64, hour: i64, minute: i64) -> Timestamp {
-    hours(24 * day + hour) + SignedDuration::from_mins(minute)
-}
-
-async fn create(client: &Client, namespace: Namespace) {
-    let name = namespace.name_any();
-    let namespace = namespace.annotation(api::ACTIVITY, &used_at(start()));
-    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-    let deployment = mk_deployment(&name, "web").replicas(2);
-    Api::namespaced(client.clone(), &name).create(&PostParams::default(), &deployment).await.unwrap();
-}
-
-/// Waits until the namespace is in a state, and as many pods are there as its Deployment wants.
-async fn becomes(client: &Client, name: &str, state: &str, pods: usize) {
-    let (namespaces, all): (Api<Namespace>, Api<Pod>) =
-        (Api::all(client.clone()), Api::namespaced(client.clone(), name));
-    until(&format!("{name} to be {state} with {pods} pods"), LIMIT, async || {
-        let namespace = namespaces.get(name).await.unwrap();
-        let is = namespace.labels().get(api::STATE).map_or("normal", String::as_str).to_owned();
-        let count = all.list(&ListParams::default()).await.unwrap().items.len();
-        Ok(if (is.as_str(), count) == (state, pods) { Ok(()) } else { Err(format!("{is} with {count} pods")) })
-    })
-    .await
-    .unwrap();
-}
-
-#[tokio::test]
-async fn several_days_with_real_controllers() {
-    let client = shared().client().await.unwrap();
-    // Asleep from 20:00 to 6:00, awake in between; used by night once.
-    create(&client, mk_namespace("night").annotation(api::SLEEP_DURING, "* 20-23,0-5 * * *")).await;
-    let strict = mk_namespace("strict").annotation(api::SLEEP_DURING, "* 20-23,0-5 * * *");
-    create(&client, strict.annotation(api::SLEEP_DURING_STRICT, "true").label(api::SLEEP_AFTER, "30h")).await;
-    // Never put to sleep in office hours.
-    let office = mk_namespace("office").annotation(SUSPENDED_DURING, "* 8-18 * * MON-FRI");
-    create(&client, office.label(api::SLEEP_AFTER, "10h").label(api::DELETE_AFTER, "1000h")).await;
-    for name in ["night", "strict", "office"] {
-        becomes(&client, name, "normal", 2).await;
-    }
-    let web = |name: &str| Api::<Deployment>::namespaced(client.clone(), name);
-    let written = async |name: &str| {
-        let deployment = web(name).get("web").await.unwrap();
-        (deployment.spec.as_ref().unwrap().replicas, deployment.labels().clone())
-    };
-    let before = written("night").await;
-    let (clock, hands) = Clock::manual(at(0, 12, 0));
-    let operator = InProcessOperator::start(&client, clock, Duration::from_mins(10), Policy::default());
-    operator.ready().await;
-
-    for day in 0..3 {
-        hands.set(at(day, 20, 1));
-        becomes(&client, "night", "sleep", 0).await;
-        becomes(&client, "strict", "sleep", 0).await;
-        if day == 0 {
-            // It was due at 10:00, in office hours, and waited until they were over.
-            becomes(&client, "office", "sleep", 0).await;
-        }
-        if day == 1 {
-            hands.set(at(day, 21, 1));
-            touch(&client, "night", at(day, 21, 0)).await;
-            touch(&client, "strict", at(day, 21, 0)).await;
-            becomes(&client, "night", "normal", 2).await;
-            hands.set(at(day, 23, 1));
-            becomes(&client, "night", "sleep", 0).await;
-        }
-        hands.set(at(day + 1, 6, 1));
-        becomes(&client, "night", "normal", 2).await;
-        becomes(&client, "strict", "normal", 2).await;
-        assert_eq!(written("night").await, before, "restored exactly");
-        if day == 0 {
-            // A use in office hours wakes it: a window never holds back a wake.
-            hands.set(at(1, 9, 1));
-            touch(&client, "office", at(1, 9, 0)).await;
-            becomes(&client, "office", "normal", 2).await;
-        }
-    }
-
-    let rules = |name: &str| operator.entries_of(name);
-    let (sleep, over) = ("ScheduledSleep done", "ScheduledSleepOver done");
-    assert_eq!(rules("night"), [sleep, over, sleep, "AwakeAfterUse done", sleep, over, sleep, over]);
-    assert_eq!(rules("strict"), [sleep, over, sleep, over, sleep, over], "and neither idle nor deleted");
-    let office = operator.done().into_iter().filter(|(name, ..)| name == "office");
-    let office: Vec<_> = office.map(|(_, when, rule, _)| (when, rule)).collect();
-    let (slept, woken) = (at(0, 20, 1), at(1, 9, 1));
-    assert_eq!(office[..2], [(slept, "SleepAfterElapsed".to_owned()), (woken, "WokenByActivity".to_owned())]);
-    operator.stop().await;
 }
 
 #[test]
