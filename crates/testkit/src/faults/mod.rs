@@ -118,6 +118,8 @@ struct Shared {
 struct Plan {
     calls: BTreeMap<usize, Fault>,
     events: BTreeMap<usize, WatchFault>,
+    /// The kind of object whose events are numbered; `None`: all.
+    events_of: Option<&'static str>,
     stale_after: Option<usize>,
     random: Option<(u64, Rates)>,
     /// Selects the calls that are numbered, by path and query; `None` selects all.
@@ -169,6 +171,13 @@ impl Faults {
         self.with(|plan| {
             plan.events.insert(n, fault);
         })
+    }
+
+    /// Numbers only the watch events of objects of this kind. Other events pass: a new API server makes objects of its
+    /// own at any time.
+    #[must_use]
+    pub fn events_of(self, kind: &'static str) -> Self {
+        self.with(|plan| plan.events_of = Some(kind))
     }
 
     /// After the n-th call, answers every repeated list request with the first response to it.
@@ -238,8 +247,11 @@ impl Faults {
         (n, fault)
     }
 
-    /// Counts a watch event, and returns its fault.
-    fn next_event(&self) -> Option<WatchFault> {
+    /// Counts a watch event of an object of this kind, and returns its fault.
+    fn next_event(&self, kind: Option<&str>) -> Option<WatchFault> {
+        if self.shared.plan.events_of.is_some_and(|numbered| kind != Some(numbered)) {
+            return None;
+        }
         let mut state = self.state();
         state.events += 1;
         let n = state.events;

@@ -43,13 +43,17 @@ impl FaultyWatch {
     }
 }
 
-fn is_bookmark(line: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Event {
-        #[serde(rename = "type")]
-        kind: String,
-    }
-    serde_json::from_slice::<Event>(line).is_ok_and(|e| e.kind == "BOOKMARK")
+/// What of an event decides over it.
+#[derive(serde::Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    change: String,
+    object: Object,
+}
+
+#[derive(serde::Deserialize)]
+struct Object {
+    kind: Option<String>,
 }
 
 impl Body for FaultyWatch {
@@ -66,10 +70,11 @@ impl Body for FaultyWatch {
                 return Poll::Ready(Some(Ok(Frame::data(line))));
             }
             if let Some(line) = this.lines.pop_front() {
-                if is_bookmark(&line) {
+                let event = serde_json::from_slice::<Event>(&line).ok();
+                if event.as_ref().is_some_and(|event| event.change == "BOOKMARK") {
                     return Poll::Ready(Some(Ok(Frame::data(line))));
                 }
-                match this.faults.next_event() {
+                match this.faults.next_event(event.as_ref().and_then(|event| event.object.kind.as_deref())) {
                     None => return Poll::Ready(Some(Ok(Frame::data(line)))),
                     Some(WatchFault::Drop) => continue,
                     Some(WatchFault::Delay) => {

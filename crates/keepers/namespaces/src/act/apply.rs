@@ -4,6 +4,9 @@
 //! again, and its new state is what is scaled down or restored. If one workload cannot be written the others go on;
 //! then the last patch of the namespace is left out, so that its state label does not claim what is not true, and the
 //! half-done state is judged again.
+//!
+//! A workload that seems to be as it should needs no write, so that no version confirms it. It is read before the last
+//! patch: an event that was lost, or a list that was stale, may have hidden that it runs, or that it still sleeps.
 
 use caretaker_core::{ObjectRef, Timestamp};
 use caretaker_engine::writer::Writer;
@@ -14,9 +17,9 @@ use serde_json::{Value, json};
 
 use super::{Action, MetadataPatch, Step, is_resumed, patch, steps};
 use crate::Namespaces;
-use crate::api;
+use crate::api::{self, State};
 use crate::observe::{Row, sources};
-use crate::subject::{Kind, Subject, World};
+use crate::subject::{Kind, MissedRuns, Subject, World};
 use crate::workload::{KubefreeTerm, Workload, WorkloadChange, WorkloadState};
 
 /// A workload that somebody else keeps writing is left for the next round after this many attempts.
@@ -33,9 +36,19 @@ pub async fn apply(
     writer: &mut NamespacesWriter,
 ) -> Result<(), ApplyError> {
     let mut failed = Vec::new();
+    let mut unconfirmed = seemingly_done(action, &subject);
     for step in steps(action, &subject, world, now) {
         match step {
             Step::PatchMetadata(patch) => {
+                if matches!(patch.state, Some(State::Sleep | State::Normal)) {
+                    for (index, change) in std::mem::take(&mut unconfirmed) {
+                        let workload = &subject.workloads[index];
+                        if let Err(error) = follow(&subject, workload, change, world, now, writer).await {
+                            let object = workload.object(subject.namespace_name());
+                            failed.push(failed_object(object, workload.kind.name(), error));
+                        }
+                    }
+                }
                 if !failed.is_empty() {
                     break;
                 }
@@ -70,6 +83,51 @@ pub async fn apply(
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(ApplyError::Partial(failed)) }
+}
+
+/// The workloads of a namespace that seem to be as the action wants them, and what it would do to them otherwise: those
+/// that are asleep already in a sleep, and those that run in a wake.
+fn seemingly_done(action: &Action, subject: &Subject) -> Vec<(usize, WorkloadChange)> {
+    if subject.kind != Kind::Namespace {
+        return Vec::new();
+    }
+    let is_unfinished = subject.state() == State::Sleeping;
+    let (change, is_done): (_, fn(&Workload) -> bool) = match action {
+        Action::Sleep(_) if is_unfinished => (WorkloadChange::ScaleDownAgain, Workload::is_scaled_down),
+        Action::Sleep(_) => (WorkloadChange::ScaleDown, Workload::is_scaled_down),
+        Action::Wake(_) if is_unfinished => (WorkloadChange::RestoreEarly, Workload::runs),
+        Action::Wake(_) => (WorkloadChange::Restore, Workload::runs),
+        Action::Record(_) | Action::Announce | Action::Delete => return Vec::new(),
+    };
+    let is_unwritten = |w: &Workload| !w.is_left_running() && change.applied_to(w).is_none() && is_done(w);
+    let unwritten = subject.workloads.iter().enumerate().filter(|(_, workload)| is_unwritten(workload));
+    unwritten.map(|(index, _)| (index, change)).collect()
+}
+
+/// Reads a workload that seems to be done, and writes it if it is not.
+async fn follow(
+    subject: &Subject,
+    workload: &Workload,
+    change: WorkloadChange,
+    world: &World,
+    now: Timestamp,
+    writer: &mut NamespacesWriter,
+) -> Result<(), ApplyError> {
+    let Some(found) = read_again(subject, workload, writer).await? else { return Ok(()) };
+    let skip_until = (world.policy.missed_cron_job_runs == MissedRuns::Skip).then_some(now);
+    set_workload_state(subject, found, change, skip_until, writer).await.map(drop)
+}
+
+/// The workload as it is now. `None` if it is gone, or another object has its name.
+async fn read_again(
+    subject: &Subject,
+    workload: &Workload,
+    writer: &mut NamespacesWriter,
+) -> Result<Option<Workload>, ApplyError> {
+    let found = writer.get(workload.object(subject.namespace_name())).await?.and_then(as_workload);
+    let found = found.filter(|found| found.uid == workload.uid);
+    let found = found.map(|found| found.with_record_of(&[subject.present_sleep()]));
+    Ok(found.map(|found| Workload { own_sleep: workload.own_sleep, ..found }))
 }
 
 fn failed_object(object: ObjectRef<'_>, kind: &'static str, error: ApplyError) -> FailedObject {
@@ -163,10 +221,8 @@ async fn set_workload_state(
             }
             Err(ApplyError::Stale(_)) => return Ok(None),
             Err(ApplyError::Conflict(_)) => {
-                let found = writer.get(workload.object(namespace)).await?.and_then(as_workload);
-                let Some(found) = found.filter(|found| found.uid == workload.uid) else { return Ok(None) };
-                let found = found.with_record_of(&[subject.present_sleep()]);
-                workload = Workload { own_sleep: workload.own_sleep, ..found };
+                let Some(found) = read_again(subject, &workload, writer).await? else { return Ok(None) };
+                workload = found;
             }
             Err(error) => return Err(error),
         }

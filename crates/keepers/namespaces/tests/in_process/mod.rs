@@ -117,6 +117,12 @@ impl InProcessOperator {
         entries.map(|l| format!("{} {}", word(&l["rule"]), word(&l["outcome"]))).collect()
     }
 
+    /// The journal of one subject, for messages.
+    pub fn journal_of(&self, name: &str) -> String {
+        let entries = self.entries().into_iter().filter(|entry| entry["name"] == name);
+        entries.map(|entry| format!("\n{entry}")).collect()
+    }
+
     fn entries(&self) -> Vec<Value> {
         let bytes = self.journal.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let lines = String::from_utf8(bytes).unwrap();

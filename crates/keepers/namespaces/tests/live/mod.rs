@@ -47,7 +47,7 @@ pub fn write(n: usize) -> usize {
     KINDS.len() + 2 + n
 }
 
-fn activity(at: Timestamp) -> String {
+pub fn activity(at: Timestamp) -> String {
     json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
         .to_string()
 }
