@@ -16,6 +16,7 @@ use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
 use kdoctor::{Place, delete_parts, delete_tasks};
 use kube::Client;
+use rstest::rstest;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -42,31 +43,59 @@ async fn rounds(place: &Place, client: &Client, now: Timestamp) {
 }
 
 /// What others do between the rounds of a life.
-async fn become_ready(place: &Place) {
-    if place.get("DaemonSet", RUNTIME).await.is_some() {
-        place.make_ready(CarrierKind::DaemonSet, RUNTIME).await;
+async fn become_ready(place: &Place, carrier: CarrierKind) {
+    if place.get(carrier.name(), RUNTIME).await.is_some() {
+        place.make_ready(carrier, RUNTIME).await;
     }
 }
 
-async fn create_task(place: &Place) {
-    let spec = json!({ "agentSpec": { "terminationGracePeriodMinutes": 1 }, "target": { "ingress": true } });
-    place.create_task(NetReach, "mesh", spec).await;
+async fn create_task(place: &Place, carrier: CarrierKind) {
+    let agent = json!({ "kind": carrier.name(), "terminationGracePeriodMinutes": 1 });
+    place.create_task(NetReach, "mesh", json!({ "agentSpec": agent, "target": { "ingress": true } })).await;
 }
 
-async fn prepare(place: &Place) {
+async fn prepare(place: &Place, carrier: CarrierKind) {
     delete_tasks(&place.client).await;
     delete_parts(&place.client, &place.namespace).await;
-    create_task(place).await;
+    create_task(place, carrier).await;
+}
+
+/// How a task ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It says when it finished, which was at the start: its grace is over after a minute.
+    Finished,
+    /// It does not say when: its grace counts from the first sight, after 59 seconds at the earliest.
+    FinishedSometime,
+}
+
+impl End {
+    async fn come(self, place: &Place) {
+        match self {
+            Self::Finished => place.finish(NetReach, "mesh", place.at(0)).await,
+            Self::FinishedSometime => {
+                place.set_status(NetReach, "mesh", json!({ "finish": true, "lastRoundStatus": "succeed" })).await;
+            }
+        }
+    }
+
+    /// The last second of the story at which its grace is not over, even if it was seen at once.
+    fn is_kept_until(self) -> i64 {
+        match self {
+            Self::Finished => 59,
+            Self::FinishedSometime => 118,
+        }
+    }
 }
 
 /// A whole life of a task: created, ready, finished, retired.
-async fn life(place: &Place, client: &Client) {
+async fn life(place: &Place, client: &Client, carrier: CarrierKind, end: End) {
     rounds(place, client, place.at(0)).await;
-    become_ready(place).await;
+    become_ready(place, carrier).await;
     rounds(place, client, place.at(1)).await;
-    place.finish(NetReach, "mesh", place.at(0)).await;
+    end.come(place).await;
     rounds(place, client, place.at(59)).await;
-    rounds(place, client, place.at(61)).await;
+    rounds(place, client, place.at(end.is_kept_until() + 2)).await;
 }
 
 async fn status(place: &Place) -> String {
@@ -86,49 +115,63 @@ async fn assert_owned(place: &Place, what: &str) {
 
 /// A death or an error at a read changes nothing on the server; only writes are struck.
 fn is_write(path: &str) -> bool {
-    path.contains("fieldManager=") || path.contains("/daemonsets/")
+    path.contains("fieldManager=") || path.contains("/daemonsets/") || path.contains("/deployments/")
 }
 
-#[test]
-fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_early() {
+#[rstest]
+#[case::daemon_set(CarrierKind::DaemonSet, End::Finished, &[Fault::DieAfter, Fault::CONFLICT, Fault::CutAfter])]
+#[case::deployment(CarrierKind::Deployment, End::Finished, &[Fault::DieAfter])]
+#[case::finished_without_a_time(CarrierKind::DaemonSet, End::FinishedSometime, &[Fault::DieAfter, Fault::CutAfter])]
+fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_early(
+    #[case] carrier: CarrierKind,
+    #[case] end: End,
+    #[case] faults: &[Fault],
+) {
     let runtime = runtime();
-    let place = runtime.block_on(Place::new("crash"));
+    let place = runtime.block_on(Place::new(&format!("crash-{carrier:?}-{end:?}").to_lowercase()));
     let config = runtime.block_on(shared().admin_config()).unwrap();
-    for fault in [Fault::DieAfter, Fault::CONFLICT, Fault::CutAfter] {
-        for n in 1..=MAX_WRITES {
-            let what = format!("{fault:?} at write {n}");
-            runtime.block_on(prepare(&place));
-            let faults = Faults::none().at(n, fault).among(is_write);
+    let get = |kind: &str, name: &str| runtime.block_on(place.get(kind, name));
+    let rounds = |second| runtime.block_on(rounds(&place, &place.client, place.at(second)));
+    // True if the fault struck.
+    let story = |fault: Fault, n: usize| {
+        let what = format!("{fault:?} at write {n}");
+        runtime.block_on(prepare(&place, carrier));
+        let faults = Faults::none().at(n, fault).among(is_write);
 
-            // The life that dies, at any point of it.
-            let ended = mortal(&faults, config.clone(), async |client| life(&place, &client).await);
-            let is_deadly = fault == Fault::DieAfter;
-            assert_eq!(ended == Life::Died, is_deadly && faults.struck(), "{what}");
-            let before = runtime.block_on(status(&place));
-            let is_finished = runtime.block_on(place.task(NetReach, "mesh"))["status"]["finish"] == true;
+        // The life that dies, at any point of it.
+        let ended = mortal(&faults, config.clone(), async |client| life(&place, &client, carrier, end).await);
+        let is_deadly = fault == Fault::DieAfter;
+        assert_eq!(ended == Life::Died, is_deadly && faults.struck(), "{what}");
+        let before = runtime.block_on(status(&place));
+        let is_finished = runtime.block_on(place.task(NetReach, "mesh"))["status"]["finish"] == true;
 
-            // The next one, before the end of the grace: nothing is retired that was not due.
-            if !is_finished {
-                runtime.block_on(rounds(&place, &place.client, place.at(2)));
-                assert!(runtime.block_on(place.get("DaemonSet", RUNTIME)).is_some(), "{what}: {before:?}");
-                assert!(runtime.block_on(place.get("Service", SERVICE)).is_some(), "{what}");
-                runtime.block_on(become_ready(&place));
-                runtime.block_on(rounds(&place, &place.client, place.at(3)));
-                assert_eq!(runtime.block_on(status(&place)), "created", "{what}");
-                runtime.block_on(place.finish(NetReach, "mesh", place.at(0)));
-            }
-            runtime.block_on(assert_owned(&place, &what));
-            runtime.block_on(rounds(&place, &place.client, place.at(61)));
-            assert_eq!(runtime.block_on(status(&place)), "deleted", "{what}");
-            assert_eq!(runtime.block_on(place.get("DaemonSet", RUNTIME)), None, "{what}");
-
-            if !faults.struck() {
-                // Carrier, Service, Ingress, creating, created, the deletion, deleted.
-                assert!(n > 7, "only {} writes", n - 1);
-                break;
-            }
-            assert!(n < MAX_WRITES, "does it write without end?");
+        // The next one, before the end of the grace: nothing is retired that was not due.
+        if !is_finished {
+            rounds(2);
+            assert!(get(carrier.name(), RUNTIME).is_some(), "{what}: {before:?}");
+            assert!(get("Service", SERVICE).is_some(), "{what}");
+            runtime.block_on(become_ready(&place, carrier));
+            rounds(3);
+            assert_eq!(runtime.block_on(status(&place)), "created", "{what}");
+            runtime.block_on(end.come(&place));
+            rounds(59);
+            rounds(end.is_kept_until());
+            assert!(get(carrier.name(), RUNTIME).is_some(), "{what}: retired early");
         }
+        runtime.block_on(assert_owned(&place, &what));
+        // If the first sight was lost with the process, it counts from the next one.
+        rounds(end.is_kept_until() + 2);
+        rounds(end.is_kept_until() + 63);
+        assert_eq!(runtime.block_on(status(&place)), "deleted", "{what}");
+        assert_eq!(get(carrier.name(), RUNTIME), None, "{what}");
+
+        faults.struck()
+    };
+    for fault in faults {
+        let writes = (1..=MAX_WRITES).take_while(|n| story(*fault, *n)).count();
+        assert!(writes < MAX_WRITES, "does it write without end?");
+        // Carrier, Service, Ingress, creating, created, the deletion, deleted; and the first sight.
+        assert!(writes >= 7 + usize::from(end == End::FinishedSometime), "only {writes} writes");
     }
 }
 
@@ -139,12 +182,14 @@ fn deleted_and_recreated_at_any_step_a_task_gets_a_runtime_of_its_own() {
     let config = runtime.block_on(shared().admin_config()).unwrap();
     for n in 1..=MAX_WRITES {
         let what = format!("killed at write {n}");
-        runtime.block_on(prepare(&place));
+        runtime.block_on(prepare(&place, CarrierKind::DaemonSet));
         let faults = Faults::none().at(n, Fault::DieAfter).among(is_write);
-        mortal(&faults, config.clone(), async |client| life(&place, &client).await);
+        mortal(&faults, config.clone(), async |client| {
+            life(&place, &client, CarrierKind::DaemonSet, End::Finished).await;
+        });
 
         runtime.block_on(place.delete_task(NetReach, "mesh"));
-        runtime.block_on(create_task(&place));
+        runtime.block_on(create_task(&place, CarrierKind::DaemonSet));
         // While the objects of the old one are there, nothing of them is adopted or deleted.
         runtime.block_on(rounds(&place, &place.client, place.at(62)));
         let old = runtime.block_on(place.all());

@@ -420,10 +420,13 @@ impl Model {
 
     /// Nothing happens any more: only the keeper and, for Services, the garbage collector work.
     fn settle(&mut self) {
-        for _ in 0..6 {
+        for resync in 0..6 {
             self.deliver(usize::MAX);
             self.round(usize::MAX);
             self.check();
+            let is_orphan = |carrier: &&Carrier| !self.tasks.values().any(|task| task.uid == carrier.task_uid);
+            let orphan = self.carriers.values().find(is_orphan);
+            assert!(resync == 0 || orphan.is_none(), "without a task for longer than a resync: {orphan:?}");
             self.now += RESYNC;
             let lost: Vec<Named> = self.services.values().cloned().collect();
             for service in lost {
