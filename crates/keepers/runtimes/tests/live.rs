@@ -1,6 +1,8 @@
 //! What the keeper does for tasks on a real API server. Nothing runs there but the API server: the tests write what the
 //! controllers of a cluster would.
 
+#[path = "live/bad_input.rs"]
+mod bad_input;
 mod kdoctor;
 #[path = "live/queue.rs"]
 mod queue;
@@ -19,7 +21,7 @@ use caretaker_runtimes::api::{CarrierKind, TaskKind};
 use caretaker_runtimes::cleanup::clean_up;
 use caretaker_runtimes::subject::{DefaultAgent, Policy};
 use kdoctor::Place;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use CarrierKind::{DaemonSet, Deployment};
@@ -204,51 +206,6 @@ async fn long_and_dotted_names_get_runtimes() {
 }
 
 #[tokio::test]
-async fn bad_input_is_reported_with_the_field_and_the_fix_and_leaves_nothing_behind() {
-    let place = Place::new("bad-input").await;
-    let twice = json!([{ "name": "A", "value": "1" }, { "name": "A", "value": "2" }]);
-    let bad: [(&str, Value, &str); 4] = [
-        ("replicas", json!({ "kind": "Deployment", "deploymentReplicas": -1 }), "spec.agentSpec.deploymentReplicas"),
-        ("minutes", json!({ "terminationGracePeriodMinutes": -1 }), "spec.agentSpec.terminationGracePeriodMinutes"),
-        ("twice", json!({ "env": twice }), "spec.agentSpec.env"),
-        ("resources", json!({ "resources": { "limits": "all" } }), "spec.agentSpec.resources"),
-    ];
-    for (name, agent, _) in &bad {
-        place.create_task(Netdns, name, json!({ "agentSpec": agent })).await;
-    }
-    let job = json!({
-        "apiVersion": "kdoctor.io/v1beta1", "kind": "Netdns", "metadata": { "name": "job" },
-        "spec": { "agentSpec": { "kind": "Job" } },
-    });
-    let refused = kdoctor::tasks(&place.client, Netdns);
-    let refused = refused.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap_err();
-    assert!(refused.to_string().contains("spec.agentSpec.kind: Unsupported value"), "{refused}");
-    let (keeper, _clock) = place.start_telling(place.policy());
-
-    for (name, _, field) in &bad {
-        place.until_event(name, "InvalidTask", &[*field, "; write"]).await;
-        assert_eq!(place.task(Netdns, name).await["status"], json!(null));
-    }
-    assert_eq!(place.all().await, Vec::<String>::new());
-    keeper.stop().await;
-}
-
-#[tokio::test]
-async fn a_template_that_is_no_pod_is_reported_to_every_task_with_its_place_and_the_fix() {
-    let place = Place::new("bad-template").await;
-    let map = json!({ "metadata": { "name": "kdoctor-app-config-template" }, "data": { "pod.yml": "{" } });
-    place.create_config_map(map).await;
-    place.create_task(Netdns, "no-template", json!({ "agentSpec": {} })).await;
-    let (keeper, _clock) = place.start_telling(Policy { templates: None, ..place.policy() });
-
-    let words = ["ConfigMap bad-template/kdoctor-app-config-template: pod.yml cannot be used", "; repair it"];
-    place.until_event("no-template", "NoPlace", &words).await;
-
-    assert_eq!(place.all().await, Vec::<String>::new());
-    keeper.stop().await;
-}
-
-#[tokio::test]
 async fn a_carrier_that_is_slow_to_go_is_waited_for_and_then_made_again() {
     let place = Place::new("dying").await;
     place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
@@ -311,20 +268,6 @@ async fn the_number_of_rounds_decides_whether_a_runtime_is_retired() {
         assert!(place.get("DaemonSet", &format!("kdoctor-netreach-{name}")).await.is_some(), "{name}");
         assert_eq!(place.task(NetReach, name).await["status"]["resource"]["runtimeStatus"], "created");
     }
-    keeper.stop().await;
-}
-
-#[tokio::test]
-async fn a_template_that_the_api_server_refuses_leaves_no_half_made_runtime() {
-    let place = Place::new("refused").await;
-    let bad_service = "kind: Pod\nspec: {containers: [{name: a, image: x}]}\n---\nkind: Service\nspec: {type: Nonsense, ports: [{port: 80}]}\n";
-    place.create_task(Netdns, "dns", json!({ "agentSpec": {} })).await;
-    let (keeper, _clock) = place.start(Policy { templates: kdoctor::templates(bad_service), ..place.policy() });
-
-    let told = place.until_told("dns NoRuntime failed", &keeper).await;
-
-    assert!(told["error"].as_str().unwrap().contains("spec.type"), "{told}");
-    assert_eq!(place.all().await, Vec::<String>::new());
     keeper.stop().await;
 }
 

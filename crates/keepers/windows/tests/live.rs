@@ -1,19 +1,20 @@
 //! What the keeper does to Flux's objects on a real API server.
 
+#[path = "live/cleaned_up.rs"]
+mod cleaned_up;
 mod flux;
+#[path = "live/unseen.rs"]
+mod unseen;
 #[path = "live/warned.rs"]
 mod warned;
 
-use caretaker_engine::clock::Clock;
 use caretaker_engine::source::resource;
-use caretaker_keeper_testkit::{LIMIT, MemoryJournal, context, write_events};
-use caretaker_testkit::faults::{Faults, WatchFault};
+use caretaker_keeper_testkit::{LIMIT, write_events};
 use caretaker_testkit::{shared_without_controllers, until};
+use caretaker_windows::Windows;
 use caretaker_windows::api::{FluxKind, KINDS, Switch};
-use caretaker_windows::cleanup::clean_up;
 use caretaker_windows::manual::{Orders, Suspension};
 use caretaker_windows::subject::{OnResume, Policy, World};
-use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -26,9 +27,6 @@ const EVENING: &str = "2026-03-01T22:00:00Z";
 const NIGHT: &str = "2026-03-02T00:00:01Z";
 const MORNING: &str = "2026-03-02T05:00:01Z";
 const NEXT_NIGHT: &str = "2026-03-03T00:00:01Z";
-
-/// More than a keeper is sent within a test.
-const MOST_EVENTS: usize = 100;
 
 /// True if the controller of an object leaves it alone.
 fn is_off(kind: &FluxKind, object: &serde_json::Value) -> bool {
@@ -189,33 +187,6 @@ async fn what_git_declares_is_reported_and_not_fought() {
     keeper.stop().await;
 }
 
-#[tokio::test]
-async fn what_flux_writes_to_a_status_at_the_same_time_stays_and_the_state_is_shown_at_once() {
-    let place = Place::new("status-conflict").await;
-    place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await;
-    // What the keeper does not see of a write by Flux makes its own a conflict.
-    let faults = (1..=MOST_EVENTS).fold(Faults::none(), |faults, n| faults.on_event(n, WatchFault::Delay));
-    let client = faults.client(shared_without_controllers().admin_config().await.unwrap()).unwrap();
-    let (keeper, clock) = Place::start_with(Windows::default(), &client, EVENING, |_| ());
-    keeper.ready().await;
-    let ready = json!({
-        "type": "Ready", "status": "True", "reason": "Succeeded", "message": "",
-        "lastTransitionTime": "2026-03-01T22:00:00Z",
-    });
-    let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
-    place.api("Kustomization").patch_status("apps", &PatchParams::default(), &status).await.unwrap();
-
-    clock.set(flux::at(NIGHT));
-    let shown = place.until("Kustomization", "apps", "the state to be shown", |o| condition(o).is_some()).await;
-
-    let conditions = shown["status"]["conditions"].as_array().unwrap();
-    assert_eq!(conditions.iter().map(|c| &c["type"]).collect::<Vec<_>>(), ["Ready", "Suspended"]);
-    let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && call.path.contains("/apps/status"));
-    assert_eq!(writes.count(), 2, "a conflict, and what was read after it");
-    keeper.done(&["apps EnforcementConflict done", "apps EnforcementConflict refused"]).await;
-    keeper.stop().await;
-}
-
 /// A `true` that is patched over the keeper's is not recorded; one of `caretaker suspend` is.
 #[tokio::test]
 async fn what_caretaker_suspend_orders_inside_a_window_lasts_after_it() {
@@ -241,42 +212,6 @@ async fn what_caretaker_suspend_orders_inside_a_window_lasts_after_it() {
     let fields = after["metadata"]["managedFields"].as_array().unwrap().iter();
     let set_by = fields.filter(|fields| !fields["fieldsV1"]["f:spec"]["f:suspend"].is_null());
     assert_eq!(set_by.map(|fields| &fields["manager"]).collect::<Vec<_>>(), ["caretaker-cli"]);
-    keeper.stop().await;
-}
-
-/// What Git or a person set a moment ago has not reached the keeper yet.
-#[rstest]
-#[case::by_git(true)]
-#[case::by_a_person(false)]
-#[tokio::test]
-async fn what_the_cache_has_not_seen_yet_is_not_overridden(#[case] by_git: bool) {
-    let place = Place::new(&format!("unseen-{by_git}")).await;
-    place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m" })).await;
-    let faults = (1..=MOST_EVENTS).fold(Faults::none(), |faults, n| faults.on_event(n, WatchFault::Delay));
-    let client = faults.client(shared_without_controllers().admin_config().await.unwrap()).unwrap();
-    let (keeper, clock) = Place::start_with(Windows::default(), &client, EVENING, |_| ());
-    keeper.ready().await;
-    let set = if by_git {
-        place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await
-    } else {
-        place.merge("Kustomization", "apps", "kubectl", json!({ "spec": { "suspend": false } })).await
-    };
-
-    clock.set(flux::at(NIGHT));
-    keeper.until_line(if by_git { "apps InsideWindow stale" } else { "apps InsideWindow done" }).await;
-
-    let after = place.get("Kustomization", "apps").await;
-    let writes = faults.calls().into_iter().filter(|call| call.method == "PATCH" && !call.path.contains("/status"));
-    if by_git {
-        assert_eq!(after["spec"]["suspend"], false);
-        assert_eq!(after["metadata"]["generation"], json!(set.metadata.generation.unwrap()), "not even for a moment");
-        assert_eq!(writes.count(), 1, "one that was a conflict");
-        faults.let_go();
-        place.until("Kustomization", "apps", "the conflict to be shown", |o| condition(o) == Some("False")).await;
-    } else {
-        assert_eq!(after["spec"]["suspend"], true, "what a person set before the window is judged, and overridden");
-        assert_eq!(writes.count(), 2, "a conflict, and what was judged after a live read");
-    }
     keeper.stop().await;
 }
 
@@ -436,93 +371,4 @@ async fn each_edge_has_an_event_and_the_metrics_of_dashboards_follow() {
     });
     assert_eq!(told.await.unwrap(), ["InsideWindow", "OutsideWindow"]);
     keeper.stop().await;
-}
-
-#[tokio::test]
-async fn a_cleanup_leaves_nothing_of_the_keeper_and_says_what_stays_suspended() {
-    let place = Place::new("cleaned-up").await;
-    place.create_nightly("Kustomization", "apps").await;
-    place.create_nightly("HelmRelease", "person").await;
-    place.merge("HelmRelease", "person", "flux", json!({ "spec": { "suspend": true } })).await;
-    place.create("Kustomization", "untouched", json!({}), json!({ "suspend": true })).await;
-    let (keeper, _clock) = place.start(Policy::default(), NIGHT);
-    for (kind, name) in [("Kustomization", "apps"), ("HelmRelease", "person")] {
-        place.until(kind, name, "it to be suspended", |o| condition(o) == Some("True")).await;
-    }
-    keeper.stop().await;
-    let context = context(&place.client, NAME, Clock::manual(flux::at(NIGHT)).0, MemoryJournal::default());
-
-    let report = clean_up(&Windows::default().into(), &context, None).await.unwrap();
-
-    let namespace = &place.namespace;
-    assert_eq!(report.done.len(), 2, "{report:?}");
-    assert_eq!(report.stays, [format!("HelmRelease {namespace}/person: stays suspended, as flux asked for it")]);
-    assert!(report.failed.is_empty(), "{report:?}");
-    for (kind, name, suspended) in [("Kustomization", "apps", json!(null)), ("HelmRelease", "person", json!(true))] {
-        let object = place.get(kind, name).await;
-        assert!(!is_managed(&object) && condition(&object).is_none(), "{object}");
-        assert_eq!(object["spec"]["suspend"], suspended);
-        assert_eq!(object["metadata"]["annotations"]["caretaker.dev/held-until"], json!(null));
-    }
-    let again = clean_up(&Windows::default().into(), &context, None).await.unwrap();
-    assert_eq!(again.done, Vec::<String>::new());
-}
-
-/// What `caretaker suspend` declares.
-async fn order(place: &Place, kind: &str, name: &str, annotations: serde_json::Value, spec: serde_json::Value) {
-    let known = KINDS.iter().find(|known| known.kind == kind).unwrap();
-    let object = json!({
-        "apiVersion": format!("{}/v1", known.group), "kind": kind,
-        "metadata": { "name": name, "annotations": annotations }, "spec": spec,
-    });
-    let params = PatchParams::apply("caretaker-cli").force();
-    place.api(kind).patch(name, &params, &Patch::Apply(object)).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_cleanup_withdraws_ordered_windows_and_names_who_suspended_what_nothing_resumes_any_more() {
-    let place = Place::new("orders-cleaned-up").await;
-    for (kind, name) in [("Kustomization", "until"), ("Kustomization", "during"), ("Kustomization", "both")] {
-        place.create(kind, name, json!({}), json!({ "interval": "1m" })).await;
-    }
-    let notes = json!({
-        "caretaker.dev/by": "ann", "caretaker.dev/reason": "migration",
-        "caretaker.dev/suspended-until": "2026-03-04T00:00:00Z",
-    });
-    order(&place, "Kustomization", "until", notes, json!({ "suspend": true })).await;
-    let window = json!({ "caretaker.dev/by": "ann", flux::SUSPENDED_DURING: flux::NIGHTLY });
-    order(&place, "Kustomization", "during", window.clone(), json!({})).await;
-    order(&place, "Kustomization", "both", window, json!({ "suspend": true })).await;
-    place.create_nightly(flux::KEEPS_STATUS, "kept").await;
-    let (keeper, _clock) = place.start(Policy::default(), NIGHT);
-    place.until(flux::KEEPS_STATUS, "kept", "its status to show it", |o| o["status"]["suspended"] == true).await;
-    for name in ["until", "during", "both"] {
-        place.until("Kustomization", name, "it to be shown", |o| condition(o) == Some("True")).await;
-    }
-    keeper.stop().await;
-    let context = context(&place.client, NAME, Clock::manual(flux::at(NIGHT)).0, MemoryJournal::default());
-
-    let report = clean_up(&Windows::default().into(), &context, None).await.unwrap();
-
-    let mut stays = report.stays;
-    stays.sort();
-    let until = "ann by `caretaker suspend` until 2026-03-04T00:00:00Z (migration)";
-    let expected = [
-        "Kustomization orders-cleaned-up/both: stays suspended, as ann by `caretaker suspend` asked for it".to_owned(),
-        format!(
-            "Kustomization orders-cleaned-up/until: stays suspended, as {until} asked for it; nothing ends that any \
-             more: resume it yourself"
-        ),
-    ];
-    assert_eq!(stays, expected);
-    let withdrawn = |done: &&String| done.contains("withdraw the window \"* 0-4 * * *\" of `caretaker suspend`");
-    assert_eq!(report.done.iter().filter(withdrawn).count(), 2, "{:?}", report.done);
-    for (name, suspended) in [("until", json!(true)), ("during", json!(null)), ("both", json!(true))] {
-        let object = place.get("Kustomization", name).await;
-        assert_eq!((&object["spec"]["suspend"], condition(&object)), (&suspended, None), "{name}");
-        assert!(object["metadata"]["annotations"].is_null(), "{object}");
-    }
-    assert_eq!(place.get(flux::KEEPS_STATUS, "kept").await["status"]["suspended"], json!(null));
-    let again = clean_up(&Windows::default().into(), &context, None).await.unwrap();
-    assert_eq!(again.done, Vec::<String>::new());
 }
