@@ -239,6 +239,10 @@ fn what_the_running_operator_recorded_counts() {
     "keepers: {namespaces: {deletionNotice: 10}}\n",
     "keepers.namespaces.deletionNotice is 10: a fraction is between 0 and 1"
 )]
+#[case::bad_half_awake(
+    "keepers: {namespaces: {halfAwake: asleep}}\n",
+    "unknown variant `asleep`, expected one of leave, wake, sleep"
+)]
 #[case::bad_missed_runs(
     "keepers: {namespaces: {missedCronJobRuns: later}}\n",
     "unknown variant `later`, expected one of skip, run"

@@ -4,6 +4,7 @@
 //! then waking, then deletion, then sleep, and last what there is to wait for.
 
 mod deletion;
+mod half_awake;
 mod manual;
 mod protection;
 mod schedule;
@@ -19,6 +20,7 @@ use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
 
 pub(crate) use deletion::asleep_for;
+pub(crate) use half_awake::running_in_sleep;
 pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 
@@ -73,6 +75,10 @@ rules! {
         ActivityPending => activity_pending,
         /// An announcement that cannot be read: reported, and nothing is changed.
         InvalidAnnouncement => deletion::invalid_announcement,
+        /// It is asleep, and something in it runs, because somebody scaled it up or created it since: that is written to it, its sleep counts from then, and it is not deleted meanwhile. With `halfAwake: wake` the rest wakes, and idle time counts from now; with `sleep` it is put back to sleep, once in a period at most.
+        HalfAwake => half_awake::half_awake,
+        /// It is asleep, and what ran in it does not run any more: its sleep counts from now.
+        HalfAwakeOver => half_awake::over,
         /// It has PersistentVolumeClaims, and the settings keep such namespaces (`retainWithPVCs`), or it is asleep and only the defaults gave it `sleep-after`, unless the settings allow that (`deleteWithPVCs`): not deleted, and an announced deletion is withdrawn.
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
@@ -201,12 +207,6 @@ pub(crate) fn state_word(ns: &Subject) -> &'static str {
     }
 }
 
-/// Workloads that run although the namespace is asleep: somebody scaled them up or created them since.
-fn running_in_sleep(ns: &Subject) -> impl Iterator<Item = &Workload> {
-    let asleep = ns.kind == Kind::Namespace && ns.is_asleep();
-    ns.workloads.iter().filter(move |w| asleep && w.runs() && !w.is_left_running())
-}
-
 fn sleep_after_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep_in_part() && ns.sleep_after().is_none()).then(|| {
         let when = match ns.state() {
@@ -233,7 +233,7 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
         }
         // There is no record of when its sleep began. If it is idle long enough to be put to sleep now, it is asleep
         // rightly.
-        _ if ns.is_asleep_in_part() => {
+        _ if ns.is_asleep_in_part() && !activity.is_found_running() => {
             let allowed = ns.sleep_after()?;
             (time::saturating_add(activity.at, allowed) >= now)
                 .then(|| used(format!("less than its sleep-after of {} ago", duration::format(allowed))))

@@ -150,7 +150,9 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
                 remedy: "remove it, and the sleep counts from now".to_owned(),
             });
         }
-        for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::SLEEP_UNTIL, api::AWAKE_UNTIL] {
+        let slept = [api::ASLEEP_SINCE, api::HALF_AWAKE_SINCE, api::PUT_BACK_AT];
+        let announced = [api::ANNOUNCED_AT, api::DELETE_AT, api::SLEEP_UNTIL, api::AWAKE_UNTIL];
+        for key in slept.into_iter().chain(announced) {
             found.extend(invalid(api::read_time(Field::Annotation(key), meta.annotation(key))));
         }
     }

@@ -138,6 +138,8 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         sessions: api::read_sessions(meta.annotation(api::SESSIONS)),
         sleep_started: api::read_label_time(api::SLEEP_STARTED, meta.label(api::SLEEP_STARTED)).value(),
         asleep_since: read_time(api::ASLEEP_SINCE),
+        half_awake_since: read_time(api::HALF_AWAKE_SINCE),
+        put_back_at: read_time(api::PUT_BACK_AT),
         announced_at: read_time(api::ANNOUNCED_AT),
         delete_at: read_time(api::DELETE_AT),
         sleep_until: read_time(api::SLEEP_UNTIL),
