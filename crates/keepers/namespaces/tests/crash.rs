@@ -147,7 +147,7 @@ impl Story {
             Self::ScheduledSleep => ended[0].starts_with("sleep since None"),
             Self::PutBack => {
                 ended[0].starts_with("sleep since Some(2036-01-10T02:05:00Z)")
-                    && has("Namespace: ", &[api::PUT_BACK_AT, "2036-01-10T02:05:00Z"])
+                    && has("Namespace: ", &[api::PUT_BACK_AT, "2036-01-10T02:05:00Z", "HalfAwake"])
                     && has("Deployment/web: {", &[r#""replicas":0"#, &format!(r#""{}":"1""#, api::SCALED_DOWN)])
             }
             Self::RestWakes => {

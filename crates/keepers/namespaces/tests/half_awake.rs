@@ -174,6 +174,7 @@ fn put_back_it_stays_in_the_same_sleep_and_keeps_the_newer_count() {
 
     assert_eq!(back.workloads[0], scaled(0, Some(2)), "the owner's newer wish is what a wake restores");
     assert_eq!((back.sleep_started, back.put_back_at.value()), (Some(started), Some(now())));
+    assert_eq!(back.activity.get().map(|activity| activity.at), Some(now()), "what ran was of use to somebody");
     assert_eq!(short(&judge(&back, &settings)), "Asleep: wait announce @+9h");
     let again = back.change(|s| s.workloads[0] = scaled(2, None));
     assert_eq!(short(&judge(&again, &settings)), "HalfAwake: refuse record", "Git wins for the rest of the period");
