@@ -42,6 +42,24 @@ fn without_records_a_plan_shows_what_would_be_written_and_deadlines_from_now() {
     assert!(("2026-03-02T11:00:00Z".."2026-03-02T11:12:01Z").contains(&then), "two hours and at most a tenth: {then}");
 }
 
+#[rstest]
+#[case::a_slip("labels", "sleepmode.kubefree.com/sleep-afer", "did you mean sleepmode.kubefree.com/sleep-after?")]
+#[case::the_other_prefix("labels", "caretaker.dev/slep-after", "did you mean sleepmode.kubefree.com/sleep-after?")]
+#[case::not_a_label(
+    "annotations",
+    "sleepmode.kubefree.com/exclude",
+    "make it the label sleepmode.kubefree.com/exclude"
+)]
+fn a_plan_shows_a_name_that_is_misspelled(#[case] part: &str, #[case] name: &str, #[case] remedy: &str) {
+    let shop = format!("kind: Namespace\nmetadata:\n  name: shop\n  {part}:\n    {name}: 24h\n");
+    let cluster = folder(&[("a.yaml", &shop)]);
+
+    let rows = json(&["plan", "--from", cluster.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    assert_eq!((&rows[0]["rule"], &rows[0]["next"]), (&"MisspelledName".into(), &"refuse".into()), "{rows:?}");
+    assert!(rows[0]["because"].as_str().unwrap().contains(remedy), "{rows:?}");
+}
+
 #[test]
 fn yaml_has_the_same_content_as_json() {
     let args = ["plan", "--from", "examples/cluster", "--at", AT, "-o"];

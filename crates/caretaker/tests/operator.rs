@@ -316,6 +316,26 @@ async fn a_breaker_that_opens_also_stops_what_is_queued() {
 }
 
 #[tokio::test]
+async fn a_misspelled_name_is_told_at_once_and_its_correction_is_heard() {
+    let (cluster, client) = cluster().await;
+    create_namespace(&client, "shop", 3).await;
+    merge(&client, "shop", json!({ "metadata": { "labels": { "caretaker.dev/exclud": "true" } } })).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    operator.ready().await;
+
+    let told = event(&client, "shop", "MisspelledName").await;
+    let note = told.note.unwrap_or_default();
+    let expected = r#"label caretaker.dev/exclud is "true": nothing reads this name; did you mean sleepmode.kubefree.com/exclude?"#;
+    assert_eq!((note.as_str(), told.type_.as_deref()), (expected, Some("Warning")));
+    let (_, shown, _) = caretaker(&cluster, &["plan", "-n", "shop"]);
+    assert!(shown.contains("MisspelledName") && shown.contains(expected), "{shown}");
+    assert_eq!(state_of(&client, "shop").await, (String::new(), 3), "its owner may have meant to exclude it");
+
+    merge(&client, "shop", json!({ "metadata": { "labels": { "caretaker.dev/exclud": null } } })).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+}
+
+#[tokio::test]
 async fn what_somebody_scales_up_in_a_sleeping_namespace_is_told_at_once() {
     let (cluster, client) = cluster().await;
     create_namespace(&client, "shop", 3).await;

@@ -98,6 +98,10 @@ pub fn is_forever(until: Timestamp) -> bool {
     until >= FOREVER
 }
 
+/// The names that people set.
+pub const SET_BY_PEOPLE: [&str; 7] =
+    [SLEEP_AFTER, DELETE_AFTER, EXCLUDE, SLEEP_DURING, SLEEP_DURING_STRICT, SLEEP_UNTIL, AWAKE_UNTIL];
+
 /// Every label and annotation that Caretaker reads; true for a label.
 pub const KNOWN: [(&str, bool); 28] = [
     (SLEEP_AFTER, true),

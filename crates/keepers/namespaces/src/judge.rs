@@ -65,6 +65,8 @@ rules! {
         DefaultsOff => protection::defaults_off,
         /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         SystemNamespace => protection::system_namespace,
+        /// It has a label or annotation that nothing reads and whose name is nearly one that people set, such as `slep-after`, or is one that has to be a label and is an annotation, or the other way round: reported, and until the name is corrected it is neither put to sleep nor deleted.
+        MisspelledName => misspelled_name,
         /// There are defaults and it has no label: it gets one, and idle time counts from now, as with `FirstSeen`.
         DefaultsApplied => protection::defaults_applied,
         /// It has a label and no activity: idle time counts from now. Such a first clock is spread: up to a tenth of its period is added to it, by its uid, so that what was first seen together is not due together.
@@ -139,7 +141,8 @@ fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let defaults = protection::defaults_for(ns, &world.policy).is_some();
-    (!managed && !sleeps && !announced && !defaults && left_scaled_down(ns).next().is_none()).then(|| {
+    let touched = managed || sleeps || announced || defaults || !ns.misspelled.is_empty();
+    (!touched && left_scaled_down(ns).next().is_none()).then(|| {
         let zero = ns.labelled;
         RuleMatch::nothing(if zero { "its labels are zero" } else { "it has neither sleep-after nor delete-after" })
     })
@@ -168,6 +171,12 @@ fn invalid_annotation(ns: &Subject, world: &World, now: Timestamp) -> Found {
     None.or_else(|| in_future("label last-activity", ns.last_activity.value()?))
         .or_else(|| in_future("annotation activity-status", ns.activity.get()?.at))
         .or_else(|| in_future("annotation asleep-since", ns.asleep_since.value()?))
+}
+
+/// What is half done is completed, and what was left scaled down is restored.
+fn misspelled_name(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    let unfinished = ns.state() == State::Sleeping || left_scaled_down(ns).next().is_some();
+    refuse(ns.misspelled.iter().filter(|_| !unfinished))
 }
 
 fn refuse<'a>(invalid: impl Iterator<Item = &'a InvalidValue>) -> Found {

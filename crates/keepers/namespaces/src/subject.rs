@@ -94,6 +94,8 @@ pub struct Subject {
     pub sleep_started: Option<Timestamp>,
     /// When the sleep began.
     pub asleep_since: Parsed<Timestamp>,
+    /// Names of labels and annotations that nothing reads, and that are nearly those that people set.
+    pub misspelled: Vec<InvalidValue>,
     /// Since when something is known to run in it although it is asleep.
     pub half_awake_since: Parsed<Timestamp>,
     /// When it was put back to sleep after that, the last time.
