@@ -199,7 +199,7 @@ fn before_the_defaults_act_plan_names_the_namespaces_that_they_take_first() {
     let output = caretaker(&["plan", "--from", &path("a.yaml"), "--config", &path("c.yaml"), "--at", AT]);
 
     let notes = text(&output.stderr);
-    assert!(notes.contains("the defaults are about to label 1 namespaces, which are put to sleep after 7d"), "{notes}");
+    assert!(notes.contains("the defaults are about to label 1 namespace, which is put to sleep after 7d"), "{notes}");
     assert!(notes.contains("without a use: shop; leave one out"), "{notes}");
 }
 
@@ -260,6 +260,12 @@ fn what_the_running_operator_recorded_counts() {
 #[case::bad_half_awake(
     "keepers: {namespaces: {halfAwake: asleep}}\n",
     "unknown variant `asleep`, expected one of leave, wake, sleep"
+)]
+#[case::a_text_instead_of_a_list("keepers: {namespaces: {protected: 'prod-*'}}\n", "keepers.namespaces.protected: ")]
+#[case::a_list_instead_of_a_text("keepers: {namespaces: {deletion: [never]}}\n", "keepers.namespaces.deletion: ")]
+#[case::in_a_list(
+    "keepers:\n  namespaces:\n    scalableKinds:\n      - group: [apps]\n        kind: Web\n",
+    "keepers.namespaces.scalableKinds[0].group: "
 )]
 #[case::bad_missed_runs(
     "keepers: {namespaces: {missedCronJobRuns: later}}\n",
