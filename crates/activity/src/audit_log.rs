@@ -114,9 +114,10 @@ impl AuditLogSource {
         }
         if progress.too_long > 0 {
             let (count, limit) = (progress.too_long, MAX_LINE_BYTES >> 20);
+            let (lines, are) = if count == 1 { ("line", "is") } else { ("lines", "are") };
             self.collector.count_delivery(DeliveryOutcome::TooLarge);
             self.collector.report_lost_events(format!(
-                "{count} lines of audit log {log} are longer than {limit} MiB and were skipped: \
+                "{count} {lines} of audit log {log} {are} longer than {limit} MiB and skipped: \
                  lower the level of the audit policy"
             ));
         }

@@ -9,6 +9,7 @@ use caretaker_containers::judge::Rule;
 use caretaker_containers::observe::{CONTAINERS, ContainerCache, ELSEWHERE, IDENTITY, Row, pod};
 use caretaker_containers::subject::{Agent, Subject};
 use caretaker_containers::{Containers, Settings};
+use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::keeper::{groups, population};
 use caretaker_core::limits::{Ledger, OpenBreaker, enforce};
 use caretaker_core::simulate::{SimulatedEventOf, Simulation};
@@ -196,7 +197,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<Output> {
     let events = simulation.run(end, &[]);
     let mut text = format!("{} to {} ({})\n\n", time::format(now), time::format(end), duration::format(args.length));
     if events.is_empty() {
-        text.push_str(&format!("Nothing happens to any of {} containers.\n", subjects.len()));
+        text.push_str(&format!("Nothing happens to any of {}.\n", counted(subjects.len(), "container", "containers")));
         return Ok(Output { text, notes, code: 0 });
     }
     let cleaned = events.iter().filter(|event| event.action.is_some()).count();
@@ -207,7 +208,11 @@ pub fn simulate(args: &SimulateArgs) -> Result<Output> {
         [at, action.to_owned(), name.to_owned(), event.rule.name().to_owned(), event.because]
     };
     text.push_str(&table(["AT", "ACTION", "CONTAINER", "RULE", "BECAUSE"], events.into_iter().map(row).collect()));
-    text.push_str(&format!("\n{cleaned} of {} containers are cleaned.\n", subjects.len()));
+    text.push_str(&format!(
+        "\n{cleaned} of {} {} cleaned.\n",
+        counted(subjects.len(), "container", "containers"),
+        is_or_are(cleaned)
+    ));
     Ok(Output { text, notes, code: 0 })
 }
 

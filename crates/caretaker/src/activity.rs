@@ -93,7 +93,9 @@ pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Res
         }
     }
     Ok((broken > 0).then(|| {
-        format!("{}: {broken} of {number} lines are not audit events, the first is line {first}", path.display())
+        let (path, lines) = (path.display(), if number == 1 { "line" } else { "lines" });
+        let (are, events) = if broken == 1 { ("is", "an audit event") } else { ("are", "audit events") };
+        format!("{path}: {broken} of {number} {lines} {are} not {events}, the first is line {first}")
     }))
 }
 

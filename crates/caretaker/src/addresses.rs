@@ -5,6 +5,7 @@ use caretaker_addresses::Addresses;
 use caretaker_addresses::api::crds;
 use caretaker_addresses::report::{PoolSummary, summarize};
 use caretaker_core::Timestamp;
+use caretaker_core::count::counted;
 
 use crate::cli::{AddressesArgs, AddressesCommand, ReportArgs, TextOutput};
 use crate::output::{Output, json, table};
@@ -45,14 +46,13 @@ fn show(pools: &[PoolSummary]) -> String {
         let (name, size, free) = (pool.pool.clone(), pool.size.to_string(), free.to_string());
         [name, size, held, free, in_use, leaked, suspected, refused, drift, error]
     };
-    let titles = ["POOL", "SIZE", "HELD", "FREE", "IN USE", "LEAKED", "SUSPECTED", "REFUSED", "COUNT DRIFT", "ERROR"];
+    let titles = ["POOL", "SIZE", "HELD", "FREE", "IN USE", "LEAKED", "SUSPECTED", "REFUSED", "DRIFT", "ERROR"];
     let mut text = table(titles, pools.iter().map(row).collect());
     let sum = |of: fn(&PoolSummary) -> usize| pools.iter().map(of).sum::<usize>();
     text.push_str(&format!(
-        "\n{} {}: {} addresses held, {} leaked, {} suspected, {} refused\n",
-        pools.len(),
-        if pools.len() == 1 { "pool" } else { "pools" },
-        sum(|pool| pool.held),
+        "\n{}: {} held, {} leaked, {} suspected, {} refused\n",
+        counted(pools.len(), "pool", "pools"),
+        counted(sum(|pool| pool.held), "address", "addresses"),
         sum(|pool| pool.leaked),
         sum(|pool| pool.suspected),
         sum(|pool| pool.refused)

@@ -86,7 +86,7 @@ impl Config {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let config: Self = serde_saphyr::from_str(text).map_err(|e| fail(with_suggestion(&e.to_string())))?;
+        let config = read_yaml(text).map_err(fail)?;
         config.validate().map_err(fail)?;
         Ok(config)
     }
@@ -137,6 +137,25 @@ impl Config {
         self.validate().map_err(fail)?;
         Ok(self)
     }
+}
+
+/// The settings, or what is wrong with which key.
+fn read_yaml(text: &str) -> Result<Config, String> {
+    let mut key = None;
+    let read = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
+        serde_path_to_error::deserialize(deserializer).map_err(|error| {
+            // What is wrong with the text as a whole has no key.
+            key = Some(error.path().to_string()).filter(|key| key != ".");
+            error.into_inner()
+        })
+    });
+    read.map_err(|error| {
+        let message = with_suggestion(&error.to_string());
+        match key {
+            Some(key) if !message.contains("unknown key") => format!("{key}: {message}"),
+            _ => message,
+        }
+    })
 }
 
 /// The first line of the parser's message, which says where and what. For an unknown key the parser

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use caretaker_core::Timestamp;
+use caretaker_core::count::counted;
 use caretaker_core::parsed::InvalidValue;
 use serde::Serialize;
 use serde_json::Value;
@@ -126,11 +127,12 @@ struct Checked {
 
 fn summary(problems: usize, checked: &Checked) -> String {
     let Checked { objects, files, others } = checked;
+    let in_files = format!("in {}", counted(*files, "file", "files"));
+    let [all, skipped] = [*objects, *others].map(|count| counted(count, "object", "objects"));
     match problems {
-        0 if *objects == 0 && *others == 0 => format!("nothing to check: no object in {files} files"),
-        0 if *objects == 0 => format!("nothing to check: {others} objects in {files} files, all of other kinds"),
-        0 => format!("{objects} objects in {files} files, nothing wrong"),
-        1 => format!("1 problem in {objects} objects"),
-        _ => format!("{problems} problems in {objects} objects"),
+        0 if *objects == 0 && *others == 0 => format!("nothing to check: no object {in_files}"),
+        0 if *objects == 0 => format!("nothing to check: {skipped} {in_files}, all of other kinds"),
+        0 => format!("{all} {in_files}, nothing wrong"),
+        _ => format!("{} in {all}", counted(problems, "problem", "problems")),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
+use caretaker_core::count::counted;
 use caretaker_core::{Timestamp, duration};
 use caretaker_engine::format_error;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -130,8 +131,9 @@ impl Nodes {
 
     fn describe(&mut self, now: Timestamp) {
         if !self.silent.is_empty() {
-            let (count, names) = (self.silent.len(), named(&self.silent));
-            self.notes.push(format!("{count} nodes have not reported their containers: {names}"));
+            let (nodes, names) = (counted(self.silent.len(), "node", "nodes"), named(&self.silent));
+            let (have, their) = if self.silent.len() == 1 { ("has", "its") } else { ("have", "their") };
+            self.notes.push(format!("{nodes} {have} not reported {their} containers: {names}"));
         }
         for report in &self.reports {
             let NodeReport { node, left_out, residue, breaker, waiting, .. } = report;

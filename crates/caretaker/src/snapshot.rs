@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use caretaker_core::Timestamp;
+use caretaker_core::count::counted;
 use caretaker_engine::source::StateSnapshot;
 use kube::Client;
 
@@ -111,10 +112,11 @@ impl Snapshot {
         let skipped =
             manifests.skipped(|api_version, kind| keepers.iter().any(|keeper| keeper.reads_kind(api_version, kind)));
         if manifests.decoded() == 0 {
-            let files = manifests.files;
-            self.notes.push(format!("{origin}: nothing to judge in {files} files, {skipped} objects of other kinds"));
+            let (files, skipped) = (counted(manifests.files, "file", "files"), counted(skipped, "object", "objects"));
+            self.notes.push(format!("{origin}: nothing to judge in {files}, {skipped} of other kinds"));
         } else if skipped > 0 {
-            self.notes.push(format!("{skipped} objects of other kinds were skipped"));
+            let (objects, were) = (counted(skipped, "object", "objects"), if skipped == 1 { "was" } else { "were" });
+            self.notes.push(format!("{objects} of other kinds {were} skipped"));
         }
         self.notes.extend(missing);
         Ok(())

@@ -2,16 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::simulate::SimulatedEvent;
 use caretaker_core::{Action as _, Timestamp, duration, time};
 
 use crate::keepers::KeeperCli;
-use crate::output::{align_beside, indented};
+use crate::output::{Table, cut, indented, terminal};
 use crate::simulate::EventRow;
 use crate::snapshot::{DynSnapshot, KeeperSnapshot};
 
-/// Columns of a lane.
+/// Columns of a lane, where there is room.
 const WIDTH: usize = 60;
+/// However narrow the terminal is: two times fit below a lane.
+const MIN_WIDTH: usize = 30;
+/// So much of a title is shown in any case.
+const MIN_TITLE: usize = 12;
+/// Columns that are no lane: the indent, and the gap after the title.
+const BESIDE: usize = 4;
 /// Maximum number of lanes that are drawn.
 const MAX_LANES: usize = 40;
 
@@ -26,7 +33,7 @@ pub(crate) fn draw(
     let mut text = format!("{} to {} ({length})\n\n", time::format(start), time::format(end));
     if rows.is_empty() {
         let all: usize = keepers.iter().map(|keeper| keeper.subject_count()).sum();
-        text.push_str(&format!("Nothing happens to any of {all} subjects.\n"));
+        text.push_str(&format!("Nothing happens to any of {}.\n", counted(all, "subject", "subjects")));
         let breakers = keepers.iter().filter_map(|keeper| Some((keeper.keeper(), keeper.breaker_summary()?)));
         breakers.for_each(|(keeper, breaker)| text.push_str(&format!("{keeper}: {breaker}.\n")));
         return text;
@@ -53,6 +60,16 @@ fn affected<R, A>(events: &[SimulatedEvent<R, A>]) -> BTreeSet<usize> {
     events.iter().filter_map(|event| event.subject).collect()
 }
 
+/// The width of the lanes on a terminal of this width, and the titles beside them, cut where they are too long.
+fn fitted(titles: Vec<String>, terminal: Option<usize>) -> (usize, Vec<String>) {
+    let Some(terminal) = terminal else { return (WIDTH, titles) };
+    let room = terminal.saturating_sub(BESIDE);
+    let titles: Vec<String> =
+        titles.iter().map(|title| cut(title, room.saturating_sub(MIN_WIDTH).max(MIN_TITLE))).collect();
+    let longest = titles.iter().map(|title| title.chars().count()).max().unwrap_or(0);
+    (room.saturating_sub(longest).clamp(MIN_WIDTH, WIDTH), titles)
+}
+
 /// A lane for each subject that is affected.
 pub(crate) fn lanes<K: KeeperCli>(snapshot: &KeeperSnapshot<K>, start: Timestamp, end: Timestamp) -> String {
     let KeeperSnapshot { keeper, subjects, events, .. } = snapshot;
@@ -66,6 +83,14 @@ pub(crate) fn lanes<K: KeeperCli>(snapshot: &KeeperSnapshot<K>, start: Timestamp
             affected.len()
         );
     }
+    let titles: Vec<String> = affected
+        .iter()
+        .map(|i| {
+            let shown = keeper.subject_ref(&subjects[*i]);
+            title(shown.kind, shown.namespace, shown.name)
+        })
+        .collect();
+    let (width, titles) = fitted(titles, terminal::width());
     let column = |at: Timestamp| {
         let part = time::duration_between(start, at).as_secs_f64() / time::duration_between(start, end).as_secs_f64();
         #[expect(
@@ -74,12 +99,12 @@ pub(crate) fn lanes<K: KeeperCli>(snapshot: &KeeperSnapshot<K>, start: Timestamp
             clippy::cast_precision_loss,
             reason = "a column of a picture"
         )]
-        let column = (part * WIDTH as f64) as usize;
-        column.min(WIDTH - 1)
+        let column = (part * width as f64) as usize;
+        column.min(width - 1)
     };
     let mut rows = Vec::new();
-    for i in &affected {
-        let mut lane = vec![keeper.initial_fill(&subjects[*i]); WIDTH];
+    for (i, title) in affected.iter().zip(titles) {
+        let mut lane = vec![keeper.initial_fill(&subjects[*i]); width];
         let mut marks = BTreeMap::new();
         for event in events.iter().filter(|event| event.subject == Some(*i)) {
             let from = column(event.at);
@@ -92,16 +117,23 @@ pub(crate) fn lanes<K: KeeperCli>(snapshot: &KeeperSnapshot<K>, start: Timestamp
         for (at, mark) in marks {
             lane[at] = mark;
         }
-        let shown = keeper.subject_ref(&subjects[*i]);
-        rows.push([title(shown.kind, shown.namespace, shown.name), lane.into_iter().collect()]);
+        rows.push([title, lane.into_iter().collect()]);
     }
     let (from, to) = (start.strftime("%b %d %H:%M").to_string(), end.strftime("%b %d %H:%M").to_string());
-    rows.push([String::new(), format!("{from}{to:>rest$}", rest = WIDTH - from.len())]);
-    rows.push([String::new(), keeper.legend().to_owned()]);
-    indented(rows) + "\n"
+    rows.push([String::new(), format!("{from}{to:>rest$}", rest = width - from.len())]);
+    // Where it does not fit below the lanes, it has a line of its own.
+    let legend = keeper.legend();
+    if legend.chars().count() <= width {
+        rows.push([String::new(), legend.to_owned()]);
+        return indented(rows) + "\n";
+    }
+    format!("{}{:INDENT$}{legend}\n\n", indented(rows), "")
 }
 
-/// The events, with a heading for each day.
+/// Columns before an event.
+const INDENT: usize = 2;
+
+/// The events, with a heading for each day. On a narrow terminal the rule is left out, as in a plan.
 fn push_events(text: &mut String, rows: &[EventRow<'_>], many_keepers: bool) {
     let title = |row: &EventRow<'_>| match row.of_keeper {
         true if many_keepers => format!("all {}", row.keeper),
@@ -113,13 +145,19 @@ fn push_events(text: &mut String, rows: &[EventRow<'_>], many_keepers: bool) {
         [clock, action, title(row), row.rule.to_owned(), row.because.to_owned()]
     };
     let mut day = String::new();
-    for (row, line) in rows.iter().zip(align_beside(rows.iter().map(cells).collect(), 2)) {
+    let width = terminal::width().map(|width| width.saturating_sub(INDENT));
+    let table = Table {
+        no_headers: true,
+        dispensable: &["RULE"],
+        ..Table::new(["AT", "ACTION", "SUBJECT", "RULE", "BECAUSE"], rows.iter().map(cells).collect())
+    };
+    for (row, line) in rows.iter().zip(table.lines(width)) {
         let today = row.at.strftime("%A %Y-%m-%d").to_string();
         if today != day {
             text.push_str(&format!("{today}\n"));
             day = today;
         }
-        text.push_str(&format!("  {line}\n"));
+        text.push_str(&format!("{:INDENT$}{line}\n", ""));
     }
 }
 
@@ -135,8 +173,7 @@ pub(crate) fn summary<K: KeeperCli>(snapshot: &KeeperSnapshot<K>) -> String {
     let parts: Vec<String> = snapshot.keeper.summary().into_iter().filter_map(count).collect();
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
     let (count, all) = (affected(&snapshot.events).len(), snapshot.subjects.len());
-    let are = if count == 1 { "is" } else { "are" };
-    format!("{count} of {all} subjects {are} affected{parts}")
+    format!("{count} of {} {} affected{parts}", counted(all, "subject", "subjects"), is_or_are(count))
 }
 
 /// Since when the breaker holds back how many subjects, or how often it was reset.

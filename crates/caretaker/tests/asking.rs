@@ -84,9 +84,9 @@ fn lint_as_json_has_the_documented_fields() {
 
 #[rstest]
 #[case::no_file(&[], 1, "no object in 0 files")]
-#[case::an_empty_file(&[("a.yaml", "# nothing\n")], 1, "no object in 1 files")]
-#[case::only_other_kinds(&[("a.yaml", "kind: Ingress\n")], 0, "nothing to check: 1 objects in 1 files")]
-#[case::upper_case(&[("a.YAML", IDLE)], 0, "1 objects in 1 files, nothing wrong")]
+#[case::an_empty_file(&[("a.yaml", "# nothing\n")], 1, "no object in 1 file")]
+#[case::only_other_kinds(&[("a.yaml", "kind: Ingress\n")], 0, "nothing to check: 1 object in 1 file")]
+#[case::upper_case(&[("a.YAML", IDLE)], 0, "1 object in 1 file, nothing wrong")]
 fn lint_of_nothing_is_not_a_success(#[case] files: &[(&str, &str)], #[case] code: i32, #[case] expected: &str) {
     let folder = folder(files);
 

@@ -42,6 +42,24 @@ fn without_records_a_plan_shows_what_would_be_written_and_deadlines_from_now() {
     assert!(("2026-03-02T11:00:00Z".."2026-03-02T11:12:01Z").contains(&then), "two hours and at most a tenth: {then}");
 }
 
+#[rstest]
+#[case::a_slip("labels", "sleepmode.kubefree.com/sleep-afer", "did you mean sleepmode.kubefree.com/sleep-after?")]
+#[case::the_other_prefix("labels", "caretaker.dev/slep-after", "did you mean sleepmode.kubefree.com/sleep-after?")]
+#[case::not_a_label(
+    "annotations",
+    "sleepmode.kubefree.com/exclude",
+    "make it the label sleepmode.kubefree.com/exclude"
+)]
+fn a_plan_shows_a_name_that_is_misspelled(#[case] part: &str, #[case] name: &str, #[case] remedy: &str) {
+    let shop = format!("kind: Namespace\nmetadata:\n  name: shop\n  {part}:\n    {name}: 24h\n");
+    let cluster = folder(&[("a.yaml", &shop)]);
+
+    let rows = json(&["plan", "--from", cluster.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    assert_eq!((&rows[0]["rule"], &rows[0]["next"]), (&"MisspelledName".into(), &"refuse".into()), "{rows:?}");
+    assert!(rows[0]["because"].as_str().unwrap().contains(remedy), "{rows:?}");
+}
+
 #[test]
 fn yaml_has_the_same_content_as_json() {
     let args = ["plan", "--from", "examples/cluster", "--at", AT, "-o"];
@@ -181,7 +199,7 @@ fn before_the_defaults_act_plan_names_the_namespaces_that_they_take_first() {
     let output = caretaker(&["plan", "--from", &path("a.yaml"), "--config", &path("c.yaml"), "--at", AT]);
 
     let notes = text(&output.stderr);
-    assert!(notes.contains("the defaults are about to label 1 namespaces, which are put to sleep after 7d"), "{notes}");
+    assert!(notes.contains("the defaults are about to label 1 namespace, which is put to sleep after 7d"), "{notes}");
     assert!(notes.contains("without a use: shop; leave one out"), "{notes}");
 }
 
@@ -238,6 +256,16 @@ fn what_the_running_operator_recorded_counts() {
 #[case::bad_fraction(
     "keepers: {namespaces: {deletionNotice: 10}}\n",
     "keepers.namespaces.deletionNotice is 10: a fraction is between 0 and 1"
+)]
+#[case::bad_half_awake(
+    "keepers: {namespaces: {halfAwake: asleep}}\n",
+    "unknown variant `asleep`, expected one of leave, wake, sleep"
+)]
+#[case::a_text_instead_of_a_list("keepers: {namespaces: {protected: 'prod-*'}}\n", "keepers.namespaces.protected: ")]
+#[case::a_list_instead_of_a_text("keepers: {namespaces: {deletion: [never]}}\n", "keepers.namespaces.deletion: ")]
+#[case::in_a_list(
+    "keepers:\n  namespaces:\n    scalableKinds:\n      - group: [apps]\n        kind: Web\n",
+    "keepers.namespaces.scalableKinds[0].group: "
 )]
 #[case::bad_missed_runs(
     "keepers: {namespaces: {missedCronJobRuns: later}}\n",

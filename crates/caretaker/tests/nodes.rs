@@ -113,7 +113,7 @@ async fn one_command_shows_the_containers_of_all_nodes_with_the_age_of_each_repo
     assert!(!shown.lines().any(|line| line.starts_with("KIND forged")), "a forged line");
     assert!(!shown.contains("sb-4") && !shown.contains("sb-5") && !shown.contains("node-x"), "{shown}");
     for expected in [
-        "1 nodes have not reported their containers: node-c",
+        "1 node has not reported its containers: node-c",
         "the report of node-b is 3h old",
         "the breaker of node-b is open: 30 of 40 within ten minutes",
         "node-b waits, and cleans nothing meanwhile: containerd: it does not answer",

@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use operator::{
     ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, caretaker_as, cluster,
     create_namespace, label, merge, second, settings, start_operator, state_of, use_namespace, used, wait_for_state,
@@ -313,4 +313,44 @@ async fn a_breaker_that_opens_also_stops_what_is_queued() {
     for name in &names {
         wait_for_state(&client, name, "sleep", 0).await;
     }
+}
+
+#[tokio::test]
+async fn a_misspelled_name_is_told_at_once_and_its_correction_is_heard() {
+    let (cluster, client) = cluster().await;
+    create_namespace(&client, "shop", 3).await;
+    merge(&client, "shop", json!({ "metadata": { "labels": { "caretaker.dev/exclud": "true" } } })).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    operator.ready().await;
+
+    let told = event(&client, "shop", "MisspelledName").await;
+    let note = told.note.unwrap_or_default();
+    let expected = r#"label caretaker.dev/exclud is "true": nothing reads this name; did you mean sleepmode.kubefree.com/exclude?"#;
+    assert_eq!((note.as_str(), told.type_.as_deref()), (expected, Some("Warning")));
+    let (_, shown, _) = caretaker(&cluster, &["plan", "-n", "shop"]);
+    assert!(shown.contains("MisspelledName") && shown.contains(expected), "{shown}");
+    assert_eq!(state_of(&client, "shop").await, (String::new(), 3), "its owner may have meant to exclude it");
+
+    merge(&client, "shop", json!({ "metadata": { "labels": { "caretaker.dev/exclud": null } } })).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+}
+
+#[tokio::test]
+async fn what_somebody_scales_up_in_a_sleeping_namespace_is_told_at_once() {
+    let (cluster, client) = cluster().await;
+    create_namespace(&client, "shop", 3).await;
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
+
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "shop");
+    let patch = json!({ "spec": { "replicas": 2 } });
+    deployments.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    operator.tells("shop", "HalfAwake record done").await;
+
+    let told = event(&client, "shop", "HalfAwake").await;
+    let note = told.note.unwrap_or_default();
+    assert!(note.contains("Deployment/web runs although the namespace is asleep"), "{note}");
+    let (_, shown, _) = caretaker(&cluster, &["plan", "-n", "shop"]);
+    assert!(shown.contains("half awake") && shown.contains("HalfAwake"), "{shown}");
+    assert_eq!(state_of(&client, "shop").await, ("sleep".to_owned(), 2), "it is left alone");
 }

@@ -91,7 +91,7 @@ async fn where_nothing_reports_activity_the_log_plan_and_a_metric_say_so() {
     .unwrap();
     assert!(operator.log().contains("nothing reports activity"), "{}", operator.log());
     let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
-    assert!(notes.contains("nothing reports activity") && notes.contains("each of 1 namespaces"), "{notes}");
+    assert!(notes.contains("nothing reports activity") && notes.contains("each of 1 namespace looks"), "{notes}");
     assert!(output.contains("first seen") && !output.contains("last used"), "{output}");
 
     // A report of last month is of a program that may be gone.

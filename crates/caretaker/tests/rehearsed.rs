@@ -45,7 +45,7 @@ fn times_outside_of_the_log_are_noted(#[case] more: &[&str]) {
     "a.jsonl",
     b"{\"at\": \"2026-03-03T08:15:00Z\", \"namespace\": \"shop\"}\n",
     3,
-    "1 of 1 lines are not audit events"
+    "1 of 1 line is not an audit event"
 )]
 fn a_file_that_is_not_an_audit_log_is_reported(
     #[case] name: &str,

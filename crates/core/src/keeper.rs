@@ -96,6 +96,11 @@ pub trait Keeper: Sized + Send + Sync + 'static {
         None
     }
 
+    /// True if people should see the state of a subject although nothing is to be done about it. Default: never.
+    fn stands_out(&self, _: &Self::Subject) -> bool {
+        false
+    }
+
     /// The pool that a subject is in, where its name alone does not say which one is meant.
     fn pool<'a>(&self, _: &'a Self::Subject) -> Option<&'a str> {
         None

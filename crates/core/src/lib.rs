@@ -6,6 +6,7 @@
 //! them forward in time. The same code is behind `run`, `plan`, `explain` and `simulate`, so that what was rehearsed is what happens.
 
 pub mod action;
+pub mod count;
 pub mod deadlines;
 pub mod duration;
 pub mod fnv;

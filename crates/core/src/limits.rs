@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::count::{counted, is_or_are};
 use crate::{Action, Cause, EngineRule, Membership, Next, RuleSet, Verdict, duration, time};
 
 /// At most `limit` of an action, or `fraction` of its population if that is more, in a `window`.
@@ -308,7 +309,9 @@ fn opens<R: RuleSet, A: Action>(
         (count >= limit).then(|| OpenBreaker {
             since: now,
             because: format!(
-                "{count} of {total} subjects{whose} are due for {} within {}, the limit is {limit}",
+                "{count} of {}{whose} {} due for {} within {}, the limit is {limit}",
+                counted(total, "subject", "subjects"),
+                is_or_are(count),
                 names.join(" or "),
                 duration::format(breaker.window)
             ),

@@ -6,6 +6,7 @@
 //! so before the first later change, or if nothing more comes for a moment. While the API server is asked, nothing
 //! is taken from the watch.
 
+use caretaker_core::count::counted;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -149,7 +150,11 @@ impl Drift {
         let answer = self.answer.take()?;
         let difference = match &answer.objects {
             Objects::Count(count) if *count == self.known.len() => None,
-            Objects::Count(count) => Some(format!("its watch has delivered {} objects of {count}", self.known.len())),
+            Objects::Count(count) => Some(format!(
+                "its watch has delivered {} of {}",
+                self.known.len(),
+                counted(*count, "object", "objects")
+            )),
             Objects::Versions(versions) if *versions == self.known => None,
             Objects::Versions(_) => Some("its watch has not delivered the last change of every object".to_owned()),
         };

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-pub use table::{Table, align, align_beside, cut, indented, lines, sanitize_cell, sanitize_line, table, wrap};
+pub use table::{Table, align, cut, indented, lines, sanitize_cell, sanitize_line, table, wrap};
 
 /// What a command prints, and its exit code.
 #[derive(Debug, Default)]

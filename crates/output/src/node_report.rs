@@ -172,6 +172,7 @@ impl NodeReport {
                 action: container.action.clone().map(Cow::Owned),
                 at: container.at,
                 then: None,
+                stands_out: false,
             })
         })
     }
@@ -207,6 +208,7 @@ mod tests {
             action: (next != VerdictKind::Nothing).then_some(Cow::Borrowed("clean")),
             at: Some(at(due)),
             then: None,
+            stands_out: false,
         }
     }
 

@@ -43,6 +43,9 @@ pub struct PlanRow {
     /// What follows once the action is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub then: Option<FollowUp>,
+    /// A table shows it although nothing is to be done about it.
+    #[serde(skip)]
+    pub stands_out: bool,
 }
 
 /// What follows an action.
@@ -81,6 +84,7 @@ impl PlanRow {
             action: verdict.next.action().map(|action| Cow::Borrowed(action.name())),
             at: verdict.next.deadline(),
             then: next_after(keeper, subject, &verdict, world, now),
+            stands_out: keeper.stands_out(subject),
             rule: Cow::Borrowed(verdict.rule.name()),
             because: verdict.because,
         }
@@ -175,8 +179,9 @@ pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
         [VerdictKind::Act, VerdictKind::Refuse, VerdictKind::Wait, VerdictKind::Nothing].map(count);
     let (all, idle) = (rows.len() + view.unlisted, idle + view.unlisted);
     if !view.all {
-        rows.retain(|r| r.next != VerdictKind::Nothing);
+        rows.retain(|r| r.next != VerdictKind::Nothing || r.stands_out);
     }
+    let hidden = all - rows.len();
     let mut text = if rows.is_empty() { String::new() } else { table(&rows, view, Shape::of(&rows), now).show() };
     if view.no_headers {
         return text;
@@ -184,7 +189,11 @@ pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
     if !rows.is_empty() {
         text.push('\n');
     }
-    let left_out = if idle > 0 && !view.all { ", which are left out: --all shows them" } else { "" };
+    let left_out = match hidden {
+        _ if view.all || hidden == 0 => String::new(),
+        all if all == idle => ", which are left out: --all shows them".to_owned(),
+        some => format!(", {some} of them left out: --all shows them"),
+    };
     let subjects = if all == 1 { "subject" } else { "subjects" };
     text.push_str(&format!(
         "{all} {subjects}: {act} to act on now, {refused} refused, {waiting} waiting, {idle} with nothing to do{left_out}\n",

@@ -37,14 +37,8 @@ fn controls_terminal(c: char) -> bool {
 /// is not padded. On a terminal it is cut.
 #[must_use]
 pub fn align<const N: usize>(rows: Vec<[String; N]>) -> Vec<String> {
-    align_beside(rows, 0)
-}
-
-/// The same for lines that are indented by so many columns.
-#[must_use]
-pub fn align_beside<const N: usize>(rows: Vec<[String; N]>, indent: usize) -> Vec<String> {
     let rows = rows.into_iter().map(Vec::from).collect();
-    Table { rows, ..Table::default() }.lines(terminal::width().map(|width| width.saturating_sub(indent)))
+    Table { rows, ..Table::default() }.lines(terminal::width())
 }
 
 /// The last column has at least so much room on a terminal, or columns are left out.

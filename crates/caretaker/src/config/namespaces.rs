@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use caretaker_core::SignedDuration;
 use caretaker_namespaces::observe::sources::is_built_in;
-use caretaker_namespaces::subject::{Defaults, Deletion, MissedRuns, Policy, ScalableKind};
+use caretaker_namespaces::subject::{Defaults, Deletion, HalfAwake, MissedRuns, Policy, ScalableKind};
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
@@ -36,6 +36,8 @@ pub struct NamespacesConfig {
     /// How long a namespace stays awake after a use inside of the window in which it sleeps.
     #[serde(deserialize_with = "duration")]
     pub awake_after_use: SignedDuration,
+    /// What is done about a sleeping namespace in which something runs.
+    pub half_awake: HalfAwakeConfig,
     /// What a CronJob does about the runs that it missed while it was asleep.
     pub missed_cron_job_runs: MissedRunsConfig,
     /// Further kinds of workloads that a sleep scales to zero.
@@ -77,6 +79,19 @@ pub enum DeletionConfig {
     OnlyDeleteAfter,
     /// None.
     Never,
+}
+
+/// What is done about a sleeping namespace in which something runs.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HalfAwakeConfig {
+    /// It is left as it is.
+    #[default]
+    Leave,
+    /// The rest wakes.
+    Wake,
+    /// It is put back to sleep, once in a period at most.
+    Sleep,
 }
 
 /// What a CronJob does about the runs that it missed while it was asleep.
@@ -139,6 +154,7 @@ impl Default for NamespacesConfig {
             retain_with_pvcs: false,
             deletion_notice: Policy::DELETION_NOTICE,
             awake_after_use: Policy::AWAKE_AFTER_USE,
+            half_awake: HalfAwakeConfig::default(),
             missed_cron_job_runs: MissedRunsConfig::default(),
             scalable_kinds: Vec::new(),
             activity: ActivityConfig::default(),
@@ -231,6 +247,11 @@ impl NamespacesConfig {
             deletion_notice: self.deletion_notice,
             max_session: self.activity.max_session,
             awake_after_use: self.awake_after_use,
+            half_awake: match self.half_awake {
+                HalfAwakeConfig::Leave => HalfAwake::Leave,
+                HalfAwakeConfig::Wake => HalfAwake::Wake,
+                HalfAwakeConfig::Sleep => HalfAwake::Sleep,
+            },
             missed_cron_job_runs: match self.missed_cron_job_runs {
                 MissedRunsConfig::Skip => MissedRuns::Skip,
                 MissedRunsConfig::Run => MissedRuns::Run,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::{Timestamp, duration, time};
 use caretaker_engine::cache::Cache as _;
 use caretaker_engine::{Controller as _, ReplicaRole};
@@ -42,9 +43,10 @@ fn first_of_the_defaults(keeper: &Namespaces, cache: &NamespaceCache) -> Option<
     let after = duration::format(defaults.sleep_after);
     (!names.is_empty()).then(|| {
         format!(
-            "the defaults are about to label {} namespaces, which are put to sleep after {after} without a use: \
+            "the defaults are about to label {}, which {} put to sleep after {after} without a use: \
              {shown}{more}; leave one out with the label exclude, or by protected or systemNamespaces in the settings",
-            names.len()
+            counted(names.len(), "namespace", "namespaces"),
+            is_or_are(names.len())
         )
     })
 }

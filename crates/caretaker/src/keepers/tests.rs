@@ -120,7 +120,7 @@ fn a_simulation_is_in_order_of_time_with_lanes_and_a_summary_for_each_keeper() {
     for part in [
         "█ awake",
         "* lit",
-        "namespaces: 1 of 1 subjects is affected: 1 put to sleep.\n",
+        "namespaces: 1 of 1 subject is affected: 1 put to sleep.\n",
         "toys: 1 of 2 subjects is affected: 1 put away.\n",
     ] {
         assert!(drawn.contains(part), "{drawn}");
@@ -132,7 +132,7 @@ fn objects_that_no_keeper_reads_are_counted_as_other_kinds() {
     let notes = |keepers: &[Box<dyn DynKeeper>]| snapshot(CLUSTER, keepers).notes;
 
     assert_eq!(notes(&only_toys()), ["2 objects of other kinds were skipped"]);
-    assert!(notes(&two()).contains(&"1 objects of other kinds were skipped".to_owned()), "{:?}", notes(&two()));
+    assert!(notes(&two()).contains(&"1 object of other kinds was skipped".to_owned()), "{:?}", notes(&two()));
 }
 
 #[test]

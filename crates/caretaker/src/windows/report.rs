@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use caretaker_core::count::counted;
 use caretaker_core::{SignedDuration, time};
 use caretaker_windows::api::{FluxKind, KINDS};
 use caretaker_windows::observe;
@@ -68,7 +69,7 @@ async fn show(args: &FreezeReportArgs, journal: Option<(Vec<JournalEntry>, usize
     }
     let (entries, unread) = journal.unwrap_or_default();
     if unread > 0 {
-        session.notes.push(format!("{unread} lines of the journal cannot be read"));
+        session.notes.push(format!("{} of the journal cannot be read", counted(unread, "line", "lines")));
     }
     let mut findings = report(&witnesses, &entries, &session.world, since, session.now);
     findings.retain(|finding| args.namespace.as_ref().is_none_or(|namespace| *namespace == finding.namespace));

@@ -6,6 +6,7 @@ mod identity;
 
 use std::collections::BTreeSet;
 
+use caretaker_core::count::counted;
 use caretaker_core::{Keeper as _, Timestamp};
 use caretaker_engine::confirm::{LiveView, ReadError};
 use caretaker_engine::events::{EventRecord, default_events, event_target};
@@ -165,7 +166,7 @@ impl Controller for Containers {
                 warning: failed,
                 reason: rule,
                 action: "clean",
-                note: format!("{} containers {word}: {}", ids.len(), ids.join(", ")),
+                note: format!("{} {word}: {}", counted(ids.len(), "container", "containers"), ids.join(", ")),
             });
         }
         events

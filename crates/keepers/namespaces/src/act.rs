@@ -4,6 +4,7 @@
 //! leaves behind is judged like any other.
 
 pub mod apply;
+mod bookkeeping;
 pub mod patch;
 
 use std::fmt;
@@ -12,7 +13,7 @@ use caretaker_core::limits::Pace;
 use caretaker_core::{ActionKind, Parsed, Permission, SignedDuration, Timestamp, actions, duration, time};
 
 use crate::api::{self, Activity, State, TimeAnnotation};
-use crate::judge::{Rule, Schedule};
+use crate::judge::Rule;
 use crate::observe::sources::{
     CLONE_SETS, CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, ROLLOUTS, SCALABLE, SCALED_OBJECTS,
     SERVICES, STATEFUL_SETS,
@@ -142,6 +143,11 @@ pub enum Bookkeeping {
     Withdraw,
     /// Its deletion is called off, and both its idle time and its sleep count from now, because of this rule.
     Restart(Rule),
+    /// Something runs in it although it is asleep: that is written to it, a deletion is called off, and its idle time and
+    /// its sleep count from now.
+    HalfAwake,
+    /// Nothing of that runs any more: both count from now again.
+    HalfAwakeOver,
     /// A person ordered its sleep: whatever leads to its deletion is removed.
     ManualSleep,
     /// Its schedule asks for its sleep, and it is asleep already: whatever leads to its deletion is removed.
@@ -202,10 +208,6 @@ pub struct MetadataPatch {
     pub scheduled_sleep: Option<bool>,
 }
 
-const ANNOUNCEMENT: [TimeAnnotation; 2] = [TimeAnnotation::AnnouncedAt, TimeAnnotation::DeleteAt];
-const SLEEP_TIMES: [TimeAnnotation; 3] =
-    [TimeAnnotation::AsleepSince, TimeAnnotation::AnnouncedAt, TimeAnnotation::DeleteAt];
-
 /// The steps of an action on a subject at a time.
 #[must_use]
 pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
@@ -225,8 +227,8 @@ pub fn steps(action: &Action, subject: &Subject, world: &World, now: Timestamp) 
 fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: Timestamp) -> Vec<Step> {
     let is_unfinished = subject.state() == State::Sleeping;
     match action {
-        Action::Record(bookkeeping) => vec![Step::PatchMetadata(record(*bookkeeping, subject, now))],
-        Action::Announce => vec![Step::PatchMetadata(announcement(subject, world, now))],
+        Action::Record(record) => vec![Step::PatchMetadata(bookkeeping::record(*record, subject, now))],
+        Action::Announce => vec![Step::PatchMetadata(bookkeeping::announcement(subject, world, now))],
         Action::Sleep(reason) => {
             let mut steps = Vec::with_capacity(subject.workloads.len() + 2);
             if is_unfinished {
@@ -238,27 +240,16 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDownAgain, world));
             } else {
                 steps.extend(workload_steps(subject, WorkloadChange::RemoveStaleRecord, world));
-                let (state, sleep_started) = (Some(State::Sleeping), Some(now));
-                // If it is interrupted, the end of its schedule still wakes it.
-                let scheduled_sleep = (*reason == SleepReason::Scheduled).then_some(true);
-                let patch = MetadataPatch { state, sleep_started, scheduled_sleep, ..MetadataPatch::default() };
-                steps.push(Step::PatchMetadata(patch));
+                steps.push(Step::PatchMetadata(bookkeeping::start_of_sleep(*reason, subject, now)));
                 steps.extend(workload_steps(subject, WorkloadChange::ScaleDown, world));
             }
-            steps.push(Step::PatchMetadata(end_of_sleep_action(*reason, subject, now)));
+            steps.push(Step::PatchMetadata(bookkeeping::end_of_sleep(*reason, subject, now)));
             steps
         }
         Action::Wake(restart) => {
             let change = if is_unfinished { WorkloadChange::RestoreEarly } else { WorkloadChange::Restore };
             let mut steps = workload_steps(subject, change, world);
-            let activity = restart.map(|rule| Activity::recorded(now, rule));
-            let mut clear = set_times(subject, &SLEEP_TIMES);
-            clear.extend(set_times(subject, &[TimeAnnotation::SleepUntil]));
-            let (state, manual_sleep) = (Some(State::Normal), subject.manual_sleep.then_some(false));
-            let (scheduled_sleep, sleep_ended) =
-                (subject.scheduled_sleep.then_some(false), subject.sleep_started.is_some());
-            let ended = MetadataPatch { sleep_ended, scheduled_sleep, ..MetadataPatch::default() };
-            let patch = MetadataPatch { state, activity, clear, manual_sleep, ..ended };
+            let patch = bookkeeping::end_of_wake(*restart, subject, now);
             steps.push(Step::PatchMetadata(patch));
             steps
         }
@@ -272,18 +263,6 @@ fn steps_without_label(action: &Action, subject: &Subject, world: &World, now: T
             steps
         }
     }
-}
-
-fn end_of_sleep_action(reason: SleepReason, subject: &Subject, now: Timestamp) -> MetadataPatch {
-    let (is_manual, is_scheduled) = (reason == SleepReason::Manual, reason == SleepReason::Scheduled);
-    let is_ordered = is_manual || is_scheduled;
-    let set = if is_ordered { Vec::new() } else { vec![(TimeAnnotation::AsleepSince, now)] };
-    let mut clear = if is_ordered { set_times(subject, &SLEEP_TIMES) } else { Vec::new() };
-    clear.extend(set_times(subject, &[TimeAnnotation::AwakeUntil]));
-    let manual_sleep = (is_manual || subject.manual_sleep).then_some(is_manual);
-    let scheduled_sleep = (is_scheduled || subject.scheduled_sleep).then_some(is_scheduled);
-    let state = Some(State::Sleep);
-    MetadataPatch { state, set, clear, manual_sleep, scheduled_sleep, ..MetadataPatch::default() }
 }
 
 fn workload_steps(subject: &Subject, change: WorkloadChange, world: &World) -> Vec<Step> {
@@ -300,65 +279,6 @@ fn workload_steps(subject: &Subject, change: WorkloadChange, world: &World) -> V
 fn is_resumed(from: &WorkloadState, to: &WorkloadState) -> bool {
     let is_suspended = |state: &WorkloadState| matches!(state, WorkloadState::Scheduled { suspended: true, .. });
     is_suspended(from) && !is_suspended(to)
-}
-
-/// Those of the annotations that the subject has.
-fn set_times(subject: &Subject, annotations: &[TimeAnnotation]) -> Vec<TimeAnnotation> {
-    annotations.iter().copied().filter(|annotation| subject.time(*annotation).is_set()).collect()
-}
-
-fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> MetadataPatch {
-    let seen = || Some(Activity::recorded(now, Rule::FirstSeen));
-    let is_deleting = subject.state() == State::Deleting;
-    match bookkeeping {
-        Bookkeeping::FirstSeen => MetadataPatch { activity: seen(), ..MetadataPatch::default() },
-        Bookkeeping::Defaults(sleep_after) => {
-            MetadataPatch { sleep_after: Some(sleep_after), activity: seen(), ..MetadataPatch::default() }
-        }
-        Bookkeeping::AsleepSince => {
-            MetadataPatch { set: vec![(TimeAnnotation::AsleepSince, now)], ..MetadataPatch::default() }
-        }
-        Bookkeeping::Withdraw => {
-            let before = if subject.is_asleep() { State::Sleep } else { State::Normal };
-            let clear = set_times(subject, &ANNOUNCEMENT);
-            MetadataPatch { state: is_deleting.then_some(before), clear, ..MetadataPatch::default() }
-        }
-        Bookkeeping::ManualSleep => MetadataPatch {
-            state: is_deleting.then_some(State::Sleep),
-            clear: set_times(subject, &SLEEP_TIMES),
-            manual_sleep: Some(true),
-            ..MetadataPatch::default()
-        },
-        Bookkeeping::ScheduledSleep => MetadataPatch {
-            state: is_deleting.then_some(State::Sleep),
-            clear: set_times(subject, &SLEEP_TIMES),
-            scheduled_sleep: Some(true),
-            ..MetadataPatch::default()
-        },
-        Bookkeeping::ManualSleepOver => {
-            MetadataPatch { clear: set_times(subject, &[TimeAnnotation::SleepUntil]), ..MetadataPatch::default() }
-        }
-        Bookkeeping::LastActivity => {
-            MetadataPatch { last_activity: subject.unlabelled_activity(), ..MetadataPatch::default() }
-        }
-        // Both count from the same moment: activity that is not newer than the sleep does not wake.
-        Bookkeeping::Restart(rule) => MetadataPatch {
-            activity: Some(Activity::recorded(now, rule)),
-            state: is_deleting.then_some(State::Sleep),
-            set: vec![(TimeAnnotation::AsleepSince, now)],
-            clear: set_times(subject, &ANNOUNCEMENT),
-            ..MetadataPatch::default()
-        },
-    }
-}
-
-/// The time of an existing announcement stays; only the date moves.
-fn announcement(subject: &Subject, world: &World, now: Timestamp) -> MetadataPatch {
-    let schedule = Schedule::new(subject, world, now);
-    let announced = schedule.announced().unwrap_or(now);
-    let delete_at = schedule.deletion_if_announced(announced).unwrap_or(Timestamp::MAX);
-    let set = vec![(TimeAnnotation::AnnouncedAt, announced), (TimeAnnotation::DeleteAt, delete_at)];
-    MetadataPatch { set, ..MetadataPatch::default() }
 }
 
 /// The subject after a step; `None` if it is gone.

@@ -35,6 +35,10 @@ pub const ACTIVITY: &str = "sleepmode.kubefree.com/activity-status";
 pub const LEGACY_REPLICAS: &str = "sleepmode.kubefree.com/legacy-replicas";
 /// Annotation: when the sleep began.
 pub const ASLEEP_SINCE: &str = "caretaker.dev/asleep-since";
+/// Annotation: since when something is known to run in it although it is asleep.
+pub const HALF_AWAKE_SINCE: &str = "caretaker.dev/half-awake-since";
+/// Annotation: when it was put back to sleep after that, the last time in this sleep.
+pub const PUT_BACK_AT: &str = "caretaker.dev/put-back-at";
 /// Annotation: when the deletion was announced.
 pub const ANNOUNCED_AT: &str = "caretaker.dev/announced-at";
 /// Annotation: the announced date of the deletion.
@@ -94,8 +98,12 @@ pub fn is_forever(until: Timestamp) -> bool {
     until >= FOREVER
 }
 
+/// The names that people set.
+pub const SET_BY_PEOPLE: [&str; 7] =
+    [SLEEP_AFTER, DELETE_AFTER, EXCLUDE, SLEEP_DURING, SLEEP_DURING_STRICT, SLEEP_UNTIL, AWAKE_UNTIL];
+
 /// Every label and annotation that Caretaker reads; true for a label.
-pub const KNOWN: [(&str, bool); 26] = [
+pub const KNOWN: [(&str, bool); 28] = [
     (SLEEP_AFTER, true),
     (DELETE_AFTER, true),
     (STATE, true),
@@ -103,6 +111,8 @@ pub const KNOWN: [(&str, bool); 26] = [
     (ACTIVITY, false),
     (LEGACY_REPLICAS, false),
     (ASLEEP_SINCE, false),
+    (HALF_AWAKE_SINCE, false),
+    (PUT_BACK_AT, false),
     (ANNOUNCED_AT, false),
     (DELETE_AT, false),
     (SLEEP_UNTIL, false),
@@ -129,6 +139,10 @@ pub const KNOWN: [(&str, bool); 26] = [
 pub enum TimeAnnotation {
     /// [`ASLEEP_SINCE`]
     AsleepSince,
+    /// [`HALF_AWAKE_SINCE`]
+    HalfAwakeSince,
+    /// [`PUT_BACK_AT`]
+    PutBackAt,
     /// [`ANNOUNCED_AT`]
     AnnouncedAt,
     /// [`DELETE_AT`]
@@ -145,6 +159,8 @@ impl TimeAnnotation {
     pub fn key(self) -> &'static str {
         match self {
             Self::AsleepSince => ASLEEP_SINCE,
+            Self::HalfAwakeSince => HALF_AWAKE_SINCE,
+            Self::PutBackAt => PUT_BACK_AT,
             Self::AnnouncedAt => ANNOUNCED_AT,
             Self::DeleteAt => DELETE_AT,
             Self::SleepUntil => SLEEP_UNTIL,
@@ -240,6 +256,13 @@ impl Activity {
     #[must_use]
     pub fn is_first_clock(&self) -> bool {
         self.is_own_record() && self.by == Rule::FirstSeen.name()
+    }
+
+    /// True if it is no use: something was found running in a namespace that sleeps.
+    #[must_use]
+    pub fn is_found_running(&self) -> bool {
+        let rules = [Rule::RunningAgain, Rule::PodsRunning, Rule::HalfAwake, Rule::HalfAwakeOver];
+        self.is_own_record() && rules.iter().any(|rule| self.by == rule.name())
     }
 
     /// As the specification writes it.

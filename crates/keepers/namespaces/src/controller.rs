@@ -53,7 +53,7 @@ impl Controller for Namespaces {
             } else {
                 live.get_object(planned.subject.object()).await?;
             }
-            if planned.action == Action::Record(Bookkeeping::Restart(Rule::RunningAgain)) {
+            if depends_on_what_runs(planned) {
                 read_what_may_run(self, planned.subject.namespace_name(), live).await?;
             }
             read_pods(planned, live).await?;
@@ -126,6 +126,19 @@ async fn read_what_may_run(
         live.list_and_remember(SCALABLE, Some(namespace)).await?;
     }
     Ok(())
+}
+
+/// True if the action is due because something runs in a sleeping namespace, or does not any more.
+fn depends_on_what_runs(planned: &PlannedAction<Namespaces>) -> bool {
+    match planned.action {
+        Action::Record(record) => {
+            let restart = Bookkeeping::Restart(Rule::RunningAgain);
+            [restart, Bookkeeping::HalfAwake, Bookkeeping::HalfAwakeOver].contains(&record)
+        }
+        Action::Wake(rule) => rule == Some(Rule::HalfAwake),
+        Action::Sleep(_) => planned.subject.kind == Kind::Namespace && planned.subject.is_asleep(),
+        Action::Announce | Action::Delete => false,
+    }
 }
 
 /// True if pods are listed before the action: before a sleep, and before the deletion of a namespace that is asleep, or

@@ -4,6 +4,7 @@
 //! then waking, then deletion, then sleep, and last what there is to wait for.
 
 mod deletion;
+mod half_awake;
 mod manual;
 mod protection;
 mod schedule;
@@ -19,6 +20,7 @@ use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
 
 pub(crate) use deletion::asleep_for;
+pub(crate) use half_awake::running_in_sleep;
 pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 
@@ -63,6 +65,8 @@ rules! {
         DefaultsOff => protection::defaults_off,
         /// The defaults apply to it, and it is a system namespace: by its name (the built-in list and `systemNamespaces`), or because pods of a `system-*-critical` priority class, a CSI driver or a DaemonSet with hostNetwork run in it. It gets no label; if the defaults gave it one, it wakes if it is asleep, an announced deletion is withdrawn, and nothing else happens to it.
         SystemNamespace => protection::system_namespace,
+        /// It has a label or annotation that nothing reads and whose name is nearly one that people set, such as `slep-after`, or is one that has to be a label and is an annotation, or the other way round: reported, and until the name is corrected it is neither put to sleep nor deleted.
+        MisspelledName => misspelled_name,
         /// There are defaults and it has no label: it gets one, and idle time counts from now, as with `FirstSeen`.
         DefaultsApplied => protection::defaults_applied,
         /// It has a label and no activity: idle time counts from now. Such a first clock is spread: up to a tenth of its period is added to it, by its uid, so that what was first seen together is not due together.
@@ -73,6 +77,10 @@ rules! {
         ActivityPending => activity_pending,
         /// An announcement that cannot be read: reported, and nothing is changed.
         InvalidAnnouncement => deletion::invalid_announcement,
+        /// It is asleep, and something in it runs, because somebody scaled it up or created it since: that is written to it, its sleep counts from then, and it is not deleted meanwhile. With `halfAwake: wake` the rest wakes, and idle time counts from now; with `sleep` it is put back to sleep, once in a period at most.
+        HalfAwake => half_awake::half_awake,
+        /// It is asleep, and what ran in it does not run any more: its sleep counts from now.
+        HalfAwakeOver => half_awake::over,
         /// It has PersistentVolumeClaims, and the settings keep such namespaces (`retainWithPVCs`), or it is asleep and only the defaults gave it `sleep-after`, unless the settings allow that (`deleteWithPVCs`): not deleted, and an announced deletion is withdrawn.
         RetainedForPVCs => deletion::retained_for_pvcs,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
@@ -133,7 +141,8 @@ fn unmanaged(ns: &Subject, world: &World, _: Timestamp) -> Found {
     let sleeps = ns.state() != State::Normal || ns.asleep_since.is_set() || ordered;
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let defaults = protection::defaults_for(ns, &world.policy).is_some();
-    (!managed && !sleeps && !announced && !defaults && left_scaled_down(ns).next().is_none()).then(|| {
+    let touched = managed || sleeps || announced || defaults || !ns.misspelled.is_empty();
+    (!touched && left_scaled_down(ns).next().is_none()).then(|| {
         let zero = ns.labelled;
         RuleMatch::nothing(if zero { "its labels are zero" } else { "it has neither sleep-after nor delete-after" })
     })
@@ -162,6 +171,12 @@ fn invalid_annotation(ns: &Subject, world: &World, now: Timestamp) -> Found {
     None.or_else(|| in_future("label last-activity", ns.last_activity.value()?))
         .or_else(|| in_future("annotation activity-status", ns.activity.get()?.at))
         .or_else(|| in_future("annotation asleep-since", ns.asleep_since.value()?))
+}
+
+/// What is half done is completed, and what was left scaled down is restored.
+fn misspelled_name(ns: &Subject, _: &World, _: Timestamp) -> Found {
+    let unfinished = ns.state() == State::Sleeping || left_scaled_down(ns).next().is_some();
+    refuse(ns.misspelled.iter().filter(|_| !unfinished))
 }
 
 fn refuse<'a>(invalid: impl Iterator<Item = &'a InvalidValue>) -> Found {
@@ -201,12 +216,6 @@ pub(crate) fn state_word(ns: &Subject) -> &'static str {
     }
 }
 
-/// Workloads that run although the namespace is asleep: somebody scaled them up or created them since.
-fn running_in_sleep(ns: &Subject) -> impl Iterator<Item = &Workload> {
-    let asleep = ns.kind == Kind::Namespace && ns.is_asleep();
-    ns.workloads.iter().filter(move |w| asleep && w.runs() && !w.is_left_running())
-}
-
 fn sleep_after_removed(ns: &Subject, _: &World, now: Timestamp) -> Found {
     (ns.is_asleep_in_part() && ns.sleep_after().is_none()).then(|| {
         let when = match ns.state() {
@@ -233,7 +242,7 @@ fn woken_by_activity(ns: &Subject, _: &World, now: Timestamp) -> Found {
         }
         // There is no record of when its sleep began. If it is idle long enough to be put to sleep now, it is asleep
         // rightly.
-        _ if ns.is_asleep_in_part() => {
+        _ if ns.is_asleep_in_part() && !activity.is_found_running() => {
             let allowed = ns.sleep_after()?;
             (time::saturating_add(activity.at, allowed) >= now)
                 .then(|| used(format!("less than its sleep-after of {} ago", duration::format(allowed))))

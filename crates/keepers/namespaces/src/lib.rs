@@ -112,6 +112,11 @@ impl Keeper for Namespaces {
         subject.can_sleep().then(|| judge::state_word(subject))
     }
 
+    /// One that is half awake is neither as its labels nor as its owner want it.
+    fn stands_out(&self, subject: &Subject) -> bool {
+        judge::running_in_sleep(subject).next().is_some()
+    }
+
     fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {
         let mut after = act::after_action(subject, action, world, now)?;
         if matches!(action, Action::Sleep(_)) {
@@ -129,6 +134,7 @@ impl Keeper for Namespaces {
             "state": subject.state().name(),
             "lastActivity": subject.activity.get().map(|activity| activity.at),
             "asleepSince": subject.asleep_since.value(),
+            "halfAwakeSince": subject.half_awake_since.value(),
             "announcedAt": subject.announced_at.value(),
             "workloads": subject.workloads.iter().map(workload_snapshot).collect::<Vec<_>>(),
         })

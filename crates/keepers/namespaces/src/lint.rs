@@ -18,6 +18,9 @@ const WORKLOADS: [&str; 8] =
     ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "CronJob", "ScaledObject", "Rollout", "CloneSet"];
 /// A name this similar to a known one is a typing error.
 const SIMILAR: f64 = 0.6;
+/// A name this similar to one that people set holds back a sleep. Names that other versions may write, such as
+/// `awake-since`, are less similar.
+const NEARLY_THE_SAME: f64 = 0.75;
 
 /// Everything that is wrong with one object of this kind.
 #[must_use]
@@ -56,15 +59,26 @@ pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
     }]
 }
 
+/// Names that nothing reads and whose owner meant one that people set: a typing error in the name, the prefix of
+/// another name, or a label in place of an annotation. Other unknown names may be those of another version.
+#[must_use]
+pub(crate) fn misspelled(meta: &Meta) -> Vec<InvalidValue> {
+    let is_meant = |(key, _): &(&str, bool)| {
+        let similarity = |known: &&str| strsim::normalized_levenshtein(short_key(known), short_key(key));
+        api::SET_BY_PEOPLE.iter().any(|known| similarity(&known) >= NEARLY_THE_SAME)
+    };
+    our_names(meta).filter(is_meant).filter_map(|(key, is_label)| unknown(meta, key, is_label)).collect()
+}
+
 fn unknown_names(meta: &Meta) -> Vec<InvalidValue> {
+    our_names(meta).filter_map(|(key, is_label)| unknown(meta, key, is_label)).collect()
+}
+
+/// The names with our prefixes; true for a label.
+fn our_names(meta: &Meta) -> impl Iterator<Item = (&str, bool)> {
     let labels = meta.label_keys().map(|key| (key, true));
     let annotations = meta.annotation_keys().map(|key| (key, false));
-    let is_ours = |key: &str| key.starts_with(api::KUBEFREE) || key.starts_with(api::CARETAKER);
-    labels
-        .chain(annotations)
-        .filter(|(key, _)| is_ours(key))
-        .filter_map(|(key, is_label)| unknown(meta, key, is_label))
-        .collect()
+    labels.chain(annotations).filter(|(key, _)| key.starts_with(api::KUBEFREE) || key.starts_with(api::CARETAKER))
 }
 
 fn unknown(meta: &Meta, key: &str, is_label: bool) -> Option<InvalidValue> {
@@ -150,7 +164,9 @@ fn values(kind: &str, meta: &Meta, now: Timestamp) -> Vec<InvalidValue> {
                 remedy: "remove it, and the sleep counts from now".to_owned(),
             });
         }
-        for key in [api::ASLEEP_SINCE, api::ANNOUNCED_AT, api::DELETE_AT, api::SLEEP_UNTIL, api::AWAKE_UNTIL] {
+        let slept = [api::ASLEEP_SINCE, api::HALF_AWAKE_SINCE, api::PUT_BACK_AT];
+        let announced = [api::ANNOUNCED_AT, api::DELETE_AT, api::SLEEP_UNTIL, api::AWAKE_UNTIL];
+        for key in slept.into_iter().chain(announced) {
             found.extend(invalid(api::read_time(Field::Annotation(key), meta.annotation(key))));
         }
     }

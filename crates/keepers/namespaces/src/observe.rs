@@ -18,6 +18,7 @@ use caretaker_engine::Meta;
 use jiff::tz::TimeZone;
 
 use crate::api::{self, Activity, Field, State};
+use crate::lint;
 use crate::pods::Pods;
 use crate::subject::{Kind, ScalableKind, Subject};
 use crate::system::SystemRole;
@@ -97,9 +98,10 @@ impl Row {
     }
 }
 
-/// A Deployment or Service with one of these labels is a subject of its own.
+/// A Deployment or Service with one of these labels is a subject of its own; so is one whose owner meant to set one.
 fn is_standalone(meta: &Meta) -> bool {
-    [api::SLEEP_AFTER, api::DELETE_AFTER, api::STATE].iter().any(|key| meta.label(key).is_some())
+    let labelled = [api::SLEEP_AFTER, api::DELETE_AFTER, api::STATE].iter().any(|key| meta.label(key).is_some());
+    labelled || !lint::misspelled(meta).is_empty()
 }
 
 /// In a file that names no namespace it is `default`, as it is for kubectl.
@@ -130,6 +132,7 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         created: meta.created(),
         labelled: [api::SLEEP_AFTER, api::DELETE_AFTER].iter().any(|key| meta.label(key).is_some()),
         excluded: api::read_exclude(meta.label(api::EXCLUDE)),
+        misspelled: lint::misspelled(meta),
         sleep_after: duration(api::SLEEP_AFTER),
         delete_after: duration(api::DELETE_AFTER),
         state: api::read_state(meta.label(api::STATE)),
@@ -138,6 +141,8 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
         sessions: api::read_sessions(meta.annotation(api::SESSIONS)),
         sleep_started: api::read_label_time(api::SLEEP_STARTED, meta.label(api::SLEEP_STARTED)).value(),
         asleep_since: read_time(api::ASLEEP_SINCE),
+        half_awake_since: read_time(api::HALF_AWAKE_SINCE),
+        put_back_at: read_time(api::PUT_BACK_AT),
         announced_at: read_time(api::ANNOUNCED_AT),
         delete_at: read_time(api::DELETE_AT),
         sleep_until: read_time(api::SLEEP_UNTIL),
@@ -154,7 +159,6 @@ pub fn subject(kind: Kind, meta: &Meta, phase: &str) -> Subject {
     }
 }
 
-/// The activity of the annotation, or only its time if the label knows a newer one.
 /// The user who gave the last order, and the reason.
 fn last_order(meta: &Meta) -> Option<String> {
     let (by, reason) = (meta.annotation(api::ORDERED_BY), meta.annotation(api::ORDER_REASON));
@@ -162,6 +166,7 @@ fn last_order(meta: &Meta) -> Option<String> {
     (!words.is_empty()).then(|| words.join(": "))
 }
 
+/// The activity of the annotation, or only its time if the label knows a newer one.
 fn newest_activity(annotation: Parsed<Activity>, label: Option<Timestamp>) -> Parsed<Activity> {
     match (annotation, label) {
         (Parsed::Missing, Some(at)) => Parsed::Valid(Activity::at(at)),

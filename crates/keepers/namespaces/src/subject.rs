@@ -15,7 +15,7 @@ use crate::api::{self, Activity, State, TimeAnnotation};
 use crate::pods::Pods;
 use crate::workload::{PresentSleep, Workload};
 
-pub use policy::{Defaults, Deletion, MissedRuns, Policy, ScalableKind, World};
+pub use policy::{Defaults, Deletion, HalfAwake, MissedRuns, Policy, ScalableKind, World};
 
 /// What kind of object a subject is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +94,12 @@ pub struct Subject {
     pub sleep_started: Option<Timestamp>,
     /// When the sleep began.
     pub asleep_since: Parsed<Timestamp>,
+    /// Names of labels and annotations that nothing reads, and that are nearly those that people set.
+    pub misspelled: Vec<InvalidValue>,
+    /// Since when something is known to run in it although it is asleep.
+    pub half_awake_since: Parsed<Timestamp>,
+    /// When it was put back to sleep after that, the last time.
+    pub put_back_at: Parsed<Timestamp>,
     /// When the deletion was announced.
     pub announced_at: Parsed<Timestamp>,
     /// The announced date of the deletion.
@@ -225,6 +231,8 @@ impl Subject {
     pub fn time(&self, annotation: TimeAnnotation) -> &Parsed<Timestamp> {
         match annotation {
             TimeAnnotation::AsleepSince => &self.asleep_since,
+            TimeAnnotation::HalfAwakeSince => &self.half_awake_since,
+            TimeAnnotation::PutBackAt => &self.put_back_at,
             TimeAnnotation::AnnouncedAt => &self.announced_at,
             TimeAnnotation::DeleteAt => &self.delete_at,
             TimeAnnotation::SleepUntil => &self.sleep_until,
@@ -236,6 +244,8 @@ impl Subject {
     pub fn time_mut(&mut self, annotation: TimeAnnotation) -> &mut Parsed<Timestamp> {
         match annotation {
             TimeAnnotation::AsleepSince => &mut self.asleep_since,
+            TimeAnnotation::HalfAwakeSince => &mut self.half_awake_since,
+            TimeAnnotation::PutBackAt => &mut self.put_back_at,
             TimeAnnotation::AnnouncedAt => &mut self.announced_at,
             TimeAnnotation::DeleteAt => &mut self.delete_at,
             TimeAnnotation::SleepUntil => &mut self.sleep_until,
@@ -254,7 +264,8 @@ impl Subject {
         let observed = activity.into_iter().chain([self.sessions.invalid(), self.asleep_since.invalid()]);
         let ordered = [self.sleep_until.invalid(), self.awake_until.invalid()];
         let scheduled = [self.sleep_during.invalid(), self.sleep_during_strict.invalid()];
-        observed.chain(ordered).chain(scheduled).flatten()
+        let half_awake = [self.half_awake_since.invalid(), self.put_back_at.invalid()];
+        observed.chain(ordered).chain(scheduled).chain(half_awake).flatten()
     }
 
     /// Annotations of the announcement that cannot be read. They hold back a deletion and not a wake.
@@ -289,6 +300,8 @@ impl Subject {
         }
         for (name, value) in [
             ("asleep since", &self.asleep_since),
+            ("half awake since", &self.half_awake_since),
+            ("put back to sleep at", &self.put_back_at),
             ("announced at", &self.announced_at),
             ("delete at", &self.delete_at),
             ("ordered to sleep until", &self.sleep_until),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_namespaces::subject::Subject;
+use caretaker_namespaces::subject::{HalfAwake, Policy, Subject};
 use caretaker_namespaces::{Namespaces, api};
 use caretaker_testkit::faults::{Fault, Faults, for_every_call, mortal};
 use caretaker_testkit::make::{Said, Scaled, mk_deployment, mk_namespace};
@@ -31,9 +31,13 @@ const ROUNDS: usize = 12;
 
 /// Makes rounds until nothing is left to do; an error is a reason to try again, as it is for the operator.
 async fn settle(client: &Client, name: &str, now: Timestamp) {
-    let keeper = Arc::default();
+    settle_by(&Arc::default(), client, name, now).await;
+}
+
+/// The same by a keeper with other settings.
+async fn settle_by(keeper: &Arc<Namespaces>, client: &Client, name: &str, now: Timestamp) {
     for _ in 0..ROUNDS {
-        let round = round_in(&keeper, client, name, now).await;
+        let round = round_in(keeper, client, name, now).await;
         if round.is_ok_and(|results| results.is_empty()) {
             return;
         }
@@ -52,6 +56,9 @@ enum Story {
     /// A single Deployment by its own labels, and its wake.
     PreviewSleep,
     PreviewWake,
+    /// Somebody scales one workload up while it sleeps: it is put back to sleep, or the rest wakes.
+    PutBack,
+    RestWakes,
 }
 
 impl Story {
@@ -77,6 +84,12 @@ impl Story {
                 // Announced; the notice is a tenth of an hour.
                 settle(client, name, hours(4)).await;
             }
+            Self::PutBack | Self::RestWakes => {
+                settle(client, name, hours(2)).await;
+                let scaled = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
+                let deployments: Api<Deployment> = Api::namespaced(client.clone(), name);
+                deployments.patch("web", &PatchParams::default(), &scaled).await.unwrap();
+            }
             Self::ScheduledSleep => schedule(client, name).await,
             Self::ScheduledWake => {
                 schedule(client, name).await;
@@ -100,10 +113,20 @@ impl Story {
         }
     }
 
+    fn keeper(self) -> Arc<Namespaces> {
+        let half_awake = match self {
+            Self::PutBack => HalfAwake::Sleep,
+            Self::RestWakes => HalfAwake::Wake,
+            _ => HalfAwake::Leave,
+        };
+        Arc::new(Namespaces::new(Policy { half_awake, ..Policy::default() }, None))
+    }
+
     fn now(self) -> Timestamp {
         match self {
             Self::Sleep | Self::PreviewSleep => hours(2),
             Self::Wake | Self::ScheduledSleep | Self::PreviewWake => hours(3),
+            Self::PutBack | Self::RestWakes => hours(2) + SignedDuration::from_mins(5),
             Self::Delete => hours(4) + SignedDuration::from_mins(8),
             Self::ScheduledWake => hours(6) + SignedDuration::from_mins(1),
         }
@@ -122,6 +145,16 @@ impl Story {
                     && has("Rollout/canary: {", &[r#""replicas":0"#, &format!(r#""{}":"4""#, api::SCALED_DOWN)])
             }
             Self::ScheduledSleep => ended[0].starts_with("sleep since None"),
+            Self::PutBack => {
+                ended[0].starts_with("sleep since Some(2036-01-10T02:05:00Z)")
+                    && has("Namespace: ", &[api::PUT_BACK_AT, "2036-01-10T02:05:00Z", "HalfAwake"])
+                    && has("Deployment/web: {", &[r#""replicas":0"#, &format!(r#""{}":"1""#, api::SCALED_DOWN)])
+            }
+            Self::RestWakes => {
+                ended[0].starts_with("normal since None")
+                    && has("Deployment/web: {", &[r#""replicas":1"#])
+                    && has("Deployment/api: {", &[r#""replicas":2"#])
+            }
             Self::Wake | Self::ScheduledWake => {
                 ended[0].starts_with("normal since None")
                     && has("StatefulSet/db: {", &[r#""replicas":2"#, r#""whenScaled":"Delete""#])
@@ -145,7 +178,7 @@ async fn schedule(client: &Client, name: &str) {
 async fn undisturbed(story: Story, name: &str) -> Vec<String> {
     let client = shared().client().await.unwrap();
     story.prepare(&client, name).await;
-    settle(&client, name, story.now()).await;
+    settle_by(&story.keeper(), &client, name, story.now()).await;
     ended(&client, name).await
 }
 
@@ -214,6 +247,8 @@ fn name_of(story: Story, fault: Fault, n: usize) -> String {
         Story::ScheduledWake => "scheduled-wake",
         Story::PreviewSleep => "preview-sleep",
         Story::PreviewWake => "preview-wake",
+        Story::PutBack => "put-back",
+        Story::RestWakes => "rest-wakes",
     };
     let fault: String = format!("{fault:?}").to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
     format!("{story}-{fault}-{n}")
@@ -231,12 +266,12 @@ fn every_call(story: Story, fault: Fault, config: &Config) {
         runtime.block_on(story.prepare(&client, &name));
 
         mortal(faults, config.clone(), async |client| {
-            let keeper = Arc::default();
+            let keeper = story.keeper();
             // Whether it succeeds is checked after the next process.
             let _ = round_in(&keeper, &client, &name, story.now()).await;
         });
         assert!(runtime.block_on(claims_are_safe(&client, &name)), "{fault:?} at call {n}");
-        runtime.block_on(settle(&client, &name, story.now()));
+        runtime.block_on(settle_by(&story.keeper(), &client, &name, story.now()));
 
         let ended = runtime.block_on(ended(&client, &name));
         assert_eq!(ended, expected, "{fault:?} at call {n}");
@@ -284,6 +319,14 @@ fn killed_or_disturbed_at_any_call_it_ends_the_same(#[case] story: Story) {
 #[case::sleep(Story::ScheduledSleep)]
 #[case::wake(Story::ScheduledWake)]
 fn killed_at_any_call_of_a_sleep_by_schedule_or_its_end_it_ends_the_same(#[case] story: Story) {
+    install_kinds();
+    every_call(story, Fault::DieAfter, &admin());
+}
+
+#[rstest]
+#[case::back_asleep(Story::PutBack)]
+#[case::the_rest_wakes(Story::RestWakes)]
+fn killed_at_any_call_about_one_that_is_half_awake_it_ends_the_same(#[case] story: Story) {
     install_kinds();
     every_call(story, Fault::DieAfter, &admin());
 }

@@ -242,19 +242,25 @@ fn excluded_objects_are_left_alone(#[case] ns: Subject, #[case] expected: &str) 
     assert_eq!(verdict(&ns), expected);
 }
 
+const RUNS_ON: &str = "HalfAwake: wait record @+9h";
+
 #[rstest]
-#[case::running_again(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(scaled(2, Some(2))))]
-#[case::already_when_it_is_near(asleep("9h30m").sleep_after("10h").with(scaled(1, None)))]
-#[case::excluded(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))))]
+#[case::running_again(asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(scaled(2, Some(2))), RUNS_ON)]
+#[case::already_when_it_is_near(asleep("9h30m").sleep_after("10h").with(scaled(1, None)), RUNS_ON)]
+#[case::excluded(
+    asleep("11h").sleep_after("10h").announced("2h", past("1h")).with(excluded(scaled(0, None))), "Asleep: wait announce @+9h"
+)]
 #[case::a_daemon_set_on_its_nodes(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::DaemonSet, WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent }))
+        .with(workload(WorkloadKind::DaemonSet, WorkloadState::Placed { parked: false, kubefree: KubefreeTerm::Absent })),
+    RUNS_ON
 )]
 #[case::a_cron_job_resumed(
     asleep("11h").sleep_after("10h").announced("2h", past("1h"))
-        .with(workload(WorkloadKind::CronJob, WorkloadState::Scheduled { suspended: false, recorded: Parsed::Valid(false) }))
+        .with(workload(WorkloadKind::CronJob, WorkloadState::Scheduled { suspended: false, recorded: Parsed::Valid(false) })),
+    RUNS_ON
 )]
-fn a_namespace_that_runs_again_is_not_deleted_and_counts_from_now(#[case] ns: Subject) {
+fn a_namespace_that_runs_again_is_not_deleted_and_counts_from_now(#[case] ns: Subject, #[case] then: &str) {
     let verdict = judge(&ns, &world());
     assert_eq!(short(&verdict), "RunningAgain: refuse record");
     assert!(verdict.because.contains("/web"), "{}", verdict.because);
@@ -262,7 +268,7 @@ fn a_namespace_that_runs_again_is_not_deleted_and_counts_from_now(#[case] ns: Su
     let action = *verdict.next.action().unwrap();
     let later = after_action(ns, &action, &world(), now()).unwrap();
 
-    assert_eq!(short(&judge(&later, &world())), "Asleep: wait announce @+9h");
+    assert_eq!(short(&judge(&later, &world())), then);
 }
 
 #[rstest]
@@ -289,7 +295,8 @@ fn every_rule_has_a_case_in_these_tables() {
         include_str!("judge.rs"),
         include_str!("judge_limits.rs"),
         include_str!("judge_policy.rs"),
-        include_str!("scheduled.rs")
+        include_str!("scheduled.rs"),
+        include_str!("half_awake.rs")
     );
     let missing: Vec<&str> =
         Rule::ALL.iter().map(|rule| rule.name()).filter(|name| !source.contains(&format!("\"{name}: "))).collect();

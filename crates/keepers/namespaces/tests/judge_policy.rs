@@ -2,6 +2,7 @@
 
 mod table;
 
+use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Keeper as _, Parsed};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api::{Activity, State};
@@ -50,6 +51,36 @@ fn where_sleep_after_does_not_delete(#[case] ns: Subject, #[case] expected: &str
 fn where_only_delete_after_deletes_or_nothing_does(#[case] ns: Subject, #[case] only: &str, #[case] never: &str) {
     assert_eq!(short(&judge(&ns, &deleting(Deletion::OnlyDeleteAfter))), only);
     assert_eq!(short(&judge(&ns, &deleting(Deletion::Never))), never);
+}
+
+#[rstest]
+#[case::nothing_else(misspelled(awake()), "MisspelledName: refuse")]
+#[case::not_put_to_sleep(misspelled(awake().sleep_after("2h").idle("3h")), "MisspelledName: refuse")]
+#[case::not_deleted(
+    misspelled(asleep("11h").sleep_after("10h").announced("2h", past("1h"))), "MisspelledName: refuse"
+)]
+#[case::it_still_wakes(misspelled(asleep("1h").sleep_after("2h").idle("1m")), "WokenByActivity: act wake @-1m")]
+#[case::what_is_left_scaled_down_is_restored(
+    misspelled(awake().sleep_after("2h").idle("1h").with(scaled(0, Some(3)))), "StillScaledDown: act wake @+0s"
+)]
+#[case::a_sleep_is_completed(
+    misspelled(awake().in_state(State::Sleeping).sleep_after("2h").idle("3h")), "SleepUnfinished: act sleep @+0s"
+)]
+#[case::excluded(misspelled(awake().change(|s| s.excluded = true)), "Excluded: none")]
+#[case::protected(misspelled(awake().called("kube-system")), "Protected: none")]
+fn a_misspelled_name_holds_back_whatever_takes_away(#[case] ns: Subject, #[case] expected: &str) {
+    assert_eq!(short(&judge(&ns, &world())), expected);
+}
+
+fn misspelled(ns: Subject) -> Subject {
+    let (field, reason) = ("label caretaker.dev/slep-after".to_owned(), "nothing reads this name".to_owned());
+    let remedy = "did you mean sleepmode.kubefree.com/sleep-after?".to_owned();
+    ns.change(|s| s.misspelled = vec![InvalidValue { field, value: "2h".to_owned(), reason, remedy }])
+}
+
+#[test]
+fn the_defaults_do_not_label_what_has_a_misspelled_name() {
+    assert_eq!(short(&judge(&misspelled(awake()), &with_defaults(false))), "MisspelledName: refuse");
 }
 
 #[rstest]

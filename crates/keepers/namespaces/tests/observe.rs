@@ -396,3 +396,32 @@ fn the_creation_time_is_read() {
         Some("2026-01-01T00:00:00Z")
     );
 }
+
+#[rstest]
+#[case::a_slip("labels", "sleepmode.kubefree.com/slep-after", Some("did you mean sleepmode.kubefree.com/sleep-after?"))]
+#[case::the_other_prefix(
+    "labels",
+    "caretaker.dev/sleep-after",
+    Some("did you mean sleepmode.kubefree.com/sleep-after?")
+)]
+#[case::not_a_label("annotations", "sleepmode.kubefree.com/exclude", Some("make it the label"))]
+#[case::not_an_annotation("labels", "caretaker.dev/sleep-during", Some("make it the annotation"))]
+#[case::right("labels", "sleepmode.kubefree.com/sleep-after", None)]
+#[case::of_somebody_else("labels", "example.com/slep-after", None)]
+#[case::of_another_version("annotations", "caretaker.dev/awake-since", None)]
+#[case::of_the_windows_keeper("annotations", "caretaker.dev/suspended-until", None)]
+fn names_that_people_misspell_are_found(#[case] part: &str, #[case] name: &str, #[case] remedy: Option<&str>) {
+    let named = json!({ "metadata": { part: { name: "24h" } } });
+
+    let (kind, mut shop) = namespace("shop");
+    merge(&mut shop, named.clone());
+    let found = observe(&[(kind, shop)]).remove(0).misspelled;
+    let alone = observe(&[in_shop("Deployment", "web", named)]);
+
+    assert_eq!(
+        found.iter().map(|found| found.remedy.contains(remedy.unwrap_or_default())).next(),
+        remedy.map(|_| true)
+    );
+    let is_right = name == "sleepmode.kubefree.com/sleep-after";
+    assert_eq!(alone.len(), usize::from(remedy.is_some() || is_right), "a Deployment's owner hears of it as well");
+}

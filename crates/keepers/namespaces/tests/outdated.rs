@@ -1,5 +1,5 @@
-//! A watch event is lost, so that a row of the cache is out of date: the period of a sleeping namespace is started again
-//! only by what runs, read live; and a sleep or a wake takes along what the row hides. On a real API server.
+//! A watch event is lost, so that a row of the cache is out of date: whether something runs in a sleeping namespace is
+//! read live before anything follows from it, and a sleep or a wake takes along what the row hides. On a real API server.
 
 mod context;
 mod in_process;
@@ -83,23 +83,29 @@ async fn tells(operator: &InProcessOperator, expected: &str) {
 }
 
 #[tokio::test]
-async fn a_row_that_is_out_of_date_does_not_start_the_period_of_a_sleeping_namespace_again() {
+async fn a_row_that_is_out_of_date_does_not_leave_a_namespace_half_awake() {
     let faults = losing_the_first_event();
     let (_cluster, home, operator, handle) = started_while_asleep(&faults).await;
+    tells(&operator, "HalfAwake done").await;
     home.scale::<Deployment>("web", 0).await;
     is_lost(&faults).await;
 
     handle.set(hours(4));
-    tells(&operator, "DeletionNear done").await;
+    tells(&operator, "RunningAgain stale").await;
+    // The pause after it is over.
+    handle.set(minutes(241));
+    tells(&operator, "HalfAwakeOver done").await;
 
-    assert_eq!(operator.entries_of("shop"), ["RunningAgain stale", "DeletionNear done"], "the row said that it runs");
-    assert_eq!(home.annotation(api::ASLEEP_SINCE).await, Some(hours(2).to_string()), "its period goes on");
+    let expected = ["HalfAwake done", "RunningAgain stale", "HalfAwakeOver done"];
+    assert_eq!(operator.entries_of("shop"), expected, "the row said that it runs, until it was read live");
+    assert_eq!(home.annotation(api::HALF_AWAKE_SINCE).await, None);
     operator.stop().await;
 }
 
 #[tokio::test]
 async fn what_runs_again_in_a_sleeping_namespace_starts_its_period_again() {
     let (_cluster, home, operator, handle) = started_while_asleep(&Faults::none()).await;
+    tells(&operator, "HalfAwake done").await;
 
     handle.set(hours(4));
     tells(&operator, "RunningAgain done").await;

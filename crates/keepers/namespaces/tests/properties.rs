@@ -80,7 +80,7 @@ impl Witness {
             Some(Action::Record(Bookkeeping::Defaults(after))) => {
                 (self.sleep_after, self.used) = (Some(after), Some(event.at));
             }
-            Some(Action::Record(Bookkeeping::Restart(_))) => {
+            Some(Action::Record(Bookkeeping::Restart(_) | Bookkeeping::HalfAwake | Bookkeeping::HalfAwakeOver)) => {
                 (self.used, self.asleep, self.announced) = (Some(event.at), Some(event.at), None);
             }
             Some(Action::Record(Bookkeeping::Withdraw)) => self.announced = None,
@@ -224,9 +224,10 @@ proptest! {
         let keeper = Namespaces::default();
         let mut simulation =
             Simulation::new(&keeper, world, vec![subject], Limits::default(), Ledger::default(), now());
-        let mut runs = false;
-        for event in simulation.run(now() + SignedDuration::from_mins(HORIZON * 60), &[start]) {
-            runs |= event.at >= started;
+        let events = simulation.run(now() + SignedDuration::from_mins(HORIZON * 60), &[start]);
+        // It runs until it is put to sleep once more.
+        let mut runs = true;
+        for event in events.iter().filter(|event| event.at >= started) {
             match event.action {
                 Some(Action::Sleep(_)) => runs = false,
                 Some(Action::Delete) => prop_assert!(!runs, "deleted at {}, started at {started}", event.at),

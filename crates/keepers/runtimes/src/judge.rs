@@ -303,7 +303,7 @@ fn runtime_ready(subject: &Subject, _: &World, now: Timestamp) -> Found {
     let runtime = task_of(subject)?;
     let carrier = runtime.carrier().filter(|carrier| carrier.is_ready())?;
     let is_creating = runtime.task.runtime_status() == Some(RuntimeStatus::Creating);
-    let because = format!("{} of {} pods of its runtime are ready", carrier.ready, carrier.desired);
+    let because = ready_pods(carrier);
     is_creating.then(|| complete(Action::Record(Record::Created), now, because))
 }
 
@@ -328,7 +328,13 @@ fn unready(runtime: &TaskRuntime, carrier: &Carrier, now: Timestamp) -> String {
     let since = carrier.created.map_or_else(String::new, |at| format!(", created {}", time::ago(at, now)));
     let found = runtime.diagnosis.as_ref().filter(|diagnosis| diagnosis.carrier_uid == carrier.uid);
     let found = found.map_or_else(String::new, |diagnosis| format!(": {}", diagnosis.found));
-    format!("{} of {} pods of its runtime are ready{since}{found}", carrier.ready, carrier.desired)
+    format!("{}{since}{found}", ready_pods(carrier))
+}
+
+fn ready_pods(carrier: &Carrier) -> String {
+    let Carrier { ready, desired, .. } = carrier;
+    let (pods, are) = (if *desired == 1 { "pod" } else { "pods" }, if *ready == 1 { "is" } else { "are" });
+    format!("{ready} of {desired} {pods} of its runtime {are} ready")
 }
 
 fn creating(subject: &Subject, world: &World, now: Timestamp) -> Found {

@@ -2,6 +2,7 @@
 //! before them, because Spiderpool gives its addresses to the next pod of that name, with or without a
 //! record.
 
+use caretaker_core::count::counted;
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
 
 use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, suspicion};
@@ -100,7 +101,7 @@ pub(super) fn records_unreadable(subject: &Subject, _: &World, _: Timestamp) -> 
 pub(super) fn waiting_for_records(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     (endpoint.records > 0 && !endpoint.reserves_ips())
-        .then(|| RuleMatch::nothing(format!("its pod has {} records", endpoint.records)))
+        .then(|| RuleMatch::nothing(format!("its pod has {}", counted(endpoint.records, "record", "records"))))
 }
 
 pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp) -> Found {

@@ -1,5 +1,6 @@
 //! Pools as a whole: what is wrong with them, and their count.
 
+use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::{RuleMatch, Timestamp};
 
 use super::Found;
@@ -32,12 +33,15 @@ pub(super) fn count_wrong(subject: &Subject, _: &World, now: Timestamp) -> Found
     // A count that was never set is zero.
     let count = pool.count.unwrap_or(0);
     (usize::try_from(count) != Ok(pool.records)).then(|| {
-        let because = format!("status.allocatedIPCount is {count}, but there are {} records", pool.records);
+        let (are, records) = (is_or_are(pool.records), counted(pool.records, "record", "records"));
+        let because = format!("status.allocatedIPCount is {count}, but there {are} {records}");
         RuleMatch::act(Action::Recount, now, because)
     })
 }
 
 pub(super) fn healthy(subject: &Subject, _: &World, _: Timestamp) -> Found {
     let pool = pool(subject)?;
-    Some(RuleMatch::nothing(format!("{} of {} addresses are allocated", pool.records, pool.size)))
+    let addresses = if pool.size == 1 { "address" } else { "addresses" };
+    let (records, size, are) = (pool.records, pool.size, is_or_are(pool.records));
+    Some(RuleMatch::nothing(format!("{records} of {size} {addresses} {are} allocated")))
 }

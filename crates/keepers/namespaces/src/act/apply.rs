@@ -88,7 +88,9 @@ pub async fn apply(
 /// The workloads of a namespace that seem to be as the action wants them, and what it would do to them otherwise: those
 /// that are asleep already in a sleep, and those that run in a wake.
 fn seemingly_done(action: &Action, subject: &Subject) -> Vec<(usize, WorkloadChange)> {
-    if subject.kind != Kind::Namespace {
+    // Before one that is half awake is put back to sleep, everything in it is listed.
+    let is_listed = matches!(action, Action::Sleep(_)) && subject.is_asleep();
+    if subject.kind != Kind::Namespace || is_listed {
         return Vec::new();
     }
     let is_unfinished = subject.state() == State::Sleeping;

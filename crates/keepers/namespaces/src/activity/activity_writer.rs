@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use caretaker_activity::canary::ReturnedCanary;
 use caretaker_activity::state::PendingActivity;
+use caretaker_core::count::counted;
 use caretaker_core::deadlines::Deadlines;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::cache::is_newer_version;
@@ -91,7 +92,8 @@ pub(super) struct ActivityWriter {
 impl Drop for ActivityWriter {
     fn drop(&mut self) {
         if self.is_stopping && !self.unwritten.is_empty() {
-            let lost = format!("the activity of {} namespaces was not written", self.unwritten.len());
+            let lost = counted(self.unwritten.len(), "namespace", "namespaces");
+            let lost = format!("the activity of {lost} was not written");
             tracing::warn!("{lost}");
             // If a keeper with other settings goes on in this process, it must not take the silence for disuse.
             self.source.collector.report_lost_events(lost);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use caretaker_core::count::counted;
 use caretaker_core::{RuleSet as _, SignedDuration, Timestamp, time};
 use caretaker_engine::SourceContext;
 
@@ -48,8 +49,9 @@ fn by_others(activity: &Activity) -> bool {
 pub fn warning(namespaces: usize) -> String {
     format!(
         "nothing reports activity: no namespace has an activity-status that another program wrote within a week, so \
-         each of {namespaces} namespaces looks unused, whether it is used or not; set \
-         keepers.namespaces.activity.source to audit (docs/activity.md), or let a program write the annotation"
+         each of {} looks unused, whether it is used or not; set \
+         keepers.namespaces.activity.source to audit (docs/activity.md), or let a program write the annotation",
+        counted(namespaces, "namespace", "namespaces")
     )
 }
 

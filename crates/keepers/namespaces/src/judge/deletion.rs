@@ -40,12 +40,18 @@ fn holding_back(ns: &Subject, workloads: impl Fn(&&Workload) -> bool) -> Vec<Str
 }
 
 /// True if it is asleep, and its deletion is due or to be announced.
-fn asleep_and_near(ns: &Subject, world: &World, now: Timestamp) -> bool {
+pub(super) fn asleep_and_near(ns: &Subject, world: &World, now: Timestamp) -> bool {
     let schedule = Schedule::new(ns, world, now);
     // A sleep that counts from this second is not over again, however short its period.
     let restarted = schedule.asleep_from().is_some_and(|since| now <= time::saturating_add(since, MOMENT));
     let announcement_is_due = schedule.announcement_is_due() && !restarted;
     ns.is_asleep() && (schedule.deletion_is_due() || announcement_is_due)
+}
+
+/// When that is the case next, for one that is asleep.
+pub(super) fn near_at(schedule: &Schedule<'_>) -> Option<Timestamp> {
+    let at = schedule.announcement().or_else(|| schedule.deletion())?;
+    Some(schedule.asleep_from().map_or(at, |since| at.max(time::saturating_add(since, MOMENT))))
 }
 
 pub(super) fn running_again(ns: &Subject, world: &World, now: Timestamp) -> Found {

@@ -2,7 +2,7 @@
 
 use caretaker_core::{Cause, Parsed, RuleMatch, Timestamp, time};
 
-use super::{Found, Rule, Schedule, left_as_it_is, left_running, scheduled};
+use super::{Found, Rule, Schedule, half_awake, left_as_it_is, left_running, running_in_sleep, scheduled};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::{self, State};
 use crate::subject::{Subject, World, ago};
@@ -35,7 +35,7 @@ fn until_woken(until: Timestamp) -> String {
     if api::is_forever(until) { "until it is woken".to_owned() } else { until_when(until) }
 }
 
-pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
+pub(super) fn sleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     if let Some(until) = ns.namespace_sleep_until.filter(|until| *until >= now) {
         return Some(RuleMatch::nothing(format!("a person ordered its namespace to sleep {}", until_woken(until))));
     }
@@ -43,7 +43,10 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     let because = format!("a person ordered it to sleep {}", until_woken(until));
     let announced = ns.announced_at.is_set() || ns.delete_at.is_set();
     let counts_towards_deletion = !ns.manual_sleep || ns.asleep_since.is_set() || announced;
-    Some(if !ns.is_asleep() {
+    // What runs when the order comes is put to sleep as well.
+    let half_awake = !ns.manual_sleep && running_in_sleep(ns).next().is_some();
+    let end = Some(until).filter(|until| !api::is_forever(*until));
+    Some(if !ns.is_asleep() || half_awake {
         let because = format!("{because}{}", left_running(ns));
         let is_half_done = ns.state() == State::Sleeping;
         let cause = if is_half_done { Cause::Completion } else { Cause::Ordered };
@@ -51,10 +54,14 @@ pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
     } else if counts_towards_deletion || ns.state() == State::Deleting {
         let because = format!("{because}: it is not deleted until then");
         RuleMatch::act(Action::Record(Bookkeeping::ManualSleep), now, because)
-    } else if api::is_forever(until) {
-        RuleMatch::nothing(because)
+    } else if let Some(found) = half_awake::in_ordered_sleep(ns, world, SleepReason::Manual, end, now) {
+        found
     } else {
-        RuleMatch::wait(until, Action::Wake(Some(Rule::ManualSleepExpired)), because)
+        let because = because + &half_awake::beside_an_order(ns);
+        match end {
+            Some(end) => RuleMatch::wait(end, Action::Wake(Some(Rule::ManualSleepExpired)), because),
+            None => RuleMatch::nothing(because),
+        }
     })
 }
 

@@ -7,7 +7,6 @@ use caretaker_core::{SignedDuration, Timestamp, duration, spread, time};
 use super::scheduled;
 use crate::act::{Action, SleepReason};
 use crate::api::Activity;
-use crate::judge::Rule;
 use crate::subject::{Deletion, Kind, Policy, Subject, World, ago};
 
 /// A first clock is delayed by at most its period divided by this: a tenth, as the notice of a deletion is.
@@ -175,6 +174,11 @@ impl<'a> Schedule<'a> {
         matches!(self.lifecycle, Lifecycle::Asleep(_) | Lifecycle::Both { .. })
     }
 
+    /// True if it is deleted while it is awake, with all that runs in it.
+    pub(super) fn is_deleted_awake(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Idle(_))
+    }
+
     /// How long before its deletion it is announced; `None` if announcements are off. However short the period, there
     /// is some notice.
     fn notice(&self) -> Option<SignedDuration> {
@@ -309,9 +313,9 @@ impl<'a> Schedule<'a> {
     fn what_started(&self, idle: Timestamp) -> &'static str {
         let activity = self.subject.activity.get().filter(|activity| activity.at == idle);
         match activity {
+            Some(activity) if activity.is_first_clock() => "first seen",
+            Some(activity) if activity.is_found_running() => "found running",
             Some(activity) => match activity.recorded_under() {
-                Some(Rule::FirstSeen) => "first seen",
-                Some(Rule::RunningAgain | Rule::PodsRunning) => "found running",
                 Some(_) => "woken without a use",
                 None => "last used",
             },

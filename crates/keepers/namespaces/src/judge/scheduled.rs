@@ -7,7 +7,7 @@
 use caretaker_core::window::Window;
 use caretaker_core::{Cause, Next, RuleMatch, Timestamp, time};
 
-use super::{Found, Schedule, left_running};
+use super::{Found, Schedule, half_awake, left_running, running_in_sleep};
 use crate::act::{Action, Bookkeeping, SleepReason};
 use crate::api::State;
 use crate::subject::{Subject, World, ago};
@@ -56,23 +56,29 @@ pub(super) fn awake_after_use(ns: &Subject, world: &World, now: Timestamp) -> Fo
     })
 }
 
-pub(super) fn sleep(ns: &Subject, _: &World, now: Timestamp) -> Found {
+pub(super) fn sleep(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let window = window(ns).filter(|window| window.is_open(now))?;
     let (opened, end) = (window.last_edge(now), window.next_edge(now).map(|edge| edge.at));
     let until = end.map_or_else(|| "for ever".to_owned(), |end| format!("until {}", time::format(end)));
     let because = format!("its sleep-during is {}: asleep {until}", window.quoted());
     let counts_towards_deletion = !ns.scheduled_sleep || ns.asleep_since.is_set() || ns.has_announcement();
-    Some(if !ns.is_asleep() {
+    // What runs when the window opens is put to sleep as well.
+    let half_awake = !ns.scheduled_sleep && running_in_sleep(ns).next().is_some();
+    Some(if !ns.is_asleep() || half_awake {
         let cause = if ns.state() == State::Sleeping { Cause::Completion } else { Cause::Ordered };
         let (due, because) = (opened.map_or(now, |edge| edge.at), format!("{because}{}", left_running(ns)));
         RuleMatch::act(Action::Sleep(SleepReason::Scheduled), due, because).with_cause(cause)
     } else if counts_towards_deletion {
         let because = format!("{because}, which does not count towards its deletion");
         RuleMatch::act(Action::Record(Bookkeeping::ScheduledSleep), now, because).with_cause(Cause::Ordered)
-    } else if let Some(end) = end {
-        RuleMatch::wait(end, Action::Wake(None), because)
+    } else if let Some(found) = half_awake::in_ordered_sleep(ns, world, SleepReason::Scheduled, end, now) {
+        found
     } else {
-        RuleMatch::nothing(because)
+        let because = because + &half_awake::beside_an_order(ns);
+        match end {
+            Some(end) => RuleMatch::wait(end, Action::Wake(None), because),
+            None => RuleMatch::nothing(because),
+        }
     })
 }
 

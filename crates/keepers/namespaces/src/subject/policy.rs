@@ -38,6 +38,8 @@ pub struct Policy {
     pub system: Vec<WildMatch>,
     /// Caretaker records activity itself, from audit events. Otherwise another program has to.
     pub records_activity: bool,
+    /// What is done about a namespace that is half awake.
+    pub half_awake: HalfAwake,
     /// What a CronJob does about the runs that it missed while it was asleep.
     pub missed_cron_job_runs: MissedRuns,
     /// Further kinds of workloads that a sleep scales to zero.
@@ -65,6 +67,18 @@ pub struct ScalableKind {
     pub group: String,
     /// The kind.
     pub kind: String,
+}
+
+/// What is done about a namespace that is half awake: something runs in it although it is asleep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HalfAwake {
+    /// Nothing; it is reported.
+    #[default]
+    Leave,
+    /// The rest wakes.
+    Wake,
+    /// It is put back to sleep, once in a period at most.
+    Sleep,
 }
 
 /// What a CronJob does about the runs that it missed while it was asleep. Kubernetes makes up for the last of them as
@@ -138,6 +152,7 @@ impl Default for Policy {
             deletion_notice: Self::DELETION_NOTICE,
             max_session: Self::MAX_SESSION,
             awake_after_use: Self::AWAKE_AFTER_USE,
+            half_awake: HalfAwake::default(),
             missed_cron_job_runs: MissedRuns::default(),
             scalable_kinds: Vec::new(),
             zone: TimeZone::UTC,

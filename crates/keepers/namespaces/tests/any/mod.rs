@@ -5,7 +5,7 @@ use std::sync::Arc;
 use caretaker_core::{Parsed, SignedDuration, Timestamp};
 use caretaker_namespaces::api::State;
 use caretaker_namespaces::attribution::ActivityAt;
-use caretaker_namespaces::subject::{Defaults, Deletion, Kind, Policy, Subject, World};
+use caretaker_namespaces::subject::{Defaults, Deletion, HalfAwake, Kind, Policy, Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadKind, WorkloadState};
 use proptest::option;
 use proptest::prelude::*;
@@ -57,7 +57,10 @@ pub fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
 /// Sometimes with an open session, or with one that was open.
 pub fn any_subject() -> impl Strategy<Value = Subject> {
     let session = option::weighted(0.2, moment(-1..100));
-    (any_empty_subject(), session, any::<bool>()).prop_map(|(mut subject, session, labelled)| {
+    let half_awake = (option::weighted(0.2, moment(0..100)), option::weighted(0.2, moment(0..100)));
+    let rest = (session, any::<bool>(), half_awake);
+    (any_empty_subject(), rest).prop_map(|(mut subject, (session, labelled, (half_awake, back_asleep)))| {
+        (subject.half_awake_since, subject.put_back_at) = (half_awake.into(), back_asleep.into());
         subject.sessions = session.map(|since| [("x1".to_owned(), since)].into()).into();
         if !labelled {
             subject.last_activity = Parsed::Missing;
@@ -131,9 +134,10 @@ pub fn any_world() -> impl Strategy<Value = World> {
     let deletion = prop_oneof![
         4 => Just(Deletion::AsSpecified), 1 => Just(Deletion::OnlyDeleteAfter), 1 => Just(Deletion::Never)
     ];
-    let settings = (defaults, notice, deletion, prop::bool::weighted(0.2));
+    let half_awake = prop_oneof![2 => Just(HalfAwake::Leave), 1 => Just(HalfAwake::Wake), 1 => Just(HalfAwake::Sleep)];
+    let settings = (defaults, notice, deletion, prop::bool::weighted(0.2), half_awake);
     (settings, option::weighted(0.2, moment(0..100))).prop_map(|(settings, last_gap)| {
-        let (defaults, deletion_notice, deletion, retain_with_pvcs) = settings;
+        let (defaults, deletion_notice, deletion, retain_with_pvcs, half_awake) = settings;
         let sleep_after = Defaults::SLEEP_AFTER;
         let policy = Policy {
             protected: vec![wildmatch::WildMatch::new("prod-*")],
@@ -141,6 +145,7 @@ pub fn any_world() -> impl Strategy<Value = World> {
             deletion_notice,
             deletion,
             retain_with_pvcs,
+            half_awake,
             ..Policy::default()
         };
         World { policy: Arc::new(policy), last_gap }
