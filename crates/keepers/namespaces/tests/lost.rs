@@ -53,7 +53,7 @@ async fn live(cluster: &Cluster, name: &str, faults: &Faults) -> [Vec<String>; 2
     clock_handle.set(hours(5));
     becomes(client, name, "asleep again", |seen| seen[0].starts_with("sleep since")).await;
     if let Err(error) = advance_until_gone(client, name, &clock_handle, hours(6)).await {
-        panic!("{error}; its journal:{}", operator.journal_of(name));
+        panic!("{error}; its journal:\n{}", operator.journal_of(name));
     }
     operator.stop().await;
     // More and more objects slow down every list.

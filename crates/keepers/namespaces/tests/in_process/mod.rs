@@ -120,7 +120,7 @@ impl InProcessOperator {
     /// The journal of one subject, for messages.
     pub fn journal_of(&self, name: &str) -> String {
         let entries = self.entries().into_iter().filter(|entry| entry["name"] == name);
-        entries.map(|entry| format!("\n{entry}")).collect()
+        entries.map(|entry| entry.to_string()).collect::<Vec<_>>().join("\n")
     }
 
     fn entries(&self) -> Vec<Value> {
