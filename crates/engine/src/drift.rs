@@ -208,7 +208,7 @@ mod tests {
         }
 
         assert_eq!(drift.answered(count(12, 4)), None);
-        assert_eq!(drift.compare().as_deref(), Some("its watch has delivered 3 objects of 4"));
+        assert_eq!(drift.compare().as_deref(), Some("its watch has delivered 3 of 4 objects"));
     }
 
     #[tokio::test(start_paused = true)]

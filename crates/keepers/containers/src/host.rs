@@ -21,6 +21,14 @@ pub const BUNDLES: &str = "io.containerd.runtime.v2.task";
 /// The OCI spec in a bundle.
 const SPEC: &str = "config.json";
 
+/// The target of the log lines that say what is about to be changed on the node, one before each change.
+pub const STEPS: &str = "caretaker_containers::host::steps";
+
+/// Says what is about to be changed.
+fn announce(what: &str, on: impl std::fmt::Display) {
+    tracing::debug!(target: STEPS, "{what} {on}");
+}
+
 /// The folders of a node that matter here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -28,6 +36,8 @@ pub struct Host {
     pub fifo_root: PathBuf,
     /// containerd's state folder.
     pub state: PathBuf,
+    /// Where runc keeps what it knows of each container, by namespace: its shim gives it no other folder.
+    pub runc: PathBuf,
     /// The process table of the node.
     pub proc: PathBuf,
     /// The control groups of the node.
@@ -41,6 +51,7 @@ impl Default for Host {
         Self {
             fifo_root: "/run/containerd/fifo".into(),
             state: "/run/containerd".into(),
+            runc: "/run/containerd/runc".into(),
             proc: "/proc".into(),
             cgroups: "/sys/fs/cgroup".into(),
             namespace: crate::api::CONTAINERD_NAMESPACE.to_owned(),
@@ -62,6 +73,20 @@ impl Host {
     #[must_use]
     pub fn bundle(&self, id: &str) -> PathBuf {
         self.bundles().join(id)
+    }
+
+    /// What runc knows of a container. As long as it is there, no other container of its ID can be made.
+    #[must_use]
+    pub fn runc_state(&self, id: &str) -> PathBuf {
+        self.runc.join(&self.namespace).join(id)
+    }
+
+    /// True if another containerd namespace has a bundle of this ID. FIFOs are in one folder, whatever the namespace.
+    #[must_use]
+    pub fn is_used_elsewhere(&self, id: &str) -> bool {
+        let namespaces = std::fs::read_dir(self.state.join(BUNDLES)).into_iter().flatten().flatten();
+        let others = namespaces.filter(|entry| entry.file_name().to_str() != Some(&self.namespace));
+        others.into_iter().any(|entry| entry.path().join(id).symlink_metadata().is_ok())
     }
 
     /// The folder with the bundles of all containers.
@@ -115,6 +140,7 @@ impl Host {
         if !self.is_shim(shim) {
             return Ok(false);
         }
+        announce("ending shim", format_args!("{} of {}", shim.pid, shim.id));
         match pidfd_send_signal(process, Signal::KILL) {
             Ok(()) => Ok(true),
             Err(Errno::SRCH) => Ok(false),

@@ -10,12 +10,11 @@ use std::time::Duration;
 use caretaker_containers::act::clean::Cleaner;
 use caretaker_containers::api::FIFO_LABELS;
 use caretaker_containers::containerd::Containerd as _;
-use caretaker_core::Timestamp;
 use caretaker_engine::ApplyError;
 use caretaker_testkit::containerd::{main as run, test_on_both};
 use caretaker_testkit::until;
 use faulty::Mortal;
-use lab::{FifoNames, Lab, Outcome, STATES, State, exists, labels};
+use lab::{FifoNames, Lab, Outcome, STATES, State, exists, labels, now, orphan};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -30,14 +29,6 @@ fn main() -> ExitCode {
         test_on_both("two_janitors_at_once", two_janitors),
     ];
     run(tests.into_iter().flatten().collect())
-}
-
-fn now() -> Timestamp {
-    "2036-01-10T00:00:00Z".parse().unwrap()
-}
-
-fn orphan() -> std::collections::BTreeMap<String, String> {
-    labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
 }
 
 async fn every_state() -> Outcome {
@@ -110,12 +101,12 @@ async fn dies_everywhere(
     }
 }
 
+/// The other states of a task, and the steps on the host, are those of the process in `killed`.
 async fn killed_at_any_call() -> Outcome {
     let lab = Lab::start().await?;
-    for (done, state) in STATES.map(|state| (true, state)).into_iter().chain([(false, State::Running)]) {
-        let calls = dies_everywhere(&lab, "named", state, done).await?;
-        let kills = matches!(state, State::Created | State::Running | State::Paused);
-        assert_eq!((calls.contains(&"kill"), calls.contains(&"delete_container")), (kills, true), "{calls:?}");
+    for done in [true, false] {
+        let calls = dies_everywhere(&lab, "named", State::Running, done).await?;
+        assert!(calls.contains(&"kill") && calls.contains(&"delete_container"), "{calls:?}");
     }
     // Nothing but the task says whose these FIFOs are.
     let lab = lab.naming_fifos(FifoNames::Plain);
@@ -202,21 +193,37 @@ async fn prefixes() -> Outcome {
 }
 
 /// What a killed shim leaves if containerd had no time to end it: processes in the control group, without task and shim.
+/// They may take a while to end: these are frozen.
 async fn left_alone() -> Outcome {
     let lab = Lab::start().await?;
     lab.create("alone", &orphan(), State::NoTask).await?;
     let container = lab.get("alone").await.unwrap();
-    let group = lab.host.cgroups.join("pids").join(container.cgroup.trim_start_matches('/'));
-    std::fs::create_dir_all(&group)?;
+    let bundle = lab.bundle("alone");
+    std::fs::create_dir_all(&bundle)?;
+    let own = container.cgroup.trim_start_matches('/');
+    let (group, ice) = (lab.host.cgroups.join("pids").join(own), lab.host.cgroups.join("freezer").join(own));
+    let ice = ice.with_file_name("ice");
     let mut process = std::process::Command::new("sleep").arg("3600").spawn()?;
     let mut other = std::process::Command::new("sleep").arg("3600").spawn()?;
-    std::fs::write(group.join("cgroup.procs"), process.id().to_string())?;
+    for group in [&group, &ice] {
+        std::fs::create_dir_all(group)?;
+        std::fs::write(group.join("cgroup.procs"), process.id().to_string())?;
+    }
+    std::fs::write(ice.join("freezer.state"), "FROZEN")?;
     let reaped = std::thread::spawn(move || process.wait());
 
-    until("the container to be cleaned", LIMIT, async || {
-        Ok(lab.cleaner().clean(&container, now()).await.map(drop).map_err(|error| error.to_string()))
-    })
-    .await?;
+    let cleaner = lab.cleaner();
+    let thawed = async {
+        until("the processes to be killed and the bundle to be removed", LIMIT, async || {
+            Ok(if exists(&bundle) { Err("there is a bundle".to_owned()) } else { Ok(()) })
+        })
+        .await?;
+        assert!(!reaped.is_finished() && exists(&group), "what is frozen does not end");
+        Ok::<(), Box<dyn std::error::Error>>(std::fs::write(ice.join("freezer.state"), "THAWED")?)
+    };
+    let (ended, thawed) = tokio::join!(cleaner.clean(&container, now()), thawed);
+    thawed?;
+    ended?;
 
     assert!(!reaped.join().unwrap()?.success(), "it was killed");
     assert_eq!(lab.traces(&container).await, [""; 0]);

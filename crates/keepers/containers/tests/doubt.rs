@@ -14,7 +14,7 @@ use caretaker_testkit::{shared_without_controllers as shared, until};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use lab::{Lab, Outcome, State};
+use lab::{Lab, Outcome, STATES, State};
 use objects::{NODE, Objects, bound, start};
 use serde_json::json;
 
@@ -32,16 +32,40 @@ fn late() -> Clock {
     Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0
 }
 
-async fn orphan(lab: &Lab, objects: &Objects, id: &str) -> Outcome {
-    lab.create(id, &objects.owned("never", "never", "box"), State::NoTask).await
+/// Orphans, one for each state of a task.
+async fn orphans(lab: &Lab, objects: &Objects, name: &str) -> Result<Vec<(String, State)>, Box<dyn std::error::Error>> {
+    let mut made = Vec::new();
+    for state in STATES {
+        let id = format!("{name}-{state:?}").to_lowercase();
+        lab.create(&id, &objects.owned("never", "never", "box"), state).await?;
+        made.push((id, state));
+    }
+    Ok(made)
 }
 
-/// It is kept aloud, and nothing of it was touched.
-async fn is_kept(lab: &Lab, keeper: &RunningKeeper, id: &str, why: &str) {
-    keeper.done(&[&format!("{id} NotOurNode refused")]).await;
+/// Waits until the journal has exactly these ends for each of them, in any order of containers.
+async fn each_is(keeper: &RunningKeeper, made: &[(String, State)], ends: &[&str]) -> Outcome {
+    let mut expected: Vec<String> =
+        made.iter().flat_map(|(id, _)| ends.iter().map(move |end| format!("{id} {end}"))).collect();
+    expected.sort();
+    until("the journal to be as expected", LIMIT, async || {
+        let mut outcomes = keeper.journal.outcomes();
+        outcomes.sort();
+        Ok(if outcomes == expected { Ok(()) } else { Err(format!("{outcomes:?} {:?}", keeper.health.blockers())) })
+    })
+    .await?;
+    Ok(())
+}
+
+/// They are kept aloud, and nothing of them was touched.
+async fn are_kept(lab: &Lab, keeper: &RunningKeeper, made: &[(String, State)], why: &str) -> Outcome {
+    each_is(keeper, made, &["NotOurNode refused"]).await?;
     let because = keeper.journal.entries()[0]["because"].as_str().unwrap_or_default().to_owned();
     assert!(because.contains(why), "{because}");
-    assert!(lab.is_untouched(id, State::NoTask).await);
+    for (id, state) in made {
+        assert!(lab.is_untouched(id, *state).await, "{id}");
+    }
+    Ok(())
 }
 
 async fn another_time() -> Outcome {
@@ -50,16 +74,16 @@ async fn another_time() -> Outcome {
     let ahead: fn() -> Timestamp = || Timestamp::now() + SignedDuration::from_secs(40);
     let behind: fn() -> Timestamp = || Timestamp::now() - SignedDuration::from_secs(40);
     let near: fn() -> Timestamp = || Timestamp::now() + SignedDuration::from_secs(10);
-    orphan(&lab, &objects, "time").await?;
+    let made = orphans(&lab, &objects, "time").await?;
     for (n, disagrees) in [ahead, behind].into_iter().enumerate() {
         let file = lab.containerd().folder().join(format!("state-{n}.json"));
         let keeper = start(&lab, &objects.client, &file, Clock::new(disagrees));
-        is_kept(&lab, &keeper, "time", "clock of this node").await;
+        are_kept(&lab, &keeper, &made, "clock of this node").await?;
         keeper.stop().await;
     }
 
     let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), Clock::new(near));
-    keeper.done(&["time AgentGone done"]).await;
+    each_is(&keeper, &made, &["AgentGone done"]).await?;
     keeper.stop().await;
     Ok(())
 }
@@ -70,13 +94,13 @@ async fn another_boot() -> Outcome {
     let nodes: Api<Node> = Api::all(objects.client.clone());
     let other = Patch::Merge(json!({ "status": { "nodeInfo": { "bootID": "another" } } }));
     nodes.patch_status(NODE, &PatchParams::default(), &other).await?;
-    orphan(&lab, &objects, "boot").await?;
+    let made = orphans(&lab, &objects, "boot").await?;
     let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), late());
-    is_kept(&lab, &keeper, "boot", "booted as").await;
+    are_kept(&lab, &keeper, &made, "booted as").await?;
 
     // The kubelet reports the boot of this machine.
     objects.node().await?;
-    keeper.done(&["boot NotOurNode refused", "boot AgentGone done"]).await;
+    each_is(&keeper, &made, &["NotOurNode refused", "AgentGone done"]).await?;
     keeper.stop().await;
     Ok(())
 }
@@ -85,17 +109,17 @@ async fn another_boot() -> Outcome {
 async fn pinned(namespace: &'static str, pins: &str, why: &str) -> Outcome {
     let lab = Lab::start().await?;
     let objects = Objects::new(shared(), namespace).await?;
-    orphan(&lab, &objects, namespace).await?;
+    let made = orphans(&lab, &objects, namespace).await?;
     let file = lab.containerd().folder().join("state.json");
     std::fs::write(&file, json!({ "pins": pins }).to_string())?;
     let keeper = start(&lab, &objects.client, &file, late());
-    is_kept(&lab, &keeper, namespace, why).await;
+    are_kept(&lab, &keeper, &made, why).await?;
     keeper.stop().await;
     assert!(std::fs::read_to_string(&file)?.contains("another"), "the pins stay as they were");
 
     std::fs::remove_file(&file)?;
     let keeper = start(&lab, &objects.client, &file, late());
-    keeper.done(&[&format!("{namespace} AgentGone done")]).await;
+    each_is(&keeper, &made, &["AgentGone done"]).await?;
     keeper.stop().await;
     assert!(std::fs::read_to_string(&file)?.contains("pins"));
     Ok(())

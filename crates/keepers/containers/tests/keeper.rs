@@ -1,193 +1,40 @@
-//! The keeper on a real containerd and a real API server: every row of the decision table with every state of a task.
+//! The keeper while nobody can be asked, on a real containerd and a real API server.
 
+mod faulty;
 mod lab;
 mod objects;
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::clock::{Clock, ClockHandle};
+use caretaker_engine::clock::Clock;
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_testkit::containerd::main as run;
 use caretaker_testkit::harness::{Need, test};
 use caretaker_testkit::{shared_without_controllers, until};
+use faulty::Mortal;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use lab::{Lab, Outcome, STATES, State, labels};
-use objects::{Failable, NODE, Objects, WINDOW, bound, start};
-use serde_json::json;
+use kube::api::DeleteParams;
+use lab::{Lab, Outcome, State};
+use objects::{NODE, Objects, WINDOW, bound, start_on};
 
 fn main() -> ExitCode {
     run(vec![
-        test("every_row_of_the_table_with_every_state_of_a_task", Need::Containerd, the_table),
         test("without_the_api_server_nothing_goes_and_afterwards_everything_does", Need::Containerd, api_down),
         test("an_uninstalled_definition_deletes_nothing", Need::Containerd, uninstalled),
     ])
 }
 
-/// What becomes of the containers of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Kept,
-    AtOnce,
-    PastWindow,
-}
-use Fate::{AtOnce, Kept, PastWindow};
-
-struct Row {
-    name: &'static str,
-    labels: Vec<(&'static str, String)>,
-    fate: Fate,
-}
-
-/// Makes what each row is about.
-async fn rows(objects: &Objects) -> Failable<Vec<Row>> {
-    let namespace = || ("namespace", objects.namespace.to_owned());
-    let owned = |agent: &str, uid: &str, sandbox: &str| {
-        vec![
-            ("managed", "true".to_owned()),
-            ("agent-uid", uid.to_owned()),
-            ("agent-name", agent.to_owned()),
-            namespace(),
-            ("sandbox-name", sandbox.to_owned()),
-        ]
-    };
-    let row = |name, labels, fate| Row { name, labels, fate };
-    let with = |mut labels: Vec<(&'static str, String)>, key: &'static str, value: &str| {
-        labels.push((key, value.to_owned()));
-        labels
-    };
-    let without = |labels: Vec<(&'static str, String)>, key: &str| -> Vec<(&'static str, String)> {
-        labels.into_iter().filter(|(known, _)| *known != key).collect()
-    };
-
-    let alive = objects.agent("alive", NODE).await?;
-    let used = objects.sandbox("used", bound("alive")).await?;
-    let dead = objects.agent("dead", NODE).await?;
-    objects.remove_agent("dead").await?;
-    let before = objects.agent("replaced", NODE).await?;
-    objects.remove_agent("replaced").await?;
-    objects.agent("replaced", NODE).await?;
-    let elsewhere = objects.agent("away", "node-2").await?;
-    let failed = objects.agent("failed", NODE).await?;
-    let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
-    objects.pods().patch_status("failed", &PatchParams::default(), &phase).await?;
-    let leaving = objects.agent("leaving", NODE).await?;
-    let hold = Patch::Merge(json!({ "metadata": { "finalizers": ["test.dev/hold"] } }));
-    objects.pods().patch("leaving", &PatchParams::default(), &hold).await?;
-    objects.remove_agent("leaving").await?;
-    objects.sandbox("moved", bound("another-agent")).await?;
-    objects.sandbox("expired", json!({ "phase": "Expired", "assignedPod": "alive", "nodeName": NODE })).await?;
-    objects.sandbox("reused", json!({ "phase": "Running", "assignedPod": "alive", "sandboxID": "other" })).await?;
-    objects.sandbox("held", bound("dead")).await?;
-    let window =
-        Patch::Merge(json!({ "metadata": { "annotations": { "reconcile.fluxcd.io/suspendedDuring": "@always" } } }));
-    objects.sandboxes().patch("held", &PatchParams::default(), &window).await?;
-
-    Ok(vec![
-        row("used", with(owned("alive", &alive, "used"), "claim-uid", &used), Kept),
-        row("weak", owned("alive", &alive, "used"), Kept),
-        row("gone", owned("dead", &dead, "used"), AtOnce),
-        row("replaced", owned("replaced", &before, "used"), AtOnce),
-        row("missing", owned("alive", &alive, "nowhere"), PastWindow),
-        row("nowhere", without(owned("alive", &alive, "nowhere"), "namespace"), PastWindow),
-        row("somewhere", without(owned("alive", &alive, "used"), "namespace"), Kept),
-        row("other-uid", with(owned("alive", &alive, "used"), "claim-uid", "before"), AtOnce),
-        row("moved", owned("alive", &alive, "moved"), PastWindow),
-        row("expired", owned("alive", &alive, "expired"), PastWindow),
-        row("reused", with(owned("alive", &alive, "reused"), "id", "mine"), PastWindow),
-        row("unnamed", without(owned("alive", &alive, "used"), "sandbox-name"), Kept),
-        row("leaving", owned("leaving", &leaving, "nowhere"), Kept),
-        row("failed", owned("failed", &failed, "used"), PastWindow),
-        row("away", owned("away", &elsewhere, "nowhere"), Kept),
-        row("nameless", without(owned("away", &elsewhere, "nowhere"), "agent-name"), Kept),
-        row("nameless-gone", without(owned("dead", &dead, "nowhere"), "agent-name"), AtOnce),
-        row("not-managed", without(owned("dead", &dead, "nowhere"), "managed"), Kept),
-        row("no-uid", without(owned("dead", &dead, "nowhere"), "agent-uid"), Kept),
-        row("held", owned("dead", &dead, "held"), Kept),
-    ])
-}
-
-/// A clock at which every container is younger than the window, and its handle.
-async fn clock_after(lab: &Lab, ids: &[String]) -> (Clock, ClockHandle, Timestamp) {
-    let mut latest = Timestamp::UNIX_EPOCH;
-    for id in ids {
-        latest = latest.max(lab.get(id).await.unwrap().created.unwrap());
-    }
-    let at = latest + SignedDuration::from_secs(1);
-    let (clock, hands) = Clock::manual(at);
-    (clock, hands, at)
-}
-
-/// Waits until exactly these containers are left, and nothing of the others.
-async fn until_left(
-    lab: &Lab,
-    keeper: &RunningKeeper,
-    all: &BTreeMap<String, caretaker_containers::subject::Container>,
-    left: &[&String],
-) -> Outcome {
-    until("the containers that must go to be gone", LIMIT * 3, async || {
-        let mut wrong = Vec::new();
-        for (id, container) in all.iter().filter(|(id, _)| !left.contains(id)) {
-            let traces = lab.traces(container).await;
-            if !traces.is_empty() {
-                wrong.push(format!("{id}: {}", traces.join(", ")));
-            }
-        }
-        if wrong.is_empty() {
-            Ok(Ok(()))
-        } else {
-            Ok(Err(format!("{wrong:?} {:?} {:?}", keeper.health.blockers(), keeper.journal.outcomes())))
-        }
+/// Three more scans are over.
+async fn scanned_again(containerd: &Mortal, keeper: &RunningKeeper) -> Outcome {
+    let before = containerd.count("list");
+    until("three more scans", LIMIT, async || {
+        let more = containerd.count("list") - before;
+        Ok(if more >= 3 { Ok(()) } else { Err(format!("{more} {:?}", keeper.health.blockers())) })
     })
     .await?;
-    Ok(())
-}
-
-async fn the_table() -> Outcome {
-    let lab = Lab::start().await?;
-    let objects = Objects::new(shared_without_controllers(), "shop").await?;
-    let rows = rows(&objects).await?;
-    let (mut all, mut fates) = (BTreeMap::new(), BTreeMap::new());
-    for row in &rows {
-        for state in STATES {
-            let id = format!("t-{}-{state:?}", row.name).to_lowercase();
-            let pairs: Vec<(&str, &str)> = row.labels.iter().map(|(key, value)| (*key, value.as_str())).collect();
-            lab.create(&id, &labels(&pairs), state).await?;
-            all.insert(id.clone(), lab.get(&id).await.unwrap());
-            fates.insert(id, (row.fate, state));
-        }
-    }
-    let ids: Vec<String> = all.keys().cloned().collect();
-    let (clock, hands, young) = clock_after(&lab, &ids).await;
-    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), clock);
-    let left = |wanted: &[Fate]| -> Vec<&String> { ids.iter().filter(|id| wanted.contains(&fates[*id].0)).collect() };
-
-    until_left(&lab, &keeper, &all, &left(&[Kept, PastWindow])).await?;
-    for id in left(&[Kept, PastWindow]) {
-        assert!(lab.is_untouched(id, fates[id].1).await, "{id} is younger than the window");
-    }
-
-    hands.set(young + WINDOW);
-    until_left(&lab, &keeper, &all, &left(&[Kept])).await?;
-    for id in left(&[Kept]) {
-        assert!(lab.is_untouched(id, fates[id].1).await, "{id} must be kept");
-    }
-    let outcomes = keeper.journal.outcomes();
-    assert!(outcomes.iter().any(|line| line.contains("AgentElsewhere refused")), "{outcomes:?}");
-    let mut done: Vec<&String> = outcomes.iter().filter(|line| line.ends_with(" done")).collect();
-    done.dedup();
-    assert_eq!(done.len(), left(&[AtOnce, PastWindow]).len(), "each is reported once: {outcomes:?}");
-
-    // The agent that was Terminating is really gone now; all of its containers follow at once.
-    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-    objects.pods().patch("leaving", &PatchParams::default(), &free).await?;
-    let kept: Vec<&String> = left(&[Kept]).into_iter().filter(|id| !id.starts_with("t-leaving")).collect();
-    until_left(&lab, &keeper, &all, &kept).await?;
-
-    keeper.stop().await;
     Ok(())
 }
 
@@ -198,15 +45,13 @@ async fn api_down() -> Outcome {
     let agent = objects.agent("agent", NODE).await?;
     objects.sandbox("box", bound("agent")).await?;
     lab.create("o-first", &objects.owned("agent", &agent, "box"), State::Running).await?;
-    let keeper = start(
-        &lab,
-        &objects.client,
-        &lab.containerd().folder().join("state.json"),
-        Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0,
-    );
+    let scans = Arc::new(Mortal::immortal(lab.client.clone()));
+    let late = Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0;
+    let state = lab.containerd().folder().join("state.json");
+    let keeper = start_on(scans.clone(), lab.host.clone(), &objects.client, &state, late);
     keeper.ready().await;
 
-    // The agent dies while nobody can be asked.
+    // An orphan appears while nobody can be asked.
     cluster.stop("kube-apiserver")?;
     lab.create("o-second", &objects.owned("never", "never", "box"), State::Running).await?;
     until("the outage to be noticed", LIMIT, async || {
@@ -216,10 +61,12 @@ async fn api_down() -> Outcome {
         Ok(if tried || blockers.contains("identity") { Ok(()) } else { Err(blockers) })
     })
     .await?;
+    scanned_again(&scans, &keeper).await?;
     for id in ["o-first", "o-second"] {
         assert!(lab.is_untouched(id, State::Running).await, "{id}");
     }
 
+    // The agent goes as soon as it can.
     cluster.start_again("kube-apiserver").await?;
     objects.remove_agent("agent").await?;
     for id in ["o-first", "o-second"] {
@@ -240,7 +87,9 @@ async fn uninstalled() -> Outcome {
     objects.sandbox("box", bound("agent")).await?;
     lab.create("u-used", &objects.owned("agent", &agent, "box"), State::Running).await?;
     let late = Timestamp::now() + WINDOW + WINDOW;
-    let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), Clock::manual(late).0);
+    let scans = Arc::new(Mortal::immortal(lab.client.clone()));
+    let state = lab.containerd().folder().join("state.json");
+    let keeper = start_on(scans.clone(), lab.host.clone(), &objects.client, &state, Clock::manual(late).0);
     keeper.ready().await;
 
     let crds: Api<CustomResourceDefinition> = Api::all(objects.client.clone());
@@ -255,10 +104,17 @@ async fn uninstalled() -> Outcome {
     })
     .await?;
 
-    assert!(lab.is_untouched("u-used", State::Running).await, "{:?}", keeper.journal.outcomes());
+    // Past its window, and nobody has ever heard of its Sandbox: that means nothing without the definition.
+    lab.create("u-lost", &objects.owned("agent", &agent, "nowhere"), State::Running).await?;
+    scanned_again(&scans, &keeper).await?;
+    for id in ["u-used", "u-lost"] {
+        assert!(lab.is_untouched(id, State::Running).await, "{id}: {:?}", keeper.journal.outcomes());
+    }
     keeper.stop().await;
-    let used = lab.get("u-used").await.unwrap();
-    lab.cleaner().clean(&used, Timestamp::now()).await?;
+    for id in ["u-used", "u-lost"] {
+        let left = lab.get(id).await.unwrap();
+        lab.cleaner().clean(&left, Timestamp::now()).await?;
+    }
     objects.install().await?;
     Ok(())
 }

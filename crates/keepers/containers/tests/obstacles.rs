@@ -7,10 +7,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use caretaker_containers::host::Shim;
-use caretaker_core::Timestamp;
 use caretaker_testkit::containerd::{main as run, test_on_both};
 use caretaker_testkit::until;
-use lab::{Lab, Outcome, State, labels};
+use lab::{Lab, Outcome, State, now, orphan};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
@@ -19,14 +18,6 @@ fn main() -> ExitCode {
 }
 
 const LIMIT: Duration = Duration::from_mins(1);
-
-fn now() -> Timestamp {
-    "2036-01-10T00:00:00Z".parse().unwrap()
-}
-
-fn orphan() -> std::collections::BTreeMap<String, String> {
-    labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
-}
 
 /// Sends a signal to the shim of a container.
 fn signal_shim(lab: &Lab, id: &str, signal: Signal) -> Outcome {

@@ -37,6 +37,7 @@ impl Node {
         let host = Host {
             fifo_root: path("fifo"),
             state: path("state"),
+            runc: path("runc"),
             proc: path("proc"),
             cgroups: path("cgroup"),
             ..Host::default()

@@ -8,29 +8,22 @@ use std::time::Duration;
 
 use caretaker_containers::act::residue::{self, Removal, Residue, Sightings};
 use caretaker_containers::containerd::Containerd as _;
-use caretaker_core::Timestamp;
+use caretaker_containers::host::BUNDLES;
 use caretaker_testkit::containerd::{main as run, test_on_both};
 use caretaker_testkit::until;
-use lab::{Lab, Outcome, State, exists, is_alive, labels};
+use lab::{Lab, Outcome, State, exists, is_alive, now, orphan};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
     let tests = [
         test_on_both("residue_is_found_and_removed_only_after_two_sightings", left_behind),
+        test_on_both("containerd_itself_removes_work_folders_without_a_bundle_when_it_starts", work_folders),
         test_on_both("what_runs_without_a_record_keeps_everything_until_it_has_ended", runs_without_a_record),
     ];
     run(tests.into_iter().flatten().collect())
 }
 
 const LIMIT: Duration = Duration::from_mins(1);
-
-fn now() -> Timestamp {
-    "2036-01-10T00:00:00Z".parse().unwrap()
-}
-
-fn orphan() -> std::collections::BTreeMap<String, String> {
-    labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
-}
 
 async fn find(lab: &Lab) -> Result<BTreeSet<Residue>, Box<dyn std::error::Error>> {
     Ok(residue::find(&*lab.client, &lab.host, "overlayfs").await?)
@@ -61,6 +54,9 @@ async fn left_behind() -> Outcome {
     for folder in [lab.bundle("lost").join("rootfs"), lab.bundle("unknown"), lab.host.fifo_root.join("empty")] {
         std::fs::create_dir_all(folder)?;
     }
+    // FIFOs of all containerd namespaces are in one folder.
+    lab.fifos("other-namespace")?;
+    std::fs::create_dir_all(lab.host.state.join(BUNDLES).join("moby/other-namespace"))?;
     std::fs::write(lab.bundle("lost").join("config.json"), r#"{"linux":{"cgroupsPath":"/nowhere/lost"}}"#)?;
 
     let mut sightings = Sightings::default();
@@ -84,6 +80,8 @@ async fn left_behind() -> Outcome {
     assert_eq!(left, ["bundle of unknown"]);
     assert!(!exists(&lab.bundle("lost")) && !exists(&lab.host.fifo_root.join("empty")));
     assert!(lab.is_untouched("kept", State::Running).await);
+    assert!(matches!(remove(&lab, &Residue::Fifos("other-namespace".into())).await?, Removal::Kept(_)));
+    assert_eq!(lab.host.fifos("other-namespace")?.len(), 3);
     // What has a record again is not removed.
     lab.fifos("back")?;
     lab.record("back", &orphan(), &["sleep", "1"]).await?;
@@ -91,6 +89,28 @@ async fn left_behind() -> Outcome {
     assert_eq!(lab.host.fifos("back")?.len(), 3);
     let kept = lab.get("kept").await.unwrap();
     lab.cleaner().clean(&kept, now()).await?;
+    Ok(())
+}
+
+/// A bundle has a folder below containerd's root as well, which the keeper does not see. Where it removes a bundle before
+/// containerd does, that folder is left to containerd.
+async fn work_folders() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("live", &orphan(), State::Running).await?;
+    let work = std::fs::read_link(lab.bundle("live").join("work"))?;
+    let left = work.with_file_name("left");
+    std::fs::create_dir(&left)?;
+
+    lab.containerd().start_again().await?;
+
+    until("the folder without a bundle to be gone", LIMIT, async || {
+        Ok(if exists(&left) { Err(left.display().to_string()) } else { Ok(()) })
+    })
+    .await?;
+    assert!(exists(&work) && lab.is_untouched("live", State::Running).await);
+    let live = lab.get("live").await.unwrap();
+    lab.cleaner().clean(&live, now()).await?;
+    assert!(!exists(&work));
     Ok(())
 }
 

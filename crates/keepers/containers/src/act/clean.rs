@@ -36,6 +36,7 @@ async fn look_again(pause: &mut Duration) {
 }
 
 const ITS_SHIM: &str = "its shim";
+const A_GROUP: &str = "the control group ";
 
 /// Ends the shims of a container without a task, unless a process is in its control group.
 fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<(), String> {
@@ -283,7 +284,7 @@ impl Cleaner {
         self.on_host(id, "removing the bundle of", move |host, id| {
             host.end_processes(id, &cgroup)?;
             host.remove_bundle(id)?;
-            // One that still has processes is found when it is verified.
+            // One whose processes have not ended yet is removed when it is verified.
             let _ = host.remove_cgroups(id, &cgroup);
             Ok(())
         })
@@ -297,9 +298,22 @@ impl Cleaner {
         self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup)).await
     }
 
+    /// What was killed a moment ago has left its control group by now, or does so soon.
+    async fn remove_cgroups(&self, container: &Container) -> Result<(), ApplyError> {
+        self.fence(container).await?;
+        let cgroup = container.cgroup.clone();
+        self.on_host(&container.id, "removing the control groups of", move |host, id| {
+            // One that still has processes is looked for again.
+            let _ = host.remove_cgroups(id, &cgroup);
+            Ok(())
+        })
+        .await
+    }
+
     fn has_host_traces(&self, container: &Container) -> bool {
         let bundle = self.host.bundle(&container.id);
         bundle.symlink_metadata().is_ok()
+            || self.host.runc_state(&container.id).symlink_metadata().is_ok()
             || !self.host.mounts_below(&bundle).is_ok_and(|mounts| mounts.is_empty())
             || !self.host.container_cgroups(&container.id, &container.cgroup).is_empty()
     }
@@ -314,6 +328,9 @@ impl Cleaner {
             }
             if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS {
                 self.end_shims(container).await?;
+            }
+            if left.iter().all(|one| one.starts_with(A_GROUP)) {
+                self.remove_cgroups(container).await?;
             }
             if Instant::now() > limit {
                 return Err(failed(
@@ -347,11 +364,15 @@ impl Cleaner {
         if bundle.symlink_metadata().is_ok() {
             left.push(format!("the bundle {}", bundle.display()));
         }
+        let state = self.host.runc_state(id);
+        if state.symlink_metadata().is_ok() {
+            left.push(format!("what runc knows of it, {}", state.display()));
+        }
         let fifos =
             self.host.fifos(id).map_err(|error| failed(format!("reading the FIFOs of {id}"), error.to_string()))?;
         left.extend(fifos.iter().map(|fifo| format!("the FIFO {}", fifo.display())));
         let groups = self.host.container_cgroups(id, &container.cgroup);
-        left.extend(groups.iter().map(|group| format!("the control group {}", group.display())));
+        left.extend(groups.iter().map(|group| format!("{A_GROUP}{}", group.display())));
         Ok(left)
     }
 

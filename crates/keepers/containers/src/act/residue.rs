@@ -59,13 +59,14 @@ pub async fn find(
     let snapshots = containerd.snapshots(snapshotter).await?;
     let unread = |error: FifoError| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string());
     let (fifos, folders) = (host.all_fifos().map_err(unread)?, host.empty_fifo_folders().map_err(unread)?);
+    let fifos = fifos.into_keys().filter(|id| !host.is_used_elsewhere(id));
     let (shims, bundles) = (host.shims(), host.bundle_ids());
     let known: BTreeSet<String> = containerd.all_ids().await?.into_iter().collect();
     // A snapshot of our key form whose container exists belongs to it; so does one of a container that is cleaned.
     let of_ours = |snapshot: &Snapshot| snapshot.key.strip_suffix(SNAPSHOT_SUFFIX).is_some_and(api::is_plain_id);
     let snapshots = snapshots.into_iter().filter(of_ours).map(|s| Residue::Snapshot(s.snapshotter, s.key));
     let all = shims.into_iter().map(Residue::Shim);
-    let all = all.chain(bundles.into_iter().map(Residue::Bundle)).chain(fifos.into_keys().map(Residue::Fifos));
+    let all = all.chain(bundles.into_iter().map(Residue::Bundle)).chain(fifos.map(Residue::Fifos));
     let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
     let all = all.chain(snapshots).chain(folders.into_iter().map(Residue::Folder));
     Ok(all.filter(|found| found.id().is_none_or(is_unknown)).collect())
@@ -123,6 +124,9 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
             let cgroup = host.bundle_cgroup(id)?.unwrap_or_default();
             host.remove_cgroups(id, &cgroup)?;
             host.remove_bundle(id).map(|()| Removal::Removed)
+        }
+        Residue::Fifos(id) if host.is_used_elsewhere(id) => {
+            kept("another containerd namespace has a container of its ID")
         }
         Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string()),
         Residue::Folder(name) => {

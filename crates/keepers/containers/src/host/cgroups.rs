@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Host;
+use super::{Host, announce};
 
 impl Host {
     /// The control groups of a container that still exist. `path` is what its spec names; a group whose name does not
@@ -50,6 +50,7 @@ impl Host {
                 if !processes(&group).contains(&pid) {
                     continue;
                 }
+                announce("killing what is left in", group.display());
                 match pidfd_send_signal(process, Signal::KILL) {
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(error) => return Err(format!("killing what is left in {}: {error}", group.display())),
@@ -85,6 +86,7 @@ fn remove_tree(group: &Path) -> std::io::Result<()> {
     for child in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         remove_tree(&child.path())?;
     }
+    announce("removing control group", group.display());
     match std::fs::remove_dir(group) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

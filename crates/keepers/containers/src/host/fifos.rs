@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::Host;
+use super::{Host, announce};
 use crate::api::FIFO_SUFFIXES;
 
 /// Why a FIFO was not removed.
@@ -84,6 +84,7 @@ impl Host {
         let inside = path.join("any");
         let Some((folder, _)) = self.below_root(&inside) else { return Ok(false) };
         let Some(root) = self.open_root()? else { return Ok(true) };
+        announce("removing folder", path.display());
         match unlinkat(&root, folder, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
@@ -119,11 +120,13 @@ impl Host {
             Err(error) => return Err(failed(path, &error.to_string())),
         };
         if is_fifo_at(&inside, Path::new(name)) {
+            announce("removing FIFO", path.display());
             match unlinkat(&inside, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed(path, &error.to_string())),
             }
         }
+        announce("removing folder if it is empty:", self.fifo_root.join(folder).display());
         match unlinkat(&root, folder, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             Err(error) => Err(failed(path, &error.to_string())),

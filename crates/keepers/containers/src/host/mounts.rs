@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::{Host, SPEC};
+use super::{Host, SPEC, announce};
 
 impl Host {
     /// The mounts at or below a folder, the deepest first: as this process sees them, and as the first process of the
@@ -21,12 +21,14 @@ impl Host {
         Ok(found)
     }
 
-    /// Unmounts what is mounted in the bundle of a container, the deepest first, and removes the bundle. The caller has
-    /// made sure that the container has no task and no shim.
+    /// Unmounts what is mounted in the bundle of a container, the deepest first, and removes the bundle, and what runc
+    /// knows of it: a shim that was killed leaves that behind. The caller has made sure that the container has no task and
+    /// no shim.
     pub fn remove_bundle(&self, id: &str) -> Result<(), String> {
         let bundle = self.bundle(id);
         let said = |error: std::io::Error| format!("{}: {error}", bundle.display());
         for mount in self.mounts_below(&bundle).map_err(said)? {
+            announce("unmounting", mount.display());
             // A mount that is busy is detached: it goes when its last user does.
             let result = unmount(&mount, UnmountFlags::NOFOLLOW)
                 .or_else(|_| unmount(&mount, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH));
@@ -39,12 +41,19 @@ impl Host {
         if let [left, ..] = self.mounts_below(&bundle).map_err(said)?.as_slice() {
             return Err(format!("{} is still mounted", left.display()));
         }
-        match bundle.symlink_metadata() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(said(error)),
-            Ok(found) if !found.is_dir() => Err(format!("{} is no folder", bundle.display())),
-            Ok(found) => remove_on_device(&bundle, found.dev()).map_err(said),
-        }
+        remove_folder(&bundle)?;
+        remove_folder(&self.runc_state(id))
+    }
+}
+
+/// Removes a folder if it is there. A symlink is refused.
+fn remove_folder(folder: &Path) -> Result<(), String> {
+    let said = |error: std::io::Error| format!("{}: {error}", folder.display());
+    match folder.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(said(error)),
+        Ok(found) if !found.is_dir() => Err(format!("{} is no folder", folder.display())),
+        Ok(found) => remove_on_device(folder, found.dev()).map_err(said),
     }
 }
 
@@ -61,9 +70,11 @@ fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
             }
             remove_on_device(&entry.path(), device)?;
         } else {
+            announce("removing", entry.path().display());
             std::fs::remove_file(entry.path())?;
         }
     }
+    announce("removing folder", folder.display());
     std::fs::remove_dir(folder)
 }
 
@@ -113,16 +124,21 @@ mod tests {
     #[test]
     fn a_bundle_goes_with_its_files_and_a_symlink_in_it_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
-        let host = Host { state: folder.path().join("state"), ..Host::default() };
-        let bundle = host.bundle("sb-1");
+        let host = Host { state: folder.path().join("state"), runc: folder.path().join("runc"), ..Host::default() };
+        let (bundle, state) = (host.bundle("sb-1"), host.runc_state("sb-1"));
         std::fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
         std::fs::create_dir_all(folder.path().join("work")).unwrap();
         std::fs::write(bundle.join("config.json"), "{}").unwrap();
+        for id in ["sb-1", "sb-10"] {
+            std::fs::create_dir_all(host.runc_state(id)).unwrap();
+            std::fs::write(host.runc_state(id).join("state.json"), "{}").unwrap();
+        }
         std::os::unix::fs::symlink(folder.path().join("work"), bundle.join("work")).unwrap();
 
         host.remove_bundle("sb-1").unwrap();
         host.remove_bundle("sb-1").unwrap();
 
         assert!(!bundle.exists() && folder.path().join("work").exists());
+        assert!(!state.exists() && host.runc_state("sb-10").exists());
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
+pub mod deadly;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -115,24 +117,32 @@ macro_rules! pass {
     };
 }
 
-impl Containerd for Mortal {
-    pass! {
-        list(managed: &'a str) -> Vec<Container>;
-        all_ids() -> Vec<String>;
-        get(id: &'a str) -> Option<Container>;
-        set_labels(id: &'a str, labels: BTreeMap<String, String>) -> ();
-        delete_container(id: &'a str) -> ();
-        task(id: &'a str) -> Option<Task>;
-        kill(id: &'a str) -> ();
-        wait(id: &'a str) -> ();
-        resume(id: &'a str) -> ();
-        delete_task(id: &'a str) -> ();
-        snapshot_bytes(snapshotter: &'a str, key: &'a str) -> Option<u64>;
-        remove_snapshot(snapshotter: &'a str, key: &'a str) -> ();
-        snapshots(snapshotter: &'a str) -> Vec<Snapshot>;
-    }
+/// A client that has every call go through its own `pass`.
+macro_rules! passes {
+    ($client:ty) => {
+        impl Containerd for $client {
+            pass! {
+                list(managed: &'a str) -> Vec<Container>;
+                all_ids() -> Vec<String>;
+                get(id: &'a str) -> Option<Container>;
+                set_labels(id: &'a str, labels: BTreeMap<String, String>) -> ();
+                delete_container(id: &'a str) -> ();
+                task(id: &'a str) -> Option<Task>;
+                kill(id: &'a str) -> ();
+                wait(id: &'a str) -> ();
+                resume(id: &'a str) -> ();
+                delete_task(id: &'a str) -> ();
+                snapshot_bytes(snapshotter: &'a str, key: &'a str) -> Option<u64>;
+                remove_snapshot(snapshotter: &'a str, key: &'a str) -> ();
+                snapshots(snapshotter: &'a str) -> Vec<Snapshot>;
+            }
 
-    fn events(&self) -> BoxStream<'static, String> {
-        self.inner.events()
-    }
+            fn events(&self) -> BoxStream<'static, String> {
+                self.inner.events()
+            }
+        }
+    };
 }
+
+passes!(Mortal);
+passes!(deadly::Deadly);

@@ -11,6 +11,7 @@ use caretaker_containers::act::clean::Cleaner;
 use caretaker_containers::containerd::{Containerd as _, GrpcClient};
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
+use caretaker_core::Timestamp;
 use caretaker_testkit::containerd::Containerd;
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, PrepareSnapshotRequest};
@@ -236,6 +237,11 @@ impl Lab {
         if self.get(&container.id).await.is_some() {
             left.push("its record".to_owned());
         }
+        // Whatever the keeper thinks of it: with this no container of its ID can be made.
+        let runc = Path::new("/run/containerd/runc/k8s.io").join(&container.id);
+        if exists(&runc) && !left.iter().any(|trace| trace.contains("runc")) {
+            left.push(runc.display().to_string());
+        }
         left
     }
 
@@ -273,7 +279,12 @@ impl Lab {
         let bundle = exists(&self.bundle(id).join("config.json")) == made.is_some();
         let fifos = self.host.fifos(id).unwrap().len() == 3;
         let snapshot = self.client.snapshot_bytes("overlayfs", &container.snapshot_key).await.unwrap().is_some();
-        !own && fifos && snapshot && task && bundle
+        let all = [("labels", !own), ("task", task), ("bundle", bundle), ("FIFOs", fifos), ("snapshot", snapshot)];
+        let other: Vec<&str> = all.iter().filter(|(_, same)| !same).map(|(what, _)| *what).collect();
+        if !other.is_empty() {
+            eprintln!("{id} is not as it was made, {state:?}: {other:?}, {:?}", self.task_now(id).await);
+        }
+        other.is_empty()
     }
 
     pub fn bundle(&self, id: &str) -> PathBuf {
@@ -293,6 +304,16 @@ fn fastrand_u32() -> u32 {
 
 pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| (format!("fast-sandbox.io/{key}"), (*value).to_owned())).collect()
+}
+
+/// The labels of a container that belongs to nobody.
+pub fn orphan() -> BTreeMap<String, String> {
+    labels(&[("managed", "true"), ("agent-uid", "gone"), ("sandbox-name", "box")])
+}
+
+/// A time that is later than the creation of every container.
+pub fn now() -> Timestamp {
+    "2036-01-10T00:00:00Z".parse().unwrap()
 }
 
 pub fn exists(path: &Path) -> bool {

@@ -31,7 +31,7 @@ pub const WINDOW: SignedDuration = SignedDuration::from_mins(30);
 /// The objects of one namespace.
 pub struct Objects {
     pub client: Client,
-    pub namespace: &'static str,
+    pub namespace: String,
 }
 
 pub type Failable<T> = Result<T, Box<dyn std::error::Error>>;
@@ -41,14 +41,15 @@ pub fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 impl Objects {
-    pub async fn new(cluster: &Cluster, namespace: &'static str) -> Failable<Self> {
+    /// In a namespace of its own: a test that runs on two containerds gets another one the second time.
+    pub async fn new(cluster: &Cluster, namespace: &str) -> Failable<Self> {
         let client = cluster.client().await?;
-        // A test that runs on two containerds has made it before.
-        if Api::<Namespace>::all(client.clone()).get_opt(namespace).await?.is_none() {
-            Api::all(client.clone()).create(&PostParams::default(), &mk_namespace(namespace)).await?;
-            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-            accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
-        }
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let is_new = namespaces.get_opt(namespace).await?.is_none();
+        let namespace = if is_new { namespace.to_owned() } else { format!("{namespace}-2") };
+        namespaces.create(&PostParams::default(), &mk_namespace(&namespace)).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
+        accounts.create(&PostParams::default(), &from(json!({ "metadata": { "name": "default" } }))).await?;
         let objects = Self { client, namespace };
         objects.install().await?;
         objects.node().await?;
@@ -100,17 +101,17 @@ impl Objects {
             ("managed", "true"),
             ("agent-uid", uid),
             ("agent-name", agent),
-            ("namespace", self.namespace),
+            ("namespace", &self.namespace),
             ("sandbox-name", sandbox),
         ])
     }
 
     pub fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), self.namespace)
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     pub fn sandboxes(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), self.namespace, &sandbox_resource())
+        Api::namespaced_with(self.client.clone(), &self.namespace, &sandbox_resource())
     }
 
     /// An agent pod; its uid.
