@@ -125,6 +125,15 @@ async fn opens_a_gap(client: &Client, operator: &InProcessOperator, words: &str)
     })
     .await
     .unwrap();
+    // The gap is written first.
+    until(&format!("/readyz to tell {words:?}"), LIMIT, async || {
+        let told = operator.told();
+        Ok(if told.iter().any(|line| line.contains(words)) { Ok(()) } else { Err(format!("{told:?}")) })
+    })
+    .await
+    .unwrap();
+    let skew = operator.metric("caretaker_clock_skew_seconds").unwrap();
+    assert!((skew.abs() - SKEW.as_secs_f64()).abs() < 60.0, "{skew}");
 }
 
 /// Nothing is put to sleep and nothing is deleted while the clocks disagree, in use or not.

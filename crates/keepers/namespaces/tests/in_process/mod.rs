@@ -9,16 +9,18 @@ use std::time::Duration;
 
 use caretaker_core::Timestamp;
 use caretaker_core::limits::Limits;
-use caretaker_engine::Context;
 use caretaker_engine::clock::Clock;
 use caretaker_engine::health::Health;
 use caretaker_engine::journal::Journal;
 use caretaker_engine::run::run_controller;
+use caretaker_engine::{Context, Controller as _};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::activity::ActivitySource;
 use caretaker_namespaces::subject::Policy;
 use caretaker_testkit::until;
 use kube::Client;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -34,6 +36,7 @@ pub struct InProcessOperator {
     task: JoinHandle<()>,
     journal: MemoryJournal,
     health: Health,
+    metrics: Registry,
 }
 
 /// A journal in memory.
@@ -69,7 +72,8 @@ impl InProcessOperator {
     }
 
     fn run(keeper: Namespaces, client: &Client, clock: Clock, resync_interval: Duration, limits: Limits) -> Self {
-        let (journal, health) = (MemoryJournal::default(), Health::default());
+        let (journal, health, mut metrics) = (MemoryJournal::default(), Health::default(), Registry::default());
+        keeper.register_metrics(&mut metrics);
         let context = Context {
             journal: Journal::new(journal.clone()),
             health: health.clone(),
@@ -82,7 +86,7 @@ impl InProcessOperator {
             // A dropped sender stops it too.
             let _ = stopped.await;
         }));
-        Self { stop, task, journal, health }
+        Self { stop, task, journal, health, metrics }
     }
 
     /// Waits until it is ready.
@@ -102,6 +106,18 @@ impl InProcessOperator {
     /// What it waits for.
     pub fn blockers(&self) -> Vec<String> {
         self.health.blockers()
+    }
+
+    /// What `/readyz` tells.
+    pub fn told(&self) -> Vec<String> {
+        [self.health.blockers(), self.health.notes()].concat()
+    }
+
+    /// The value of a metric of the keeper without labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let mut text = String::new();
+        encode(&mut text, &self.metrics).unwrap();
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
     /// What was done, by name: when, under which rule, and what.
