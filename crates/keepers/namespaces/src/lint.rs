@@ -64,7 +64,7 @@ pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
 #[must_use]
 pub(crate) fn misspelled(meta: &Meta) -> Vec<InvalidValue> {
     let is_meant = |(key, _): &(&str, bool)| {
-        let similarity = |known: &&str| strsim::normalized_levenshtein(short_key(known), short_key(key));
+        let similarity = |known: &str| strsim::normalized_levenshtein(short_key(known), short_key(key));
         api::SET_BY_PEOPLE.iter().any(|known| similarity(known) >= NEARLY_THE_SAME)
     };
     our_names(meta).filter(is_meant).filter_map(|(key, is_label)| unknown(meta, key, is_label)).collect()
