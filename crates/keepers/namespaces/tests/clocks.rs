@@ -127,7 +127,7 @@ async fn opens_a_gap(client: &Client, operator: &InProcessOperator, words: &str)
     .unwrap();
     // The gap is written first.
     until(&format!("/readyz to tell {words:?}"), LIMIT, async || {
-        let told = operator.told();
+        let told = operator.readiness();
         Ok(if told.iter().any(|line| line.contains(words)) { Ok(()) } else { Err(format!("{told:?}")) })
     })
     .await

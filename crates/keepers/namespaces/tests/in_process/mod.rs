@@ -109,7 +109,7 @@ impl InProcessOperator {
     }
 
     /// What `/readyz` tells.
-    pub fn told(&self) -> Vec<String> {
+    pub fn readiness(&self) -> Vec<String> {
         [self.health.blockers(), self.health.notes()].concat()
     }
 
