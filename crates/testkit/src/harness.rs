@@ -24,8 +24,6 @@ pub enum Need {
     Containerd,
     /// Prometheus and promtool; see [`prometheus::possible`].
     Prometheus,
-    /// A folder that this environment variable names: for what the tests cannot bring along.
-    Folder(&'static str),
 }
 
 impl Need {
@@ -35,11 +33,6 @@ impl Need {
             Self::Node => Node::possible(),
             Self::Containerd => Containerd::possible(),
             Self::Prometheus => prometheus::possible(),
-            Self::Folder(variable) => match std::env::var_os(variable) {
-                Some(folder) if std::path::Path::new(&folder).is_dir() => Ok(()),
-                Some(folder) => Err(format!("{variable} is {}, which is no folder", folder.display())),
-                None => Err(format!("needs a folder that {variable} names")),
-            },
         }
     }
 }

@@ -24,6 +24,7 @@ mod go_build;
 pub mod harness;
 pub mod helm;
 pub mod image;
+pub mod kdoctor;
 mod kubeconfig;
 pub mod make;
 mod node;

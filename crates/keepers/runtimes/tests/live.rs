@@ -3,6 +3,8 @@
 
 #[path = "live/bad_input.rs"]
 mod bad_input;
+#[path = "live/grace.rs"]
+mod grace;
 mod kdoctor;
 #[path = "live/queue.rs"]
 mod queue;
@@ -238,36 +240,6 @@ async fn a_carrier_that_is_slow_to_go_is_waited_for_and_then_made_again() {
     let carrier = place.get("DaemonSet", runtime).await.unwrap();
     assert_ne!(carrier["metadata"]["uid"], dying["metadata"]["uid"]);
     assert_eq!(carrier["metadata"]["ownerReferences"][0]["uid"], again["metadata"]["uid"]);
-    keeper.stop().await;
-}
-
-#[tokio::test]
-async fn the_number_of_rounds_decides_whether_a_runtime_is_retired() {
-    let place = Place::new("rounds").await;
-    for (name, rounds) in [("fewer", 1), ("for-ever", -1), ("runs", 1)] {
-        let agent = json!({ "terminationGracePeriodMinutes": 1 });
-        place.create_task(NetReach, name, json!({ "agentSpec": agent, "schedule": { "roundNumber": rounds } })).await;
-    }
-    let (keeper, clock) = place.start(place.policy());
-    for name in ["fewer", "for-ever", "runs"] {
-        place.until_status(NetReach, name, "creating", &keeper).await;
-        place.make_ready(DaemonSet, &format!("kdoctor-netreach-{name}")).await;
-        place.until_status(NetReach, name, "created", &keeper).await;
-    }
-
-    place.finish(NetReach, "for-ever", place.at(-600 * MINUTE)).await;
-    let deadline = caretaker_core::time::format(place.at(-600 * MINUTE));
-    let history = json!([{ "status": "ongoing", "roundNumber": 1, "deadLineTimeStamp": deadline }]);
-    place.set_status(NetReach, "runs", json!({ "history": history })).await;
-    place.patch_task(NetReach, "fewer", json!({ "spec": { "schedule": { "roundNumber": 0 } } })).await;
-    place.until_told("fewer FinishedSeen done", &keeper).await;
-    clock.set(place.at(2 * MINUTE));
-
-    place.until_status(NetReach, "fewer", "deleted", &keeper).await;
-    for name in ["for-ever", "runs"] {
-        assert!(place.get("DaemonSet", &format!("kdoctor-netreach-{name}")).await.is_some(), "{name}");
-        assert_eq!(place.task(NetReach, name).await["status"]["resource"]["runtimeStatus"], "created");
-    }
     keeper.stop().await;
 }
 

@@ -19,9 +19,6 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 
-/// A folder with kdoctor's own CustomResourceDefinitions, which are not published where the tests run.
-const CRDS: &str = "CARETAKER_KDOCTOR_CRDS";
-
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Six runtimes start and stop on one node.
@@ -33,7 +30,7 @@ fn main() -> ExitCode {
         test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
         test("a_taint_that_keeps_every_pod_away_is_named_with_its_node", Need::Node, a_taint),
         test("a_quota_that_is_used_up_is_named", Need::Node, a_quota),
-        test("on_kdoctors_own_definitions", Need::Folder(CRDS), on_kdoctors_own_definitions),
+        test("on_definitions_of_caretaker", Need::Nothing, on_definitions_of_caretaker),
         test("on_a_dual_stack_cluster_there_is_a_service_for_each_family", Need::Nothing, dual_stack),
     ])
 }
@@ -219,12 +216,10 @@ async fn a_quota() -> Outcome {
     overdue(cluster, &place, refused, &["exceeded quota: none-left"]).await
 }
 
-/// From creation to retirement, on the schemas of kdoctor itself.
-async fn on_kdoctors_own_definitions() -> Outcome {
+/// From creation to retirement on Caretaker's own schemas; all other tests are on those that kdoctor ships.
+async fn on_definitions_of_caretaker() -> Outcome {
     let cluster = Cluster::builder().start().await?;
-    let folder = std::env::var(CRDS)?;
-    cluster.kubectl(&["apply", "-f", &folder])?;
-    kdoctor::until_served(&cluster.client().await?).await;
+    kdoctor::serve_ours(cluster.client().await?).await;
     let place = Place::on_served(&cluster, "own-crds").await;
     for kind in TaskKind::ALL {
         let target = match kind {
@@ -257,7 +252,7 @@ async fn on_kdoctors_own_definitions() -> Outcome {
 async fn dual_stack() -> Outcome {
     let ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112";
     let cluster = Cluster::builder().api_server_flag(ranges).start().await?;
-    kdoctor::serve_all(cluster.client().await?).await;
+    kdoctor::serve_all(&cluster).await;
     let place = Place::on_served(&cluster, "dual").await;
     place.create_task(TaskKind::NetReach, "mesh", json!({ "agentSpec": {} })).await;
     let (keeper, _clock) = place.start(place.policy());

@@ -66,7 +66,7 @@ pub fn build(folder: &Path) -> Result<Vec<BuiltImage>> {
         .current_dir(workspace())
         .args(["build", "--quiet", "--locked", "--profile", PROFILE, "--target", &target])
         .args(packages)
-        .env("RUSTFLAGS", rust_flags())
+        .env("RUSTFLAGS", rust_flags(&metadata.target_folder))
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .stdin(Stdio::null())
         .status();
@@ -146,12 +146,14 @@ fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// A static program, with no path of this machine in it: the same sources give the same program elsewhere.
-fn rust_flags() -> String {
+/// A static program, with no path of this machine in it: the same sources give the same program elsewhere. Code that is
+/// generated while it is built has the path of the target folder, which may be inside of the workspace: the last prefix
+/// that fits counts.
+fn rust_flags(target_folder: &Path) -> String {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let mut flags = "-Ctarget-feature=+crt-static".to_owned();
-    for (from, to) in [(Some(workspace()), "/src"), (home, "/cargo")] {
+    for (from, to) in [(Some(workspace()), "/src"), (home, "/cargo"), (Some(target_folder.to_owned()), "/target")] {
         if let Some(from) = from {
             flags.push_str(&format!(" --remap-path-prefix={}={to}", from.display()));
         }

@@ -75,8 +75,7 @@ impl Place {
 
     pub async fn on(cluster: &Cluster, name: &str) -> Self {
         static SERVED: OnceCell<()> = OnceCell::const_new();
-        let client = cluster.client().await.unwrap();
-        SERVED.get_or_init(|| serve_all(client)).await;
+        SERVED.get_or_init(|| serve_all(cluster)).await;
         Self::on_served(cluster, name).await
     }
 
@@ -267,7 +266,15 @@ impl Place {
     }
 }
 
-pub async fn serve_all(client: Client) {
+/// Serves kdoctor's kinds as kdoctor ships them.
+pub async fn serve_all(cluster: &Cluster) {
+    let definitions = tokio::task::spawn_blocking(caretaker_testkit::kdoctor::definitions).await.unwrap().unwrap();
+    cluster.kubectl(&["create", "-f", definitions.to_str().unwrap()]).unwrap();
+    until_served(&cluster.client().await.unwrap()).await;
+}
+
+/// Serves them as Caretaker defines them, for clusters without kdoctor: with defaults.
+pub async fn serve_ours(client: Client) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in api::crds() {
         definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
