@@ -122,6 +122,8 @@ pub struct Subject {
     pub namespace_sleep_until: Option<Timestamp>,
     /// When such a sleep of the namespace that contains it ended.
     pub namespace_woken_at: Option<Timestamp>,
+    /// The window of time in which the namespace that contains it is asleep.
+    pub namespace_sleep_during: Option<Arc<Window>>,
     /// Services in it with the label `exclude`: `Service/db`.
     pub excluded_services: Vec<String>,
     /// The defaults wrote its `sleep-after`.

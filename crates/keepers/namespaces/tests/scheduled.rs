@@ -7,7 +7,7 @@ use caretaker_core::{Cause, Next, Parsed, RuleSet as _, SignedDuration, Timestam
 use caretaker_namespaces::act::{Action, Bookkeeping, SleepReason, after_action};
 use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::judge::Rule;
-use caretaker_namespaces::subject::{Policy, Subject, World};
+use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
 use jiff::tz::TimeZone;
 use rstest::rstest;
 use table::{SubjectBuilder as _, awake, future, now, past, scaled, short, verdict, with_policy, world};
@@ -18,6 +18,8 @@ const NIGHT: &str = "* 22-23,0-1 * * *";
 const LATER: &str = "* 2-9 * * *";
 /// Open from 18:00 to 22:00: it was.
 const EVENING: &str = "* 18-21 * * *";
+/// It was open for two weeks, until twelve hours ago.
+const DATES: &str = "2025-12-25T00:00/2026-01-09T12:00";
 
 fn sleeps_during(ns: Subject, window: &str) -> Subject {
     ns.change(|s| s.sleep_during = api::read_window(api::SLEEP_DURING, Some(window), &TimeZone::UTC))
@@ -109,6 +111,34 @@ fn a_schedule(#[case] ns: Subject, #[case] expected: &str) {
 #[case::an_idle_sleep_is_judged_again_when_the_window_opens(
     sleeps_during(table::asleep("1h").sleep_after("20h"), LATER),
     "Asleep: wait record @+2h"
+)]
+// Idle for 30h, of which it slept for 8h by schedule.
+#[case::a_deletion_without_sleep_counts_the_time_awake(
+    sleeps_during(idle(), EVENING).delete_after("30h"),
+    "CountingDown: wait announce @+5h"
+)]
+#[case::with_a_longer_sleep_after_as_well(
+    sleeps_during(idle(), EVENING).sleep_after("100h").delete_after("30h"),
+    "CountingDown: wait announce @+5h"
+)]
+#[case::awake_for_long_enough(sleeps_during(idle(), EVENING).delete_after("20h"), "DeletionNear: act announce @-8h")]
+#[case::and_the_next_sleep_does_not_count_either(
+    sleeps_during(idle(), EVENING).delete_after("50h"),
+    "CountingDown: wait sleep @+18h"
+)]
+#[case::an_object_sleeps_with_its_namespace(
+    idle().kind(Kind::Deployment).delete_after("30h").change(|s| {
+        s.namespace_sleep_during = api::read_window(api::SLEEP_DURING, Some(EVENING), &TimeZone::UTC).get().cloned();
+    }),
+    "CountingDown: wait announce @+5h"
+)]
+#[case::after_a_freeze_of_weeks(
+    sleeps_during(awake().idle("17d").with(scaled(3, None)), DATES).delete_after("72h"),
+    "CountingDown: wait announce @+1d4h48m"
+)]
+#[case::a_window_of_minutes_is_never_followed_to_a_deletion(
+    sleeps_during(idle(), "1-59/2 * * * *").delete_after("1000h"),
+    "CountingDown: wait sleep @+1m"
 )]
 fn a_schedule_beside_labels(#[case] ns: Subject, #[case] expected: &str) {
     assert_eq!(verdict(&ns), expected);

@@ -158,13 +158,17 @@ impl<'a> Schedule<'a> {
         if self.must_be_asleep() && !self.subject.is_asleep() && self.sleep().is_none() {
             return None;
         }
-        let asleep = |sleep| self.asleep_from().unwrap_or_else(|| time::saturating_add(idle, sleep).max(self.now));
+        let asleep = |sleep| {
+            let ahead = || self.sleep().unwrap_or_else(|| time::saturating_add(idle, sleep)).max(self.now);
+            self.asleep_from().unwrap_or_else(ahead)
+        };
         match self.lifecycle {
             Lifecycle::None | Lifecycle::Sleep(_) => None,
-            Lifecycle::Idle(delete) => Some(time::saturating_add(idle, delete)),
+            Lifecycle::Idle(delete) => scheduled::awake_for(self.subject, idle, delete),
             Lifecycle::Asleep(sleep) => Some(time::saturating_add(asleep(sleep), sleep)),
             Lifecycle::Both { sleep, delete } => {
-                Some(time::saturating_add(idle, delete).max(time::saturating_add(asleep(sleep), delete - sleep)))
+                let idle = scheduled::awake_for(self.subject, idle, delete)?;
+                Some(idle.max(time::saturating_add(asleep(sleep), delete - sleep)))
             }
         }
     }
@@ -302,11 +306,22 @@ impl<'a> Schedule<'a> {
             SignedDuration::ZERO => String::new(),
             delay => format!(", and {} more, as first clocks are spread", duration::format(delay)),
         };
-        let (at, limits) = (time::format(idle), limits.join(", ") + &delay);
+        let asleep = match delete.and_then(|delete| self.asleep_by_schedule(delete)) {
+            Some(asleep) => format!(", without {} asleep by schedule", duration::format(asleep)),
+            None => String::new(),
+        };
+        let (at, limits) = (time::format(idle), limits.join(", ") + &asleep + &delay);
         if self.world.last_gap.is_some_and(|gap| gap >= idle) {
             return format!("idle time counts from {at} on, as activity may have been missed before; {limits}");
         }
         format!("{} {} at {at}; {limits}", self.what_started(idle), ago(idle, self.now))
+    }
+
+    /// How much later the schedule lets this period end.
+    fn asleep_by_schedule(&self, period: SignedDuration) -> Option<SignedDuration> {
+        let from = self.counts_from()?;
+        let end = scheduled::awake_for(self.subject, from, period)?;
+        Some(end.duration_since(time::saturating_add(from, period))).filter(|asleep| asleep.is_positive())
     }
 
     /// What happened when its idle time began to count.

@@ -1,11 +1,11 @@
 //! The rules about sleep by schedule: the annotation `sleep-during` of a Namespace.
 //!
-//! While its window is open it is asleep, and at its end it is awake. Such a sleep says nothing about idleness, so it
-//! does not count towards deletion, and neither does it make what is idle look used: only the time until the next sleep
-//! for idleness counts from the end of the window.
+//! While its window is open it is asleep, and at its end it is awake. Such a sleep says nothing about idleness, so its
+//! time does not count towards deletion, and neither does it make what is idle look used: only the time until the next
+//! sleep for idleness counts from the end of the window.
 
 use caretaker_core::window::Window;
-use caretaker_core::{Cause, Next, RuleMatch, Timestamp, time};
+use caretaker_core::{Cause, Next, RuleMatch, SignedDuration, Timestamp, time};
 
 use super::{Found, Schedule, half_awake, left_running, running_in_sleep};
 use crate::act::{Action, Bookkeeping, SleepReason};
@@ -108,6 +108,29 @@ pub(super) fn next_sleep(ns: &Subject, from: Timestamp) -> Option<(Timestamp, Ac
 /// When its last scheduled sleep ended, or would have: idle time that leads to a sleep counts from there.
 pub(super) fn last_end(ns: &Subject, now: Timestamp) -> Option<Timestamp> {
     window(ns).filter(|window| !window.is_open(now))?.last_edge(now).map(|edge| edge.at)
+}
+
+/// How many edges of a window are followed: years of nights. A window with more is one of minutes.
+const MAX_EDGES: usize = 2_000;
+
+/// When it was awake for this long since a time, as far as the schedule is concerned: its own, or that of the namespace
+/// that contains it. `None` if that is never, or too far away to tell.
+pub(super) fn awake_for(subject: &Subject, since: Timestamp, period: SignedDuration) -> Option<Timestamp> {
+    let own = window(subject).or(subject.namespace_sleep_during.as_deref());
+    let Some(window) = own else { return Some(time::saturating_add(since, period)) };
+    let (mut at, mut left, mut asleep) = (since, period, window.is_open(since));
+    for _ in 0..MAX_EDGES {
+        let edge = window.next_edge(at).map(|edge| edge.at);
+        if !asleep {
+            let end = time::saturating_add(at, left);
+            match edge.filter(|edge| *edge < end) {
+                Some(edge) => left -= edge.duration_since(at),
+                None => return Some(end),
+            }
+        }
+        (at, asleep) = (edge?, !asleep);
+    }
+    None
 }
 
 /// The same, but not later than the schedule asks for its sleep.

@@ -98,11 +98,12 @@ impl NamespaceRows {
         let caller = self.callers.first().map(|(source, name)| format!("{}/{name}", kind_of(*source).kind));
         let mut subjects = Vec::with_capacity(1 + self.standalone.len());
         let present = self.present_sleep();
-        let (mut asleep, mut sleep_until, mut woken_at) = (false, None, None);
+        let (mut asleep, mut sleep_until, mut woken_at, mut sleep_during) = (false, None, None, None);
         if let Some(mut namespace) = self.namespace.as_deref().cloned() {
             let woken = namespace.activity.get().filter(|a| a.recorded_under() == Some(Rule::ManualSleepExpired));
             (asleep, sleep_until) = (namespace.is_asleep_in_part(), namespace.sleep_until.value());
             woken_at = woken.map(|activity| activity.at);
+            sleep_during = namespace.sleep_during.get().cloned();
             if let Some(received) = &self.activity {
                 add_activity(&mut namespace, received);
             }
@@ -118,6 +119,7 @@ impl NamespaceRows {
         for mut standalone in self.standalone.values().cloned() {
             standalone.namespace_asleep = asleep;
             (standalone.namespace_sleep_until, standalone.namespace_woken_at) = (sleep_until, woken_at);
+            standalone.namespace_sleep_during.clone_from(&sleep_during);
             standalone.used_by_control_plane.clone_from(&caller);
             let present = [standalone.present_sleep(), present];
             let workloads = std::mem::take(&mut standalone.workloads).into_iter();
