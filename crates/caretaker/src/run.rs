@@ -218,7 +218,7 @@ impl Operator {
     fn context<K: KeeperCli>(&self, keeper: &K, config: &CommonConfig, health: Health) -> Result<Context> {
         let field_manager = lease_name(keeper.name());
         let limit = config.calls_per_second.0.map(CallLimit::new);
-        let reader = client::reader(self.cluster.clone())?;
+        let reader = client::reader_with_clock(self.cluster.clone(), self.clock.clone())?;
         let writer = |leadership, limit, urgent| {
             client::writer(self.cluster.clone(), leadership, self.timing.call(), limit, urgent)
         };

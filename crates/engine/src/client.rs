@@ -8,8 +8,11 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::filter::FilterLayer;
 use tower::timeout::TimeoutLayer;
+use tower::util::MapResponseLayer;
 
+use crate::clock::Clock;
 use crate::lease::LeaderHandle;
+use crate::projection::server_time;
 
 pub use call_limit::CallLimit;
 
@@ -19,12 +22,27 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A client for lists and watches.
-pub fn reader(mut config: Config) -> Result<Client, kube::Error> {
+pub fn reader(config: Config) -> Result<Client, kube::Error> {
+    Client::try_from(reading(config))
+}
+
+/// The same, and each answer tells the clock how late it is at the API server.
+pub fn reader_with_clock(config: Config, clock: Clock) -> Result<Client, kube::Error> {
+    let compare = MapResponseLayer::new(move |response: http::Response<_>| {
+        if let Some(date) = server_time(response.headers()) {
+            clock.compare(date);
+        }
+        response
+    });
+    Ok(ClientBuilder::try_from(reading(config))?.with_layer(&compare).build())
+}
+
+fn reading(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // The watch itself restarts after an error, and reports it.
     config.default_retry = false;
-    Client::try_from(config)
+    config
 }
 
 /// A client that makes no call without leadership, none that lasts longer than `call`, no more calls than the limit

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,6 +19,8 @@ pub struct Clock {
     set: Option<watch::Receiver<Timestamp>>,
     /// The zone in which people read it, where they name none.
     zone: TimeZone,
+    /// By how much it was ahead of the API server's when that was last heard of; at first by nothing.
+    ahead: Arc<watch::Sender<SignedDuration>>,
 }
 
 /// Sets a manual clock.
@@ -41,6 +43,9 @@ impl std::fmt::Debug for Clock {
 /// The machine's clock may be set while we wait for a time on it: it is read this often.
 const READ_INTERVAL: Duration = Duration::from_mins(1);
 
+/// Clocks that differ by more disagree; an answer of the API server has its time in whole seconds.
+const MAX_SKEW: SignedDuration = SignedDuration::from_secs(30);
+
 /// Timers are no finer than this.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -48,7 +53,12 @@ impl Clock {
     /// The clock that `now` reads.
     #[must_use]
     pub fn new(now: fn() -> Timestamp) -> Self {
-        Self { now: Arc::new(now), speed: 1.0, real: true, set: None, zone: TimeZone::UTC }
+        Self { real: true, ..Self::showing(now) }
+    }
+
+    fn showing(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        let ahead = Arc::new(watch::Sender::new(SignedDuration::ZERO));
+        Self { now: Arc::new(now), speed: 1.0, real: false, set: None, zone: TimeZone::UTC, ahead }
     }
 
     /// A clock that starts now at `start` and runs that many times as fast.
@@ -59,7 +69,7 @@ impl Clock {
             let passed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
             time::saturating_add(start, passed.mul_f64(speed))
         };
-        Self { now: Arc::new(now), speed, real: false, set: None, zone: TimeZone::UTC }
+        Self { speed, ..Self::showing(now) }
     }
 
     /// A clock that stands still at `start` until it is set.
@@ -68,7 +78,7 @@ impl Clock {
         let (sender, set) = watch::channel(start);
         let shown = set.clone();
         let now = move || *shown.borrow();
-        let clock = Self { now: Arc::new(now), speed: 1.0, real: false, set: Some(set), zone: TimeZone::UTC };
+        let clock = Self { set: Some(set), ..Self::showing(now) };
         (clock, ClockHandle(sender))
     }
 
@@ -116,6 +126,31 @@ impl Clock {
     #[must_use]
     pub fn is_real(&self) -> bool {
         self.real
+    }
+
+    /// The API server has just said that it is this late there.
+    pub fn compare(&self, server: Timestamp) {
+        let ahead = time::duration_between(server, self.now());
+        self.ahead.send_if_modified(|before| {
+            let before = std::mem::replace(before, ahead);
+            (before.abs() > MAX_SKEW) != (ahead.abs() > MAX_SKEW)
+        });
+    }
+
+    /// Why nothing may follow from this clock alone: it and the clock of the API server disagree.
+    #[must_use]
+    pub fn disagreement(&self) -> Option<String> {
+        let ahead = *self.ahead.borrow();
+        if !self.real || ahead.abs() <= MAX_SKEW {
+            return None;
+        }
+        let (by, way) = (duration::format_approx(ahead.abs()), if ahead.is_positive() { "ahead of" } else { "behind" });
+        Some(format!("the clock of this machine is {by} {way} that of the API server: set it right on both"))
+    }
+
+    /// Changes each time the two begin to disagree, or agree again.
+    pub(crate) fn disagreements(&self) -> watch::Receiver<SignedDuration> {
+        self.ahead.subscribe()
     }
 }
 

@@ -72,6 +72,14 @@ impl Health {
         }
     }
 
+    /// The part is ready; it is not mentioned if it never was blocked.
+    pub fn set_unblocked(&self, part: &str) {
+        let was_blocked = self.known().parts.get(part).is_some_and(Option::is_some);
+        if was_blocked {
+            self.set_ready(part);
+        }
+    }
+
     /// Sets or removes a fact about a part that blocks nothing.
     pub fn set_note(&self, part: &str, note: Option<String>) {
         let mut known = self.known();

@@ -189,6 +189,11 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
     }
 }
 
+/// The time on the API server's clock when it answered, to the second.
+pub(crate) fn server_time(headers: &http::HeaderMap) -> Option<Timestamp> {
+    headers.get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?))
+}
+
 /// Sends a request, and returns the status and the body of the answer, and the time on the API server's
 /// clock, to the second. An answer with an error status is no error here: it has the time as well.
 pub async fn send_with_server_time(
@@ -196,7 +201,7 @@ pub async fn send_with_server_time(
     request: http::Request<Vec<u8>>,
 ) -> Result<(http::StatusCode, bytes::Bytes, Option<Timestamp>), kube::Error> {
     let answer = client.send(request.map(Body::from)).await?;
-    let date = answer.headers().get(http::header::DATE).and_then(|date| time::parse_http(date.to_str().ok()?));
+    let date = server_time(answer.headers());
     let status = answer.status();
     Ok((status, answer.into_body().collect().await?.to_bytes(), date))
 }

@@ -58,6 +58,7 @@ impl From<()> for Grace {
 /// Delay before a failed write of the journal is tried again.
 const JOURNAL_RETRY: Duration = Duration::from_secs(1);
 
+const CLOCK: &str = "clock";
 const LEASE: &str = "lease";
 const STATE: &str = "state";
 const PERMISSIONS: &str = "permissions";
@@ -74,7 +75,7 @@ pub async fn run_controller<K: Controller>(
     let mut streams = streams.ready_chunks(CHANGES_PER_ROUND);
     let mut state = control.context.state.watch(control.context.reader.clone(), control.context.resync_interval);
     let (clock, mut leadership) = (control.context.clock.clone(), control.context.leadership.clone());
-    let health = control.context.health.clone();
+    let (health, mut disagreement) = (control.context.health.clone(), clock.disagreements());
     let mut running: Running<K> = FuturesUnordered::new();
     let mut rights = pin!(control.watch_permissions());
     let mut shutdown = pin!(shutdown);
@@ -89,6 +90,7 @@ pub async fn run_controller<K: Controller>(
             Some(change) = state.next() => control.on_state_changed(change),
             () = clock.sleep_until(control.next_deadline()) => {}
             () = lease::changed(&mut leadership) => {}
+            Ok(()) = disagreement.changed() => {}
             () = health.improved() => control.rejudge_held = true,
             () = clock::sleep_until(control.next_retry()) => {}
             () = tokio::time::sleep(HEARTBEAT) => {}
@@ -276,6 +278,10 @@ impl<K: Controller> ControlLoop<K> {
     /// Once a turn of the loop: tells the liveness probe that the loop turns, and tries again what failed before.
     fn report_alive_and_retry(&mut self) {
         self.context.health.heartbeat();
+        match self.context.clock.disagreement() {
+            Some(why) => self.context.health.set_blocked(CLOCK, why),
+            None => self.context.health.set_unblocked(CLOCK),
+        }
         let now = Instant::now();
         self.state_retry = self.state_retry.filter(|at| *at > now);
         if self.context.journal.is_flushed() {
@@ -329,8 +335,12 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     /// True if a source or a right is missing that this kind of action needs, or if it cannot be recorded. A wake
-    /// waits for nothing that only a deletion needs.
+    /// waits for nothing that only a deletion needs. What is confirmed is judged again by the time of the API server;
+    /// the rest follows from the clock of this machine, which must be right.
     fn is_blocked(&self, kind: &ActionKind) -> bool {
+        if !kind.confirmed && self.context.clock.disagreement().is_some() {
+            return true;
+        }
         let records = kind.waits_for_records() && !(self.context.journal.is_flushed() && self.state_ready);
         let uncounted = self.ledger.is_none() && self.needs_ledger(kind);
         if records || uncounted {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use caretaker_core::{SignedDuration, Timestamp, time};
+use caretaker_core::{SignedDuration, Timestamp, duration, time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -276,7 +276,12 @@ fn from_journal(entries: &[&JournalEntry], period: Period, current: Option<&str>
     }
     let yielded = inside.iter().find(|entry| entry.is("yield"));
     let yielded = yielded.map(|entry| format!(", although it was resumed at {}", time::format(entry.at)));
-    said(Outcome::Unchanged, format!("the journal has one revision{}", yielded.unwrap_or_default()))
+    let late = time::duration_between(period.from, first.at);
+    let from = match late.as_secs() {
+        ..1 => String::new(),
+        _ => format!(" from {} after its begin on", duration::format_approx(late)),
+    };
+    said(Outcome::Unchanged, format!("the journal has one revision{from}{}", yielded.unwrap_or_default()))
 }
 
 /// A revision, and the first and the last time that it was applied.

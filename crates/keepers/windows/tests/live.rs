@@ -2,6 +2,8 @@
 
 #[path = "live/cleaned_up.rs"]
 mod cleaned_up;
+#[path = "live/clocks.rs"]
+mod clocks;
 mod flux;
 #[path = "live/unseen.rs"]
 mod unseen;

@@ -42,8 +42,12 @@ fn said(findings: &[FrozenPeriod]) -> String {
 #[rstest]
 #[case::nothing(&[], "unknown: the journal has no suspension; its status has no history")]
 #[case::one_revision(
-    &[("2026-03-02T00:00:01Z", "suspend", "a"), ("2026-03-02T05:00:01Z", "resume", "a")],
+    &[("2026-03-02T00:00:00.4Z", "suspend", "a"), ("2026-03-02T05:00:01Z", "resume", "a")],
     "unchanged: the journal has one revision"
+)]
+#[case::suspended_a_little_late(
+    &[("2026-03-02T00:00:26Z", "suspend", "a"), ("2026-03-02T05:00:01Z", "resume", "a")],
+    "unchanged: the journal has one revision from 26s after its begin on"
 )]
 #[case::another_at_the_end(
     &[("2026-03-02T00:00:01Z", "suspend", "a"), ("2026-03-02T05:00:01Z", "resume", "b")],
@@ -61,7 +65,7 @@ fn said(findings: &[FrozenPeriod]) -> String {
         ("2026-03-02T00:00:01Z", "suspend", "a"), ("2026-03-02T02:00:00Z", "yield", "a"),
         ("2026-03-02T05:00:01Z", "resume", "a"),
     ],
-    "unchanged: the journal has one revision, although it was resumed at 2026-03-02T02:00:00Z"
+    "unchanged: the journal has one revision from 1s after its begin on, although it was resumed at 2026-03-02T02:00:00Z"
 )]
 #[case::suspended_too_late(
     &[("2026-03-02T01:00:00Z", "suspend", "a"), ("2026-03-02T05:00:01Z", "resume", "a")],
