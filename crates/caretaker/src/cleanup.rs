@@ -1,6 +1,7 @@
 //! `caretaker cleanup`: wakes everything, and removes everything that is Caretaker's.
 
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use caretaker_engine::permissions::lease_name;
 use caretaker_engine::{Context as EngineContext, format_error, state};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::cleanup::{CleanupReport, clean_up};
+use caretaker_runtimes::Runtimes;
 use caretaker_windows::Windows;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -20,30 +22,40 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cli::CleanupArgs;
+use crate::config::Config;
+use crate::live::OperatorConfigMaps;
 use crate::output::{Output, lines, sanitize_cell};
-use crate::snapshot::no_namespace;
-use crate::{keepers, live};
+use crate::snapshot::{no_namespace, resolve_config};
+use crate::{keepers, live, manual};
 
 /// Runs the command.
 pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
+    let namespaces = manual::names(&args.namespaces)?;
     live::block_on(async {
         let client = live::client(&args.cluster).await?;
+        if args.if_it_was_live && !was_live(&client).await? {
+            let text = format!("Caretaker was never live here: it has no Lease and no state in {}\n", state::NAMESPACE);
+            return Ok(Output { text, ..Output::default() });
+        }
+        let config = settings(&client, args.config.as_deref()).await?;
         if args.stop {
             stop_operator(&client).await?;
         } else if !args.dry_run && !args.force {
             check_no_operator_runs(&client, args.all, now).await?;
         }
-        let (keeper, context) = (Arc::new(Namespaces::default()), live::command_context(client.clone(), args.dry_run));
+        let keeper = Arc::new(Namespaces::new(config.namespaces_policy(), None));
+        let runtimes = Arc::new(Runtimes::new(config.runtimes_policy()));
+        let context = live::command_context(client.clone(), args.dry_run);
         let flux = Arc::new(Windows::default());
         let (mut report, mut stays) = (CleanupReport::default(), Vec::new());
         if args.all {
             merge(&mut report, clean_up(&keeper, &context, None).await?.unwrap_or_default());
             stays.extend(release_flux(&flux, &context, None, &mut report).await?);
-            let (done, failed) = caretaker_runtimes::cleanup::clean_up(&Arc::default(), &context).await?;
+            let (done, failed) = caretaker_runtimes::cleanup::clean_up(&runtimes, &context).await?;
             merge(&mut report, CleanupReport { done, failed });
             delete_own_objects(&client, args.dry_run, &mut report).await;
         }
-        for name in &args.namespaces {
+        for name in &namespaces {
             match clean_up(&keeper, &context, Some(name)).await? {
                 Some(more) => merge(&mut report, more),
                 None => bail!(no_namespace(name, std::iter::empty())),
@@ -52,6 +64,31 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
         }
         Ok(output(report, &stays, args.dry_run))
     })
+}
+
+/// The settings name further kinds that were put to sleep. Without them those would stay asleep for ever, so that settings
+/// that cannot be read are an error here.
+async fn settings(client: &Client, path: Option<&Path>) -> Result<Config> {
+    let (operator, unread) = match path {
+        Some(_) => Default::default(),
+        None => OperatorConfigMaps::read(client).await,
+    };
+    if let Some(why) = unread.into_iter().next() {
+        bail!("{why}; nothing is cleaned up without its settings: name a file with --config, or allow to read them");
+    }
+    resolve_config(path, &operator)
+}
+
+/// True if an operator was ever live in this cluster: in a dry run it has neither a Lease nor a state.
+async fn was_live(client: &Client) -> Result<bool> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
+    for keeper in keepers::names() {
+        if leases.get_opt(&lease_name(keeper)).await.context("looking for a Lease of the operator")?.is_some() {
+            return Ok(true);
+        }
+    }
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), state::NAMESPACE);
+    Ok(config_maps.get_opt(state::NAME).await.context("looking for the state of the operator")?.is_some())
 }
 
 /// Releases Flux's objects, and returns what stays suspended because somebody asked for it.

@@ -298,6 +298,12 @@ pub struct CleanupArgs {
     /// Even while the operator runs, which may start again with what was cleaned up
     #[arg(long)]
     pub force: bool,
+    /// Do nothing where no operator was ever live: what sleeps there is not Caretaker's
+    #[arg(long)]
+    pub if_it_was_live: bool,
+    /// Settings; default: those of the running operator, else the built-in ones
+    #[arg(long, value_name = "FILE", env = "CARETAKER_CONFIG")]
+    pub config: Option<PathBuf>,
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,

@@ -150,11 +150,13 @@ fn explained(error: OrderError) -> anyhow::Error {
 }
 
 /// The names that were typed, with or without `ns/`.
-fn names(typed: &[String]) -> Result<Vec<String>> {
+pub(crate) fn names(typed: &[String]) -> Result<Vec<String>> {
     let name = |word: &String| {
         let bare = match word.split_once('/') {
             Some(("ns" | "namespace" | "namespaces", name)) => name,
-            Some((kind, _)) => return Err(usage(format!("{word:?}: only namespaces are ordered, not a {kind:?}"))),
+            Some((kind, _)) => {
+                return Err(usage(format!("{word:?}: only namespaces can be named here, not a {kind:?}")));
+            }
             None => word,
         };
         check_name("the namespace", bare).map_err(usage)?;

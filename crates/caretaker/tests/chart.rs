@@ -17,7 +17,7 @@ use caretaker_testkit::release::workspace;
 use granted::{Right, required_by, right, rights};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NAMESPACE: &str = "caretaker-system";
 
@@ -80,11 +80,31 @@ const ALL_ENABLED: [&str; 5] = [
     "audit.enabled=true",
 ];
 
+/// Made when an uninstall begins, and not before.
+fn of_the_uninstall(object: &Value) -> bool {
+    object["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+}
+
+/// It may have been live before, and what it put to sleep then must not stay asleep.
+#[test]
+fn an_uninstall_cleans_up_in_a_dry_run_as_well_where_it_was_live() {
+    let args = |values: &[&str]| {
+        let objects = objects(values);
+        let job = objects.iter().find(|object| object["kind"] == "Job" && of_the_uninstall(object));
+        job.map(|job| job["spec"]["template"]["spec"]["containers"][0]["args"].clone())
+    };
+
+    assert_eq!(args(&["dryRun=true"]), Some(json!(["cleanup", "--all", "--stop", "--if-it-was-live"])));
+    assert_eq!(args(&["dryRun=false"]), Some(json!(["cleanup", "--all", "--stop"])));
+    assert_eq!(args(&["cleanup.onUninstall=false"]), None);
+    assert_eq!(args(&["keepers.namespaces.enabled=false", "keepers.containers.enabled=true"]), None, "no such image");
+}
+
 #[test]
 fn in_a_dry_run_every_role_allows_reading_alone_and_live_no_role_has_a_wildcard() {
     let dry: BTreeSet<String> = objects(&[ALL_ENABLED.as_slice(), &["rbac.people=false"]].concat())
         .iter()
-        .filter(|object| object["rules"].is_array())
+        .filter(|object| object["rules"].is_array() && !of_the_uninstall(object))
         .flat_map(|role| rights(rules_of(role)))
         .map(|(_, _, verb, _)| verb)
         .collect();
@@ -122,6 +142,7 @@ fn what_is_not_enabled_gets_no_role_and_no_pod() {
     let names: BTreeSet<&str> = objects
         .iter()
         .filter(|object| ["ClusterRole", "Role", "Deployment", "DaemonSet"].iter().any(|kind| object["kind"] == *kind))
+        .filter(|object| !of_the_uninstall(object))
         .filter_map(|object| object["metadata"]["name"].as_str())
         .collect();
     assert_eq!(names, ["caretaker-windows"].into());
@@ -259,7 +280,8 @@ impl DeployFile {
     }
 
     fn rendered(&self) -> String {
-        let rendered = template(self.args).unwrap();
+        // What an uninstall by Helm runs would run at once here.
+        let rendered = template(&[self.args, &["--set", "cleanup.onUninstall=false"]].concat()).unwrap();
         let body: Vec<&str> = rendered.lines().filter(|line| !line.starts_with("# Source: ")).collect();
         let head = self.head.lines().map(|line| format!("# {line}").trim_end().to_owned());
         let from =
