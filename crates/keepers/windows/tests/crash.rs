@@ -14,6 +14,7 @@ use caretaker_engine::once::run_once;
 use caretaker_keeper_testkit::{LIMIT, MemoryJournal, RunningKeeper, context};
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::{shared_without_controllers as shared, until};
+use caretaker_windows::manual::Suspension;
 use caretaker_windows::{NAME, Windows};
 use flux::{Place, condition, is_managed};
 use kube::Client;
@@ -106,6 +107,83 @@ fn killed_or_failing_at_any_call_inside_a_window_everything_is_suspended() {
 fn killed_or_failing_at_any_call_after_a_window_everything_of_ours_is_gone() {
     for fault in FAULTS {
         every_call(fault, MORNING, &[(false, false, None), (true, false, None), (false, false, None)]);
+    }
+}
+
+/// What somebody did before the keeper looks, and what the keeper has to do about it.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    /// A person resumed it inside of its window.
+    Resumed,
+    /// A person ordered a suspension, whose time is over.
+    Ordered,
+    /// Git declares that it is not suspended.
+    Pinned,
+}
+
+impl Before {
+    async fn happens(self, place: &Place) {
+        flux::delete_all(&place.client).await;
+        match self {
+            Self::Resumed => {
+                place.create_nightly("Kustomization", "apps").await;
+                rounds(&place.client, NIGHT).await;
+                place.merge("Kustomization", "apps", "flux", json!({ "spec": { "suspend": false } })).await;
+            }
+            Self::Ordered => {
+                place.create("Kustomization", "apps", json!({}), json!({ "interval": "1m" })).await;
+                let until = Some(flux::at(NIGHT));
+                place
+                    .orders("Kustomization", EVENING)
+                    .suspend("apps", &Suspension { until, ..Suspension::default() }, true)
+                    .await
+                    .unwrap();
+            }
+            Self::Pinned => {
+                place.apply_from_git("Kustomization", "apps", json!({ "interval": "1m", "suspend": false })).await;
+            }
+        }
+    }
+
+    /// Whether it is suspended, what its condition says, and until when it stays resumed.
+    fn after(self) -> (bool, Option<&'static str>, Option<&'static str>) {
+        match self {
+            Self::Resumed => (false, None, Some("2026-03-02T05:00:00Z")),
+            Self::Ordered => (false, None, None),
+            Self::Pinned => (false, Some("False"), None),
+        }
+    }
+}
+
+#[test]
+fn killed_or_failing_at_any_call_what_people_and_git_did_is_answered_in_the_same_way() {
+    let runtime = runtime();
+    let place = runtime.block_on(Place::new("crash-answers"));
+    let config = runtime.block_on(shared().admin_config()).unwrap();
+    for before in [Before::Resumed, Before::Ordered, Before::Pinned] {
+        for fault in FAULTS {
+            let mut struck = 0;
+            for n in 1..=MAX_WRITES {
+                runtime.block_on(before.happens(&place));
+                let faults = Faults::none().at(n, fault).among(|path: &str| path.contains("fieldManager="));
+                mortal(&faults, config.clone(), async |client| rounds(&client, NIGHT).await);
+                runtime.block_on(rounds(&place.client, NIGHT));
+
+                let object = runtime.block_on(place.get("Kustomization", "apps"));
+                let yielded = object["metadata"]["annotations"]["caretaker.dev/yielded-until"].as_str();
+                let after = (object["spec"]["suspend"] == true, condition(&object), yielded);
+                assert_eq!(after, before.after(), "{before:?}, {fault:?} at write {n}: {object}");
+                let left =
+                    object["metadata"]["annotations"].as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+                let left = left.filter(|key| key.starts_with("caretaker.dev/") && !key.ends_with("/yielded-until"));
+                assert_eq!(left.collect::<Vec<_>>(), [""; 0], "{before:?}, {fault:?} at write {n}");
+                if !faults.struck() {
+                    break;
+                }
+                struck = n;
+            }
+            assert!((1..MAX_WRITES).contains(&struck), "{before:?}, {fault:?}: {struck} writes");
+        }
     }
 }
 

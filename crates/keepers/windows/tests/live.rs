@@ -10,13 +10,12 @@ mod unseen;
 #[path = "live/warned.rs"]
 mod warned;
 
-use caretaker_engine::source::resource;
 use caretaker_keeper_testkit::{LIMIT, write_events};
 use caretaker_testkit::{shared_without_controllers, until};
 use caretaker_windows::Windows;
 use caretaker_windows::api::{FluxKind, KINDS, Switch};
-use caretaker_windows::manual::{Orders, Suspension};
-use caretaker_windows::subject::{OnResume, Policy, World};
+use caretaker_windows::manual::Suspension;
+use caretaker_windows::subject::{OnResume, Policy};
 use flux::{Place, condition, is_managed};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -196,15 +195,7 @@ async fn what_caretaker_suspend_orders_inside_a_window_lasts_after_it() {
     place.create_nightly("Kustomization", "apps").await;
     let (keeper, clock) = place.start(Policy::default(), NIGHT);
     place.until("Kustomization", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
-    let kind = KINDS.iter().find(|kind| kind.kind == "Kustomization").unwrap();
-    let orders = Orders {
-        api: place.api("Kustomization"),
-        resource: resource(kind.group, "v1", kind.kind, "kustomizations"),
-        kind,
-        world: World::default(),
-        by: "ann".to_owned(),
-        now: flux::at(NIGHT),
-    };
+    let orders = place.orders("Kustomization", NIGHT);
 
     orders.suspend("apps", &Suspension::default(), true).await.unwrap();
     clock.set(flux::at(MORNING));
@@ -214,6 +205,29 @@ async fn what_caretaker_suspend_orders_inside_a_window_lasts_after_it() {
     let fields = after["metadata"]["managedFields"].as_array().unwrap().iter();
     let set_by = fields.filter(|fields| !fields["fieldsV1"]["f:spec"]["f:suspend"].is_null());
     assert_eq!(set_by.map(|fields| &fields["manager"]).collect::<Vec<_>>(), ["caretaker-cli"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_whose_controller_reads_the_annotation_itself_keeps_its_spec_and_its_generation() {
+    let place = Place::new("native").await;
+    let created = place.create_nightly("Kustomization", "apps").await;
+    place.create_nightly("HelmRelease", "apps").await;
+    let policy = Policy { native_kinds: vec!["Kustomization".to_owned()], ..Policy::default() };
+    let (keeper, clock) = place.start(policy, EVENING);
+    keeper.ready().await;
+
+    clock.set(flux::at(NIGHT));
+    // The other kind shows that the edge was seen.
+    place.until("HelmRelease", "apps", "it to be suspended", |o| condition(o) == Some("True")).await;
+    clock.set(flux::at(MORNING));
+    place.until("HelmRelease", "apps", "it to be resumed", |o| !is_managed(o)).await;
+
+    let native = place.get("Kustomization", "apps").await;
+    assert_eq!(native["spec"], json!({ "interval": "1m" }));
+    assert_eq!(native["metadata"]["generation"], json!(created.metadata.generation));
+    let written: Vec<_> = keeper.journal.entries().into_iter().filter(|e| e["kind"] == "Kustomization").collect();
+    assert!(written.iter().all(|entry| entry["action"] == "show"), "{written:?}");
     keeper.stop().await;
 }
 

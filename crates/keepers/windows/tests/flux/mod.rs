@@ -9,7 +9,8 @@ use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_testkit::{shared_without_controllers, until};
 use caretaker_windows::Windows;
 use caretaker_windows::api::{FluxKind, KINDS};
-use caretaker_windows::subject::Policy;
+use caretaker_windows::manual::Orders;
+use caretaker_windows::subject::{Policy, World};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -125,6 +126,19 @@ impl Place {
         let object = serde_json::from_value(object).unwrap();
         let params = PostParams { field_manager: Some("kubectl-create".to_owned()), ..PostParams::default() };
         self.api(kind).create(&params, &object).await.unwrap()
+    }
+
+    /// The orders of a person at a time.
+    pub fn orders(&self, kind: &str, now: &str) -> Orders {
+        let kind = KINDS.iter().find(|known| known.kind == kind).unwrap();
+        Orders {
+            api: self.api(kind.kind),
+            resource: resource(kind.group, version(kind), kind.kind, plural(kind)),
+            kind,
+            world: World::default(),
+            by: "ann".to_owned(),
+            now: at(now),
+        }
     }
 
     /// With the window of these tests.
