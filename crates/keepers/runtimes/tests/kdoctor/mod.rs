@@ -198,6 +198,23 @@ impl Place {
         serde_json::to_value(made).unwrap()
     }
 
+    /// A carrier of a NetReach as kdoctor's controller makes it.
+    pub async fn create_kdoctors_carrier(&self, task: &DynamicObject) -> Value {
+        let (labels, pod) = (json!({ "app": "kdoctor" }), json!({ "containers": [{ "name": "a", "image": "x" }] }));
+        let name = task.metadata.name.as_deref().unwrap();
+        let owner = json!({
+            "apiVersion": api::API_VERSION, "kind": "NetReach", "name": name, "uid": task.metadata.uid,
+            "controller": true, "blockOwnerDeletion": true,
+        });
+        let template = json!({ "metadata": { "labels": labels }, "spec": pod });
+        let carrier = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": format!("kdoctor-netreach-{name}"), "ownerReferences": [owner] },
+            "spec": { "selector": { "matchLabels": labels }, "template": template },
+        });
+        self.create("DaemonSet", carrier).await
+    }
+
     pub async fn delete(&self, kind: &str, name: &str) {
         objects(&self.client, kind, &self.namespace).delete(name, &DeleteParams::background()).await.unwrap();
     }
@@ -264,6 +281,15 @@ impl Place {
         .await
         .unwrap();
     }
+}
+
+/// A round in a task's status, as kdoctor's own definitions want it.
+pub fn round(status: &str, deadline: Timestamp) -> Value {
+    let deadline = caretaker_core::time::format(deadline);
+    json!({
+        "status": status, "roundNumber": 1, "startTimeStamp": deadline, "deadLineTimeStamp": deadline,
+        "failedAgentNodeList": [], "notReportAgentNodeList": [], "succeedAgentNodeList": [],
+    })
 }
 
 /// Serves kdoctor's kinds as kdoctor ships them.

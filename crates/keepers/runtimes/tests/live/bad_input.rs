@@ -15,7 +15,7 @@ async fn bad_input_is_reported_with_the_field_and_the_fix_and_leaves_nothing_beh
         ("replicas", json!({ "kind": "Deployment", "deploymentReplicas": -1 }), "spec.agentSpec.deploymentReplicas"),
         ("minutes", json!({ "terminationGracePeriodMinutes": -1 }), "spec.agentSpec.terminationGracePeriodMinutes"),
         ("twice", json!({ "env": twice }), "spec.agentSpec.env"),
-        ("resources", json!({ "resources": { "limits": "all" } }), "spec.agentSpec.resources"),
+        ("unnamed", json!({ "env": [{ "name": "", "value": "1" }] }), "spec.agentSpec.env"),
     ];
     for (name, agent, _) in &bad {
         place.create_task(Netdns, name, json!({ "agentSpec": agent })).await;

@@ -7,7 +7,7 @@ use caretaker_runtimes::subject::Policy;
 use serde_json::json;
 
 use crate::MINUTE;
-use crate::kdoctor::Place;
+use crate::kdoctor::{Place, round};
 
 #[tokio::test]
 async fn the_number_of_rounds_decides_whether_a_runtime_is_retired() {
@@ -24,8 +24,7 @@ async fn the_number_of_rounds_decides_whether_a_runtime_is_retired() {
     }
 
     place.finish(NetReach, "for-ever", place.at(-600 * MINUTE)).await;
-    let deadline = caretaker_core::time::format(place.at(-600 * MINUTE));
-    let history = json!([{ "status": "ongoing", "roundNumber": 1, "deadLineTimeStamp": deadline }]);
+    let history = json!([round("ongoing", place.at(-600 * MINUTE))]);
     place.set_status(NetReach, "runs", json!({ "history": history })).await;
     place.patch_task(NetReach, "fewer", json!({ "spec": { "schedule": { "roundNumber": 0 } } })).await;
     place.until_told("fewer FinishedSeen done", &keeper).await;
