@@ -21,7 +21,8 @@ pub(crate) async fn read_live(batch: &Batch<Runtimes>, live: &mut LiveView<'_, R
         match &planned.subject {
             Subject::Task(runtime) => {
                 live.get_object(runtime.task.object()).await?;
-                if matches!(planned.action, Action::Retire | Action::Record(Record::FinishedSeen)) {
+                let is_noted = matches!(planned.action, Action::Record(Record::FinishedSeen | Record::FinishWithdrawn));
+                if is_noted || planned.action == Action::Retire {
                     for carrier in &runtime.carriers {
                         live.get_object(carrier.object()).await?;
                     }
@@ -87,6 +88,13 @@ async fn write(
             let seen = json!({ "metadata": { "annotations": { FINISHED_SEEN_AT: now.to_string() } } });
             writer.merge_patch(carrier.object(), &carrier.resource_version, seen).await.map(drop)
         }
+        Action::Record(Record::FinishWithdrawn) => {
+            let none = json!({ "metadata": { "annotations": { FINISHED_SEEN_AT: null } } });
+            for carrier in runtime.noted_carriers().filter(|carrier| carrier.finished_seen_at.is_some()) {
+                writer.merge_patch(carrier.object(), &carrier.resource_version, none.clone()).await?;
+            }
+            Ok(())
+        }
         Action::Retire => {
             if runtime.task.has_failed {
                 let lines = inspect::last_lines(writer.client(), runtime, world).await;
@@ -95,7 +103,11 @@ async fn write(
             for carrier in runtime.carriers.iter().filter(|carrier| !carrier.is_deleting) {
                 writer.delete(carrier.object(), &carrier.resource_version).await?;
             }
-            write_deleted(runtime, writer).await
+            // A status that shows the default agent does not show what was deleted here.
+            if runtime.task.has_agent_spec || runtime.task.resource.is_none() || runtime.shows_own() {
+                write_deleted(runtime, writer).await?;
+            }
+            Ok(())
         }
         Action::Warn => {
             let carrier = runtime.carrier().ok_or_else(|| stale("its runtime is gone"))?;
