@@ -156,18 +156,21 @@ async fn create(runtime: &TaskRuntime, world: &World, writer: &mut Writer<Runtim
     let json = runtime.task.agent.as_ref().map_or("{}", |agent| &agent.json);
     let agent = serde_json::from_str(json).map_err(|error| stale(&error.to_string()))?;
     let agent = AgentSpec::read(&agent).map_err(|invalid| stale(&invalid.to_string()))?;
-    let carrier = match runtime.carrier() {
-        Some(carrier) => carrier.clone(),
-        None => create_carrier(runtime, &agent, place, world, writer).await?,
+    let (carrier, is_made_here) = if let Some(carrier) = runtime.carrier() {
+        (carrier.clone(), false)
+    } else {
+        let created = create_carrier(runtime, &agent, place, world, writer).await;
+        (created.map_err(|error| with_remedy(error, world))?, true)
     };
     let refused = match create_parts(runtime, &agent, &carrier, place, world, writer).await {
         Ok(refused) => refused,
         Err(error) => {
-            // What the API server will never accept leaves no half-made runtime behind.
-            if is_rejected(&error) && runtime.task.runtime_status() != Some(RuntimeStatus::Created) {
+            // What the API server will never accept leaves no half-made runtime behind. A carrier that was there before
+            // stays: somebody else may have made it, and use it.
+            if is_rejected(&error) && is_made_here {
                 writer.delete(carrier.object(), &carrier.resource_version).await?;
             }
-            return Err(error);
+            return Err(with_remedy(error, world));
         }
     };
     let mut shown = resource(runtime, &carrier, RuntimeStatus::Creating, world);
@@ -194,6 +197,20 @@ fn note_failure(runtime: &TaskRuntime, error: &ApplyError, now: Timestamp, write
 /// True for an answer that no repetition changes: the object is not valid.
 fn is_rejected(error: &ApplyError) -> bool {
     matches!(error, ApplyError::Failed { why, .. } if why.ends_with("(422)") || why.ends_with("(400)"))
+}
+
+/// What to do about an object that the API server will never accept.
+fn with_remedy(error: ApplyError, world: &World) -> ApplyError {
+    let is_rejected = is_rejected(&error);
+    match error {
+        ApplyError::Failed { what, why, forbidden } if is_rejected => {
+            let from_file = world.policy.templates.is_some();
+            let template = if from_file { "keepers.runtimes.template" } else { crate::api::TEMPLATES };
+            let why = format!("{why}; correct the template in {template}, or spec.agentSpec of the task");
+            ApplyError::Failed { what, why, forbidden }
+        }
+        other => other,
+    }
 }
 
 async fn create_carrier(
