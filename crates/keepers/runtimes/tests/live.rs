@@ -6,6 +6,8 @@ mod bad_input;
 #[path = "live/grace.rs"]
 mod grace;
 mod kdoctor;
+#[path = "live/last_lines.rs"]
+mod last_lines;
 #[path = "live/queue.rs"]
 mod queue;
 #[path = "live/sweep.rs"]

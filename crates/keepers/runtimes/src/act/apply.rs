@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Action, Record, build_carrier, build_ingress, build_service, inspect, resource, status_patch};
 use crate::Runtimes;
 use crate::api::{API_VERSION, AgentSpec, FINISHED_SEEN_AT, Family, RuntimeStatus};
+use crate::controller::last_lines_event;
 use crate::observe::{FAILURES, FAMILIES, Row, failure_name};
 use crate::subject::{Carrier, Failure, Orphan, Place, Subject, TaskResource, TaskRuntime, World};
 
@@ -97,12 +98,12 @@ async fn write(
         }
         Action::Retire => {
             if runtime.task.has_failed {
-                let lines = inspect::last_lines(writer.client(), runtime, world).await;
-                keeper.note(&runtime.task.uid, lines);
+                publish_last_lines(keeper, runtime, world, writer).await;
             }
             for carrier in runtime.carriers.iter().filter(|carrier| !carrier.is_deleting) {
                 writer.delete(carrier.object(), &carrier.resource_version).await?;
             }
+            keeper.set_told(&runtime.task.uid, false);
             // A status that shows the default agent does not show what was deleted here.
             if runtime.task.has_agent_spec || runtime.task.resource.is_none() || runtime.shows_own() {
                 write_deleted(runtime, writer).await?;
@@ -119,6 +120,24 @@ async fn write(
             Ok(())
         }
         Action::Clean => Err(stale("it has a task")),
+    }
+}
+
+/// The pods go with their carrier, so that their last lines are in an Event before that is deleted. If it cannot be
+/// written now it is tried once more behind the deletion, which waits for nothing. A deletion that is tried again after
+/// a conflict has told them already.
+async fn publish_last_lines(keeper: &Runtimes, runtime: &TaskRuntime, world: &World, writer: &Writer<Runtimes>) {
+    let uid = &runtime.task.uid;
+    if keeper.has_told(uid) {
+        return;
+    }
+    let Some(lines) = inspect::last_lines(writer.client(), runtime, world).await else { return };
+    if writer.publish(&last_lines_event(runtime.task.object(), lines.clone())).await {
+        keeper.set_told(uid, true);
+        // Of an attempt before this one.
+        keeper.take_note(uid);
+    } else {
+        keeper.note(uid, Some(lines));
     }
 }
 

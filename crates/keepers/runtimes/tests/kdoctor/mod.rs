@@ -13,7 +13,7 @@ use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::api::{self, CarrierKind, TaskKind, Templates};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::{Cluster, shared_without_controllers, until};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -142,6 +142,27 @@ impl Place {
         })
         .await
         .unwrap()
+    }
+
+    /// How many Events have the last lines of the task that there is now.
+    pub async fn last_lines(&self, kind: TaskKind, task: &str) -> usize {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let uid = self.task(kind, task).await["metadata"]["uid"].clone();
+        let is_meant = |event: &&Event| {
+            let is_regarding = event.regarding.as_ref().is_some_and(|of| json!(of.uid) == uid);
+            is_regarding && event.reason.as_deref() == Some("LastLines")
+        };
+        events.list(&ListParams::default()).await.unwrap().items.iter().filter(is_meant).count()
+    }
+
+    /// A pod of a runtime, which nobody runs: what its logs say is why they cannot be read.
+    pub async fn create_pod(&self, runtime: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pod = json!({
+            "metadata": { "name": "agent", "labels": { "app.kubernetes.io/name": runtime } },
+            "spec": { "containers": [{ "name": "agent", "image": "x" }] },
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     }
 
     pub async fn create_task(&self, kind: TaskKind, name: &str, spec: Value) -> DynamicObject {
