@@ -37,3 +37,32 @@ fn a_plan_shows_the_place_of_each_task_that_waits() {
     assert_eq!(because("a-second"), "0 of at most 1 runtimes run; it is number 1 in the queue");
     assert_eq!(because("b-last"), "0 of at most 1 runtimes run; it is number 2 in the queue");
 }
+
+#[test]
+fn a_plan_shows_when_the_runtime_of_a_task_goes_that_asks_for_none_any_more() {
+    let task = "
+apiVersion: kdoctor.io/v1beta1
+kind: NetReach
+metadata: {name: mesh, uid: u-mesh, creationTimestamp: '2026-03-02T08:00:00Z'}
+spec: {}
+status:
+  finish: true
+  finishTime: '2026-03-02T08:30:00Z'
+  resource: {runtimeName: kdoctor-netreach-mesh, runtimeType: DaemonSet, runtimeStatus: created}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: kdoctor-netreach-mesh
+  namespace: kdoctor
+  uid: u-carrier
+  ownerReferences: [{apiVersion: kdoctor.io/v1beta1, kind: NetReach, name: mesh, uid: u-mesh, controller: true}]
+";
+    let files = folder(&[("tasks.yaml", task)]);
+
+    let rows = json(&["plan", "--from", files.path().to_str().unwrap(), "--at", AT, "-o", "json"]);
+
+    let row = rows.iter().find(|row| row["name"] == "mesh").unwrap();
+    assert_eq!((row["rule"].as_str(), row["action"].as_str()), (Some("Finished"), Some("retire")), "{row}");
+    assert!(row["because"].as_str().unwrap().ends_with("it has 1h of grace"), "{row}");
+}

@@ -1,4 +1,4 @@
-//! Kubernetes Events, written in the background: nothing waits for them.
+//! Kubernetes Events, written in the background: nothing waits for them, unless it asks to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +135,7 @@ fn not_written(record: &EventRecord, error: &kube::Error) -> String {
 
 /// Writes [collected](Events::collected) Events as this controller, and returns what could not be written.
 pub async fn publish_all(client: Client, controller: &str, records: &mut Receiver<EventRecord>) -> Vec<String> {
-    let recorder = Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None });
+    let recorder = recorder(client, controller);
     let mut failed = Vec::new();
     while let Ok(record) = records.try_recv() {
         if let Err(error) = publish(&recorder, &record).await {
@@ -143,6 +143,15 @@ pub async fn publish_all(client: Client, controller: &str, records: &mut Receive
         }
     }
     failed
+}
+
+/// Writes one Event as this controller, now. The error says what could not be written, and why.
+pub(crate) async fn publish_one(client: Client, controller: &str, record: &EventRecord) -> Result<(), String> {
+    publish(&recorder(client, controller), record).await.map_err(|error| not_written(record, &error))
+}
+
+fn recorder(client: Client, controller: &str) -> Recorder {
+    Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None })
 }
 
 /// Waits until no more records come in, unless there are many already.

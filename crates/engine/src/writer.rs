@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::apply::ApplyError;
 use crate::controller::{Controller, RowOf};
 use crate::decode::Document;
+use crate::events::{self, EventRecord};
 use crate::object::{ApiObject, Partial};
 use crate::projection::is_not_found;
 use crate::source::{Change, ObjectId, Observed, SourceRef};
@@ -164,6 +165,13 @@ impl<K: Controller> Writer<K> {
             Err(kube::Error::Api(status)) if is_not_found(&status, object.name) => Ok(self.gone(object)),
             Err(error) => Err(ApplyError::from_api(what, object, &error)),
         }
+    }
+
+    /// Writes an Event and waits for it: for one that must be there before the write that follows. What every action tells
+    /// is written in the background. Returns whether it is written; if not, the reason is in the log.
+    pub async fn publish(&self, record: &EventRecord) -> bool {
+        let written = events::publish_one(self.client.clone(), &self.field_manager, record).await;
+        written.inspect_err(|why| tracing::warn!("{why}")).is_ok()
     }
 
     /// Records that an object does not exist any more.

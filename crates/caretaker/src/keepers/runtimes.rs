@@ -52,7 +52,9 @@ impl KeeperCli for Runtimes {
             Action::Record(Record::Created | Record::DefaultAgent) => fill(RUNNING),
             Action::Retire | Action::Clean => TimelineMark { fill: Some(NONE), mark: Some('×') },
             Action::Record(Record::Deleted) => fill(NONE),
-            Action::Record(Record::FinishedSeen) | Action::Warn => TimelineMark { fill: None, mark: Some('•') },
+            Action::Record(Record::FinishedSeen | Record::FinishWithdrawn) | Action::Warn => {
+                TimelineMark { fill: None, mark: Some('•') }
+            }
         }
     }
 

@@ -93,7 +93,8 @@ actions! {
     pub enum Action {
         /// Creates what is missing of the runtime, and writes `creating`.
         Create => ActionKind::plain("create").confirmed().suspendable().needs(CREATE),
-        /// Writes the state of the runtime into the task's status, or onto the carrier when the task was first seen finished.
+        /// Writes the state of the runtime into the task's status, or onto the carrier when the task was first seen
+        /// finished; or removes that if the task is not finished any more.
         Record(Record) => ActionKind::plain("record").confirmed().needs(RECORD),
         /// Deletes the carrier of a task that ended, and writes `deleted`; the Services follow.
         Retire => ActionKind::destructive("retire").needs(RETIRE),
@@ -115,6 +116,8 @@ pub enum Record {
     Deleted,
     /// The task finished, and nothing says when.
     FinishedSeen,
+    /// The task is not finished any more.
+    FinishWithdrawn,
 }
 
 /// What the status says about a runtime on this carrier.
@@ -159,6 +162,11 @@ pub(crate) fn simulate(subject: Subject, action: &Action, world: &World, now: Ti
         Action::Record(Record::FinishedSeen) => {
             for carrier in &mut runtime.carriers {
                 carrier.finished_seen_at.get_or_insert(now);
+            }
+        }
+        Action::Record(Record::FinishWithdrawn) => {
+            for carrier in &mut runtime.carriers {
+                carrier.finished_seen_at = None;
             }
         }
         Action::Retire => {
@@ -249,6 +257,9 @@ pub(crate) fn describe(subject: &Subject, action: &Action, world: &World) -> Vec
         Action::Record(Record::Deleted) => vec![status("deleted")],
         Action::Record(Record::FinishedSeen) => {
             vec![format!("annotate its carrier with {}", crate::api::FINISHED_SEEN_AT)]
+        }
+        Action::Record(Record::FinishWithdrawn) => {
+            vec![format!("remove {} from its carrier", crate::api::FINISHED_SEEN_AT)]
         }
         Action::Retire => {
             let deleted = runtime.carriers.iter().map(|c| format!("delete {} {}/{}", c.kind, c.namespace, c.name));

@@ -1,6 +1,6 @@
 //! The keeper on a live cluster, in the engine's terms.
 
-use caretaker_core::Timestamp;
+use caretaker_core::{ObjectRef, Timestamp};
 use caretaker_engine::confirm::{LiveView, ReadError};
 use caretaker_engine::events::{EventRecord, default_events, event_target};
 use caretaker_engine::writer::Writer;
@@ -39,23 +39,30 @@ impl Controller for Runtimes {
         WriteTarget::new(format!("{kind}/{name}")).conflict_retries(CONFLICT_RETRIES)
     }
 
-    /// What was found of a runtime that does not get ready, and the last lines of a failed one, are Events of their own.
+    /// What was found of a runtime that does not get ready is an Event of its own; so are the last lines of a failed one, if
+    /// they could not be written before it went.
     fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
         let mut events = default_events(self, results);
         for ActionResult { planned, .. } in results.iter().filter(|result| result.result.is_ok()) {
             let subject = planned.subject.subject_ref();
             let Some(note) = self.take_note(subject.uid) else { continue };
+            if planned.action != Action::Warn {
+                events.push(last_lines_event(subject.object, note));
+                continue;
+            }
             let regarding = event_target(subject.object);
             let (reason, action) = (planned.verdict.rule.name(), caretaker_core::Action::name(&planned.action));
-            if planned.action == Action::Warn {
-                // It says all that the general one says, and what was found.
-                events.retain(|event| event.regarding != regarding || event.reason != reason);
-                let note = format!("{}: {note}", planned.verdict.because);
-                events.push(EventRecord { regarding, warning: true, reason, action, note });
-            } else {
-                events.push(EventRecord { regarding, warning: true, reason: "LastLines", action, note });
-            }
+            // It says all that the general one says, and what was found.
+            events.retain(|event| event.regarding != regarding || event.reason != reason);
+            let note = format!("{}: {note}", planned.verdict.because);
+            events.push(EventRecord { regarding, warning: true, reason, action, note });
         }
         events
     }
+}
+
+/// The last lines of the logs of a failed task, on that task.
+pub(crate) fn last_lines_event(task: ObjectRef<'_>, lines: String) -> EventRecord {
+    let action = caretaker_core::Action::name(&Action::Retire);
+    EventRecord { regarding: event_target(task), warning: true, reason: "LastLines", action, note: lines }
 }

@@ -19,7 +19,7 @@ rules! {
         TaskGone => task_gone,
         /// The task is being deleted: its runtime goes with it, by owner references.
         BeingDeleted => being_deleted,
-        /// The task asks for no runtime of its own: it runs on the default agent, which is never deleted.
+        /// The task asks for no runtime of its own, and has none: it runs on the default agent, which is never deleted.
         DefaultAgent => default_agent,
         /// The runtime is deleted, and so it stays.
         Retired => retired,
@@ -27,6 +27,8 @@ rules! {
         RuntimeGone => runtime_gone,
         /// The task finished and nothing says when: the time is recorded on the carrier.
         FinishedSeen => finished_seen,
+        /// The task is not finished any more: the time at which it was seen so is removed from the carrier.
+        FinishWithdrawn => finish_withdrawn,
         /// The task finished: its runtime is retired after the grace period.
         Finished => finished,
         /// The round should be over and has not even started: the runtime is retired after the grace period.
@@ -94,22 +96,27 @@ fn being_deleted(subject: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 fn default_agent(subject: &Subject, world: &World, now: Timestamp) -> Found {
-    let task = &task_of(subject)?.task;
-    if task.has_agent_spec {
+    let runtime = task_of(subject)?;
+    let task = &runtime.task;
+    // What it had before its spec was removed is used to the end, and retired as any other.
+    let had_its_own = task.runtime_status() == Some(RuntimeStatus::Created) && runtime.shows_own();
+    let ended_on_its_own = had_its_own && ended(runtime, now) != Ended::No;
+    if task.has_agent_spec || runtime.carrier().is_some() || ended_on_its_own {
         return None;
     }
     let because = "it asks for no runtime of its own";
-    Some(match (task.runtime_status(), &world.policy.default_agent) {
-        (None | Some(RuntimeStatus::Creating), Some(agent)) => {
+    let has_none = matches!(task.runtime_status(), None | Some(RuntimeStatus::Creating)) || had_its_own;
+    Some(match (has_none, &world.policy.default_agent) {
+        (true, Some(agent)) => {
             complete(Action::Record(Record::DefaultAgent), now, format!("{because}: it runs on {}", agent.name))
         }
-        (None | Some(RuntimeStatus::Creating), None) => RuleMatch::refuse(
+        (true, None) => RuleMatch::refuse(
             None,
             format!(
                 "{because}, and no default agent is known; name it in keepers.runtimes.defaultAgent, or write spec.agentSpec"
             ),
         ),
-        (Some(_), _) => RuleMatch::nothing(because),
+        (false, _) => RuleMatch::nothing(because),
     })
 }
 
@@ -121,7 +128,7 @@ fn retired(subject: &Subject, _: &World, _: Timestamp) -> Found {
 
 /// Whether the task ended, by what it says and what its carriers say.
 fn ended(runtime: &TaskRuntime, now: Timestamp) -> Ended {
-    let seen = runtime.carriers.iter().filter_map(|carrier| carrier.finished_seen_at).min();
+    let seen = runtime.noted_carriers().filter_map(|carrier| carrier.finished_seen_at).min();
     runtime.task.ended(seen, now)
 }
 
@@ -142,6 +149,15 @@ fn finished_seen(subject: &Subject, _: &World, now: Timestamp) -> Found {
     is_unknown.then(|| complete(Action::Record(Record::FinishedSeen), now, "it finished, and nothing says when"))
 }
 
+/// If it finishes once more, its grace counts from then.
+fn finish_withdrawn(subject: &Subject, _: &World, now: Timestamp) -> Found {
+    let runtime = task_of(subject)?;
+    let noted = runtime.noted_carriers().find_map(|carrier| carrier.finished_seen_at)?;
+    let because = || format!("it was seen finished at {}, and is not finished any more", time::format(noted));
+    let is_withdrawn = !runtime.task.is_over();
+    is_withdrawn.then(|| complete(Action::Record(Record::FinishWithdrawn), now, because()))
+}
+
 fn finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let runtime = task_of(subject)?;
     let Ended::Finished(at) = ended(runtime, now) else { return None };
@@ -156,7 +172,10 @@ fn round_missed(subject: &Subject, world: &World, now: Timestamp) -> Found {
 }
 
 fn retire(task: &Task, world: &World, ended: Timestamp, now: Timestamp, because: &str) -> RuleMatch<Action> {
-    let grace = world.grace(task);
+    let grace = match world.grace(task) {
+        Ok(grace) => grace,
+        Err(invalid) => return RuleMatch::refuse(None, format!("{because}; its runtime stays: {invalid}")),
+    };
     let failed = if task.has_failed { ", and its last round failed" } else { "" };
     let grace_words =
         if grace.is_zero() { "no grace".to_owned() } else { format!("{} of grace", duration::format(grace)) };
@@ -353,7 +372,7 @@ fn creating(subject: &Subject, world: &World, now: Timestamp) -> Found {
 
 /// When the runtime is retired if its round never starts.
 fn retirement(runtime: &TaskRuntime, world: &World) -> Option<Timestamp> {
-    Some(time::saturating_add(runtime.task.missed_deadline()?, world.grace(&runtime.task)))
+    Some(time::saturating_add(runtime.task.missed_deadline()?, world.grace(&runtime.task).ok()?))
 }
 
 fn running(subject: &Subject, world: &World, now: Timestamp) -> Found {

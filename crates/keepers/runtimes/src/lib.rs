@@ -31,7 +31,7 @@ pub mod observe;
 pub mod report;
 pub mod subject;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use caretaker_core::{Keeper, Membership, SubjectRef, Timestamp, VerdictOf};
@@ -51,19 +51,35 @@ pub struct Runtimes {
     pub policy: Arc<Policy>,
     /// What an action found, by the uid of the task, until its Event is written.
     notes: Mutex<HashMap<String, String>>,
+    /// The uids of failed tasks whose last lines are in an Event, until their carriers are deleted.
+    told: Mutex<HashSet<String>>,
 }
 
 impl Runtimes {
     /// A keeper with these settings.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
-        Self { policy: Arc::new(policy), notes: Mutex::default() }
+        Self { policy: Arc::new(policy), ..Self::default() }
     }
 
     /// Keeps what an action found for its Event.
     fn note(&self, uid: &str, note: Option<String>) {
         if let Some(note) = note {
             self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), note);
+        }
+    }
+
+    fn has_told(&self, uid: &str) -> bool {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).contains(uid)
+    }
+
+    /// Remembers that the last lines of a task are in an Event, or forgets it.
+    fn set_told(&self, uid: &str, is_told: bool) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_told {
+            told.insert(uid.to_owned());
+        } else {
+            told.remove(uid);
         }
     }
 

@@ -186,6 +186,19 @@ impl TaskRuntime {
         live.first().copied()
     }
 
+    /// The carriers that may say when the task was first seen finished: one that is being deleted says nothing about the
+    /// next.
+    pub fn noted_carriers(&self) -> impl Iterator<Item = &Carrier> {
+        self.carriers.iter().filter(|carrier| !carrier.is_deleting)
+    }
+
+    /// True if the status shows a runtime of the task's own, and not the default agent.
+    #[must_use]
+    pub fn shows_own(&self) -> bool {
+        let is_own = |name: &str| name == self.carrier_name() || self.carriers.iter().any(|own| own.name == name);
+        self.task.resource.as_ref().is_some_and(|shown| is_own(&shown.name))
+    }
+
     /// The Service or Ingress of a name that belongs to a carrier.
     #[must_use]
     pub fn part_of(&self, carrier: &Carrier, kind: &str, name: &str) -> Option<&Named> {
@@ -235,6 +248,9 @@ impl TaskRuntime {
     #[must_use]
     pub fn facts(&self, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut facts = self.task.facts(now);
+        if !self.task.has_agent_spec && self.carrier().is_some() {
+            facts[0] = ("agent", "its own, which it does not ask for any more".to_owned());
+        }
         for carrier in &self.carriers {
             let deleting = if carrier.is_deleting { ", being deleted" } else { "" };
             let Carrier { kind, namespace, name, ready, desired, .. } = carrier;

@@ -5,16 +5,17 @@ mod kdoctor;
 
 use std::sync::Arc;
 
-use caretaker_core::Timestamp;
 use caretaker_core::limits::Ledger;
+use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::once::run_once;
 use caretaker_keeper_testkit::{MemoryJournal, context};
 use caretaker_runtimes::api::{CarrierKind, TaskKind};
+use caretaker_runtimes::subject::Policy;
 use caretaker_runtimes::{NAME, Runtimes};
 use caretaker_testkit::faults::{Fault, Faults, Life, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
-use kdoctor::{Place, delete_parts, delete_tasks};
+use kdoctor::{Place, delete_parts, delete_tasks, round};
 use kube::Client;
 use rstest::rstest;
 use serde_json::json;
@@ -34,7 +35,11 @@ fn runtime() -> Runtime {
 
 /// Some rounds, as a keeper makes them.
 async fn rounds(place: &Place, client: &Client, now: Timestamp) {
-    let keeper = Arc::new(Runtimes::new(place.policy()));
+    rounds_of(place.policy(), client, now).await;
+}
+
+async fn rounds_of(policy: Policy, client: &Client, now: Timestamp) {
+    let keeper = Arc::new(Runtimes::new(policy));
     for _ in 0..2 {
         let context = context(client, NAME, Clock::manual(now).0, MemoryJournal::default());
         // It may fail; the next life completes it.
@@ -67,6 +72,10 @@ enum End {
     Finished,
     /// It does not say when: its grace counts from the first sight, after 59 seconds at the earliest.
     FinishedSometime,
+    /// Its last round failed: its last lines are told before its runtime goes.
+    Failed,
+    /// Its round should have been over at the start, and has not started.
+    RoundMissed,
 }
 
 impl End {
@@ -76,13 +85,40 @@ impl End {
             Self::FinishedSometime => {
                 place.set_status(NetReach, "mesh", json!({ "finish": true, "lastRoundStatus": "succeed" })).await;
             }
+            Self::Failed => {
+                place.finish(NetReach, "mesh", place.at(0)).await;
+                place.set_status(NetReach, "mesh", json!({ "lastRoundStatus": "fail" })).await;
+            }
+            Self::RoundMissed => {
+                let history = json!([round("notstarted", place.at(0))]);
+                place.set_status(NetReach, "mesh", json!({ "finish": false, "history": history })).await;
+            }
+        }
+    }
+
+    /// True if it came in a life before.
+    async fn has_come(self, place: &Place) -> bool {
+        let status = &place.task(NetReach, "mesh").await["status"];
+        match self {
+            Self::Finished | Self::FinishedSometime => status["finish"] == true,
+            Self::Failed => status["lastRoundStatus"] == "fail",
+            Self::RoundMissed => status["history"].is_array(),
+        }
+    }
+
+    /// Writes beside carrier, Service, Ingress, creating, created, the deletion and deleted.
+    fn more_writes(self) -> usize {
+        match self {
+            Self::Finished | Self::RoundMissed => 0,
+            // The first sight, or the Event.
+            Self::FinishedSometime | Self::Failed => 1,
         }
     }
 
     /// The last second of the story at which its grace is not over, even if it was seen at once.
     fn is_kept_until(self) -> i64 {
         match self {
-            Self::Finished => 59,
+            Self::Finished | Self::Failed | Self::RoundMissed => 59,
             Self::FinishedSometime => 118,
         }
     }
@@ -115,13 +151,15 @@ async fn assert_owned(place: &Place, what: &str) {
 
 /// A death or an error at a read changes nothing on the server; only writes are struck.
 fn is_write(path: &str) -> bool {
-    path.contains("fieldManager=") || path.contains("/daemonsets/") || path.contains("/deployments/")
+    ["fieldManager=", "/daemonsets/", "/deployments/", "/apis/events.k8s.io/"].iter().any(|part| path.contains(part))
 }
 
 #[rstest]
 #[case::daemon_set(CarrierKind::DaemonSet, End::Finished, &[Fault::DieAfter, Fault::CONFLICT, Fault::CutAfter])]
 #[case::deployment(CarrierKind::Deployment, End::Finished, &[Fault::DieAfter])]
 #[case::finished_without_a_time(CarrierKind::DaemonSet, End::FinishedSometime, &[Fault::DieAfter, Fault::CutAfter])]
+#[case::failed(CarrierKind::DaemonSet, End::Failed, &[Fault::DieAfter, Fault::CONFLICT])]
+#[case::round_missed(CarrierKind::DaemonSet, End::RoundMissed, &[Fault::DieAfter])]
 fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_early(
     #[case] carrier: CarrierKind,
     #[case] end: End,
@@ -130,6 +168,9 @@ fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_e
     let runtime = runtime();
     let place = runtime.block_on(Place::new(&format!("crash-{carrier:?}-{end:?}").to_lowercase()));
     let config = runtime.block_on(shared().admin_config()).unwrap();
+    if end == End::Failed {
+        runtime.block_on(place.create_pod(RUNTIME));
+    }
     let get = |kind: &str, name: &str| runtime.block_on(place.get(kind, name));
     let rounds = |second| runtime.block_on(rounds(&place, &place.client, place.at(second)));
     // True if the fault struck.
@@ -143,10 +184,14 @@ fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_e
         let is_deadly = fault == Fault::DieAfter;
         assert_eq!(ended == Life::Died, is_deadly && faults.struck(), "{what}");
         let before = runtime.block_on(status(&place));
-        let is_finished = runtime.block_on(place.task(NetReach, "mesh"))["status"]["finish"] == true;
+        let has_come = runtime.block_on(end.has_come(&place));
+        let is_told = || runtime.block_on(place.last_lines(NetReach, "mesh")) > 0;
+        if end == End::Failed && is_deadly && has_come && get(carrier.name(), RUNTIME).is_none() {
+            assert!(is_told(), "{what}: its last lines are lost");
+        }
 
         // The next one, before the end of the grace: nothing is retired that was not due.
-        if !is_finished {
+        if !has_come {
             rounds(2);
             assert!(get(carrier.name(), RUNTIME).is_some(), "{what}: {before:?}");
             assert!(get("Service", SERVICE).is_some(), "{what}");
@@ -164,14 +209,15 @@ fn killed_or_failing_at_any_call_a_runtime_is_created_and_retired_once_and_not_e
         rounds(end.is_kept_until() + 63);
         assert_eq!(runtime.block_on(status(&place)), "deleted", "{what}");
         assert_eq!(get(carrier.name(), RUNTIME), None, "{what}");
+        // An Event that could not be written holds nothing back.
+        assert!(end != End::Failed || !is_deadly || is_told(), "{what}: its last lines are lost");
 
         faults.struck()
     };
     for fault in faults {
         let writes = (1..=MAX_WRITES).take_while(|n| story(*fault, *n)).count();
         assert!(writes < MAX_WRITES, "does it write without end?");
-        // Carrier, Service, Ingress, creating, created, the deletion, deleted; and the first sight.
-        assert!(writes >= 7 + usize::from(end == End::FinishedSometime), "only {writes} writes");
+        assert!(writes >= 7 + end.more_writes(), "only {writes} writes");
     }
 }
 
@@ -212,6 +258,40 @@ fn deleted_and_recreated_at_any_step_a_task_gets_a_runtime_of_its_own() {
         }
     }
     panic!("more than {MAX_WRITES} writes");
+}
+
+/// No garbage collector runs here. Its time is over at first sight, because each life is short.
+#[test]
+fn killed_or_failing_at_any_call_of_a_sweep_the_orphan_goes_and_nothing_else() {
+    let runtime = runtime();
+    let place = runtime.block_on(Place::new("crash-sweep"));
+    let config = runtime.block_on(shared().admin_config()).unwrap();
+    let sweeping = || Policy { sweep_after: SignedDuration::from_secs(-1), ..place.policy() };
+    let other = "kdoctor-netreach-other";
+    let story = |fault: Fault, n: usize| {
+        let what = format!("{fault:?} at write {n}");
+        runtime.block_on(prepare(&place, CarrierKind::DaemonSet));
+        runtime.block_on(place.create_task(NetReach, "other", json!({ "agentSpec": {} })));
+        runtime.block_on(rounds(&place, &place.client, place.at(0)));
+        let kept = runtime.block_on(place.get("DaemonSet", other)).unwrap();
+        runtime.block_on(place.delete_task(NetReach, "mesh"));
+        let faults = Faults::none().at(n, fault).among(is_write);
+
+        let ended = mortal(&faults, config.clone(), async |client| {
+            rounds_of(sweeping(), &client, place.at(1)).await;
+        });
+        assert_eq!(ended == Life::Died, fault == Fault::DieAfter && faults.struck(), "{what}");
+
+        runtime.block_on(rounds_of(sweeping(), &place.client, place.at(2)));
+        assert_eq!(runtime.block_on(place.get("DaemonSet", RUNTIME)), None, "{what}");
+        let left = runtime.block_on(place.get("DaemonSet", other)).unwrap();
+        assert_eq!(left["metadata"]["uid"], kept["metadata"]["uid"], "{what}");
+        faults.struck()
+    };
+    for fault in [Fault::DieAfter, Fault::CONFLICT, Fault::CutAfter] {
+        let writes = (1..=MAX_WRITES).take_while(|n| story(fault, *n)).count();
+        assert!((1..MAX_WRITES).contains(&writes), "{writes} writes");
+    }
 }
 
 /// Deletes every object whose controller is gone, as the cluster's garbage collector does.

@@ -1,14 +1,17 @@
 //! The state machine of a runtime, as a table: what is observed, and what comes next.
 
+#[path = "judge/ended.rs"]
+mod ended;
 mod sample;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Cause, Next, RuleSet as _, SignedDuration, Timestamp, VerdictOf};
 use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::act::{Action, Record};
-use caretaker_runtimes::api::{CarrierKind, Family, KdoctorSettings, RuntimeStatus};
+use caretaker_runtimes::api::{AgentSpec, CarrierKind, Family, KdoctorSettings, RuntimeStatus};
 use caretaker_runtimes::judge::Rule;
 use caretaker_runtimes::subject::{
     DefaultAgent, Diagnosis, Failure, Orphan, Round, RoundStatus, Subject, TaskRuntime, World,
@@ -135,7 +138,7 @@ fn the_grace_is(
     });
     world.kdoctor = Arc::new(KdoctorSettings { default_grace: minutes(kdoctor), ..KdoctorSettings::default() });
     let mut ended = finished(complete(Created, 1), 0);
-    ended.task.agent.as_mut().unwrap().grace = minutes(own);
+    ended.task.grace = Ok(minutes(own));
     ended.task.has_failed = failed;
 
     let due = judge(&task(ended), &world, at(1)).next.deadline();
@@ -143,14 +146,18 @@ fn the_grace_is(
     assert_eq!(due, Some(at(expected)));
 }
 
-#[test]
-fn a_task_without_an_agent_of_its_own_runs_on_the_default_agent_which_is_never_deleted() {
-    let agent = DefaultAgent {
+fn default_agent() -> DefaultAgent {
+    DefaultAgent {
         name: "kdoctor-agent".to_owned(),
         kind: CarrierKind::DaemonSet,
         service_v4: Some("kdoctor-agent-ipv4".to_owned()),
         service_v6: None,
-    };
+    }
+}
+
+#[test]
+fn a_task_without_an_agent_of_its_own_runs_on_the_default_agent_which_is_never_deleted() {
+    let agent = default_agent();
     let world = world_with(|policy| policy.default_agent = Some(agent.clone()));
     let plain = with(runtime(), |r| (r.task.has_agent_spec, r.task.agent) = (false, None));
     let shown = with(plain.clone(), |r| r.task.resource = Some(agent.resource()));
@@ -161,12 +168,13 @@ fn a_task_without_an_agent_of_its_own_runs_on_the_default_agent_which_is_never_d
     assert_eq!(line(&task(plain), &self::world(), at(0)), "DefaultAgent refuse");
 }
 
+/// What is said of a spec that cannot be read.
+fn invalid() -> Option<Box<InvalidValue>> {
+    Some(AgentSpec::read(&serde_json::json!({ "kind": "Job" })).unwrap_err())
+}
+
 #[test]
 fn what_cannot_be_read_creates_nothing_but_what_there_is_is_still_retired() {
-    let invalid = || {
-        let spec = serde_json::json!({ "kind": "Job" });
-        Some(caretaker_runtimes::api::AgentSpec::read(&spec).unwrap_err())
-    };
     let bad = with(runtime(), |r| (r.task.agent, r.task.invalid) = (None, invalid()));
     let old = with(finished(complete(Created, 1), -90), |r| (r.task.agent, r.task.invalid) = (None, invalid()));
 
@@ -211,7 +219,7 @@ fn a_runtime_that_does_not_get_ready_is_looked_into_again_and_again() {
 fn a_stuck_runtime_whose_round_is_missed_is_retired_exactly_then() {
     let stuck = with(complete(Creating, 0), |r| {
         r.task.round = not_started(2);
-        r.task.agent.as_mut().unwrap().grace = Some(SignedDuration::from_mins(1));
+        r.task.grace = Ok(Some(SignedDuration::from_mins(1)));
     });
 
     assert_eq!(line(&task(stuck.clone()), &world(), at(1)), "Creating wait retire 12:03");

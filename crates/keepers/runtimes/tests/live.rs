@@ -6,6 +6,8 @@ mod bad_input;
 #[path = "live/grace.rs"]
 mod grace;
 mod kdoctor;
+#[path = "live/last_lines.rs"]
+mod last_lines;
 #[path = "live/queue.rs"]
 mod queue;
 #[path = "live/sweep.rs"]
@@ -274,18 +276,8 @@ async fn the_default_agent_is_shown_at_once_and_nothing_is_made_or_deleted() {
 async fn beside_kdoctors_controller_its_carrier_is_accepted_and_only_the_resource_is_written() {
     let place = Place::new("beside").await;
     let task = place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
-    let (labels, pod) = (json!({ "app": "kdoctor" }), json!({ "containers": [{ "name": "a", "image": "x" }] }));
-    let owner = json!({
-        "apiVersion": "kdoctor.io/v1beta1", "kind": "NetReach", "name": "mesh", "uid": task.metadata.uid,
-        "controller": true, "blockOwnerDeletion": true,
-    });
-    let carrier = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": { "name": "kdoctor-netreach-mesh", "ownerReferences": [owner] },
-        "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": pod } },
-    });
-    let made = place.create("DaemonSet", carrier).await;
-    let history = json!([{ "status": "ongoing", "roundNumber": 1, "deadLineTimeStamp": "2030-01-01T00:00:00Z" }]);
+    let made = place.create_kdoctors_carrier(&task).await;
+    let history = json!([kdoctor::round("ongoing", place.at(600 * MINUTE))]);
     place
         .set_status(
             NetReach,
@@ -356,8 +348,7 @@ async fn a_missed_round_leaks_no_carrier_and_a_keeper_that_was_down_retires_late
         place.until_status(NetReach, name, "creating", &keeper).await;
     }
     keeper.stop().await;
-    let deadline = caretaker_core::time::format(place.at(0));
-    let history = json!([{ "status": "notstarted", "roundNumber": 1, "deadLineTimeStamp": deadline }]);
+    let history = json!([kdoctor::round("notstarted", place.at(0))]);
     place.set_status(NetReach, "missed", json!({ "finish": false, "history": history })).await;
     place.finish(NetReach, "late", place.at(0)).await;
 

@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event;
 use kdoctor::Place;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         test("an_image_that_nobody_has_is_named_with_its_node", Need::Node, an_image_that_nobody_has),
         test("a_taint_that_keeps_every_pod_away_is_named_with_its_node", Need::Node, a_taint),
         test("a_quota_that_is_used_up_is_named", Need::Node, a_quota),
-        test("on_definitions_of_caretaker", Need::Nothing, on_definitions_of_caretaker),
+        test("on_definitions_of_caretaker_with_their_defaults_and_words", Need::Nothing, on_definitions_of_caretaker),
         test("on_a_dual_stack_cluster_there_is_a_service_for_each_family", Need::Nothing, dual_stack),
     ])
 }
@@ -216,11 +216,50 @@ async fn a_quota() -> Outcome {
     overdue(cluster, &place, refused, &["exceeded quota: none-left"]).await
 }
 
+/// What the schemas of Caretaker add to what a task says, and what they refuse.
+async fn defaults_and_words(place: &Place) -> Outcome {
+    for kind in TaskKind::ALL {
+        let made = place.create_task(kind, "empty", json!({ "agentSpec": {}, "schedule": {} })).await;
+        let agent = json!({ "kind": "DaemonSet", "hostNetwork": false, "terminationGracePeriodMinutes": 60 });
+        let schedule = json!({ "roundNumber": 1, "roundTimeoutMinute": 60 });
+        assert_eq!(made.data["spec"], json!({ "agentSpec": agent, "schedule": schedule }), "{kind}");
+        for (field, spec) in [
+            ("spec.agentSpec.kind", json!({ "agentSpec": { "kind": "StatefulSet" } })),
+            ("spec.schedule.roundNumber", json!({ "schedule": { "roundNumber": -2 } })),
+        ] {
+            let task = json!({
+                "apiVersion": "kdoctor.io/v1beta1", "kind": kind.name(), "metadata": { "name": "wrong" }, "spec": spec,
+            });
+            let tasks = kdoctor::tasks(&place.client, kind);
+            let refused = tasks.create(&PostParams::default(), &serde_json::from_value(task)?).await;
+            let refused = refused.expect_err("it is refused").to_string();
+            assert!(refused.contains(field), "{kind}: {refused}");
+        }
+        for (field, status) in [
+            ("status.lastRoundStatus", json!({ "finish": false, "lastRoundStatus": "fine" })),
+            ("status.history[0].status", json!({ "finish": false, "history": [kdoctor::round("late", place.at(0))] })),
+            (
+                "status.resource.runtimeStatus",
+                json!({ "finish": false, "resource": { "runtimeName": "a", "runtimeType": "b", "runtimeStatus": "c" } }),
+            ),
+        ] {
+            let patch = Patch::Merge(json!({ "status": status }));
+            let tasks = kdoctor::tasks(&place.client, kind);
+            let refused = tasks.patch_status("empty", &PatchParams::default(), &patch).await;
+            let refused = refused.expect_err("it is refused").to_string();
+            assert!(refused.contains(field), "{kind}: {refused}");
+        }
+        place.delete_task(kind, "empty").await;
+    }
+    Ok(())
+}
+
 /// From creation to retirement on Caretaker's own schemas; all other tests are on those that kdoctor ships.
 async fn on_definitions_of_caretaker() -> Outcome {
     let cluster = Cluster::builder().start().await?;
     kdoctor::serve_ours(cluster.client().await?).await;
     let place = Place::on_served(&cluster, "own-crds").await;
+    defaults_and_words(&place).await?;
     for kind in TaskKind::ALL {
         let target = match kind {
             TaskKind::NetReach => json!({ "ingress": true }),

@@ -150,8 +150,8 @@ impl Model {
         let mut task = sample::runtime().task;
         let uid = self.next_version();
         (task.name, task.uid, task.created) = (format!("t{number}").into(), format!("task-{uid}"), Some(self.now()));
-        let grace = Some(SignedDuration::from_mins(GRACE));
-        task.agent = Some(Agent { kind, grace, json: "{}".into() });
+        task.grace = Ok(Some(SignedDuration::from_mins(GRACE)));
+        task.agent = Some(Agent { kind, json: "{}".into() });
         self.tasks.insert(number, task.clone());
         self.written(Row::Task(Box::new(task)));
     }

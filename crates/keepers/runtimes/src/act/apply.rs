@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Action, Record, build_carrier, build_ingress, build_service, inspect, resource, status_patch};
 use crate::Runtimes;
 use crate::api::{API_VERSION, AgentSpec, FINISHED_SEEN_AT, Family, RuntimeStatus};
+use crate::controller::last_lines_event;
 use crate::observe::{FAILURES, FAMILIES, Row, failure_name};
 use crate::subject::{Carrier, Failure, Orphan, Place, Subject, TaskResource, TaskRuntime, World};
 
@@ -21,7 +22,8 @@ pub(crate) async fn read_live(batch: &Batch<Runtimes>, live: &mut LiveView<'_, R
         match &planned.subject {
             Subject::Task(runtime) => {
                 live.get_object(runtime.task.object()).await?;
-                if matches!(planned.action, Action::Retire | Action::Record(Record::FinishedSeen)) {
+                let is_noted = matches!(planned.action, Action::Record(Record::FinishedSeen | Record::FinishWithdrawn));
+                if is_noted || planned.action == Action::Retire {
                     for carrier in &runtime.carriers {
                         live.get_object(carrier.object()).await?;
                     }
@@ -87,15 +89,26 @@ async fn write(
             let seen = json!({ "metadata": { "annotations": { FINISHED_SEEN_AT: now.to_string() } } });
             writer.merge_patch(carrier.object(), &carrier.resource_version, seen).await.map(drop)
         }
+        Action::Record(Record::FinishWithdrawn) => {
+            let none = json!({ "metadata": { "annotations": { FINISHED_SEEN_AT: null } } });
+            for carrier in runtime.noted_carriers().filter(|carrier| carrier.finished_seen_at.is_some()) {
+                writer.merge_patch(carrier.object(), &carrier.resource_version, none.clone()).await?;
+            }
+            Ok(())
+        }
         Action::Retire => {
             if runtime.task.has_failed {
-                let lines = inspect::last_lines(writer.client(), runtime, world).await;
-                keeper.note(&runtime.task.uid, lines);
+                publish_last_lines(keeper, runtime, world, writer).await;
             }
             for carrier in runtime.carriers.iter().filter(|carrier| !carrier.is_deleting) {
                 writer.delete(carrier.object(), &carrier.resource_version).await?;
             }
-            write_deleted(runtime, writer).await
+            keeper.set_told(&runtime.task.uid, false);
+            // A status that shows the default agent does not show what was deleted here.
+            if runtime.task.has_agent_spec || runtime.task.resource.is_none() || runtime.shows_own() {
+                write_deleted(runtime, writer).await?;
+            }
+            Ok(())
         }
         Action::Warn => {
             let carrier = runtime.carrier().ok_or_else(|| stale("its runtime is gone"))?;
@@ -107,6 +120,24 @@ async fn write(
             Ok(())
         }
         Action::Clean => Err(stale("it has a task")),
+    }
+}
+
+/// The pods go with their carrier, so that their last lines are in an Event before that is deleted. If it cannot be
+/// written now it is tried once more behind the deletion, which waits for nothing. A deletion that is tried again after
+/// a conflict has told them already.
+async fn publish_last_lines(keeper: &Runtimes, runtime: &TaskRuntime, world: &World, writer: &Writer<Runtimes>) {
+    let uid = &runtime.task.uid;
+    if keeper.has_told(uid) {
+        return;
+    }
+    let Some(lines) = inspect::last_lines(writer.client(), runtime, world).await else { return };
+    if writer.publish(&last_lines_event(runtime.task.object(), lines.clone())).await {
+        keeper.set_told(uid, true);
+        // Of an attempt before this one.
+        keeper.take_note(uid);
+    } else {
+        keeper.note(uid, Some(lines));
     }
 }
 
@@ -144,18 +175,21 @@ async fn create(runtime: &TaskRuntime, world: &World, writer: &mut Writer<Runtim
     let json = runtime.task.agent.as_ref().map_or("{}", |agent| &agent.json);
     let agent = serde_json::from_str(json).map_err(|error| stale(&error.to_string()))?;
     let agent = AgentSpec::read(&agent).map_err(|invalid| stale(&invalid.to_string()))?;
-    let carrier = match runtime.carrier() {
-        Some(carrier) => carrier.clone(),
-        None => create_carrier(runtime, &agent, place, world, writer).await?,
+    let (carrier, is_made_here) = if let Some(carrier) = runtime.carrier() {
+        (carrier.clone(), false)
+    } else {
+        let created = create_carrier(runtime, &agent, place, world, writer).await;
+        (created.map_err(|error| with_remedy(error, world))?, true)
     };
     let refused = match create_parts(runtime, &agent, &carrier, place, world, writer).await {
         Ok(refused) => refused,
         Err(error) => {
-            // What the API server will never accept leaves no half-made runtime behind.
-            if is_rejected(&error) && runtime.task.runtime_status() != Some(RuntimeStatus::Created) {
+            // What the API server will never accept leaves no half-made runtime behind. A carrier that was there before
+            // stays: somebody else may have made it, and use it.
+            if is_rejected(&error) && is_made_here {
                 writer.delete(carrier.object(), &carrier.resource_version).await?;
             }
-            return Err(error);
+            return Err(with_remedy(error, world));
         }
     };
     let mut shown = resource(runtime, &carrier, RuntimeStatus::Creating, world);
@@ -182,6 +216,20 @@ fn note_failure(runtime: &TaskRuntime, error: &ApplyError, now: Timestamp, write
 /// True for an answer that no repetition changes: the object is not valid.
 fn is_rejected(error: &ApplyError) -> bool {
     matches!(error, ApplyError::Failed { why, .. } if why.ends_with("(422)") || why.ends_with("(400)"))
+}
+
+/// What to do about an object that the API server will never accept.
+fn with_remedy(error: ApplyError, world: &World) -> ApplyError {
+    let is_rejected = is_rejected(&error);
+    match error {
+        ApplyError::Failed { what, why, forbidden } if is_rejected => {
+            let from_file = world.policy.templates.is_some();
+            let template = if from_file { "keepers.runtimes.template" } else { crate::api::TEMPLATES };
+            let why = format!("{why}; correct the template in {template}, or spec.agentSpec of the task");
+            ApplyError::Failed { what, why, forbidden }
+        }
+        other => other,
+    }
 }
 
 async fn create_carrier(

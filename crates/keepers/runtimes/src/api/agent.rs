@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::CarrierKind;
 
-/// How long a runtime stays after its task ended, as the task says it; `None`: as the settings say.
-pub type Grace = Option<SignedDuration>;
+/// How long a runtime stays after its task ended, as the task says it; `None`: as the settings say. The error if it says
+/// what cannot be read.
+pub type Grace = Result<Option<SignedDuration>, Box<InvalidValue>>;
 
 /// What a task says about its runtime, checked.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -30,28 +31,39 @@ pub struct AgentSpec {
     pub host_network: bool,
     /// Replaces the resources of every container.
     pub resources: Option<Value>,
-    /// How long the runtime stays after the task ended.
-    pub grace: Grace,
+    /// How long the runtime stays after the task ended; `None`: as the settings say.
+    pub grace: Option<SignedDuration>,
 }
 
 impl AgentSpec {
     /// Reads and checks it. What is wrong names the field and what to write.
     pub fn read(spec: &Value) -> Result<Self, Box<InvalidValue>> {
-        let Some(fields) = spec.as_object() else {
-            return Err(invalid("", spec, "it is not an object", "write its fields below it, or remove it"));
-        };
+        let fields = fields(spec)?;
         let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
+        let kind = carrier_kind(field("kind"))?;
         Ok(Self {
             annotations: annotations(field("annotation"))?,
-            kind: carrier_kind(field("kind"))?,
-            replicas: replicas(field("deploymentReplicas"))?,
+            kind,
+            replicas: replicas(kind, field("deploymentReplicas"))?,
             affinity: typed::<Affinity>("affinity", field("affinity"))?,
             env: env(field("env"))?,
             host_network: host_network(field("hostNetwork"))?,
             resources: typed::<ResourceRequirements>("resources", field("resources"))?,
-            grace: grace(field("terminationGracePeriodMinutes"))?,
+            grace: Self::read_grace(spec)?,
         })
     }
+
+    /// Reads the grace alone, which counts whatever else is wrong.
+    pub fn read_grace(spec: &Value) -> Grace {
+        grace(fields(spec)?.get(GRACE).filter(|value| !value.is_null()))
+    }
+}
+
+const GRACE: &str = "terminationGracePeriodMinutes";
+
+fn fields(spec: &Value) -> Result<&Map<String, Value>, Box<InvalidValue>> {
+    let remedy = "write its fields below it, or remove it";
+    spec.as_object().ok_or_else(|| invalid("", spec, "it is not an object", remedy))
 }
 
 #[expect(clippy::unnecessary_box_returns, reason = "an error that is passed on as it is")]
@@ -85,8 +97,9 @@ fn carrier_kind(value: Option<&Value>) -> Result<CarrierKind, Box<InvalidValue>>
         .ok_or_else(|| invalid("kind", value, "not a kind of runtime", "write DaemonSet or Deployment"))
 }
 
-fn replicas(value: Option<&Value>) -> Result<i32, Box<InvalidValue>> {
-    let Some(value) = value else { return Ok(1) };
+/// A DaemonSet has none: whatever is written there is not looked at.
+fn replicas(kind: CarrierKind, value: Option<&Value>) -> Result<i32, Box<InvalidValue>> {
+    let Some(value) = value.filter(|_| kind == CarrierKind::Deployment) else { return Ok(1) };
     let count = value.as_i64().and_then(|count| i32::try_from(count).ok()).filter(|count| *count > 0);
     count.ok_or_else(|| invalid("deploymentReplicas", value, "no pod would run", "write 1 or more, or remove it"))
 }
@@ -113,12 +126,12 @@ fn host_network(value: Option<&Value>) -> Result<bool, Box<InvalidValue>> {
     value.as_bool().ok_or_else(|| invalid("hostNetwork", value, "neither true nor false", "write true or false"))
 }
 
-fn grace(value: Option<&Value>) -> Result<Grace, Box<InvalidValue>> {
+fn grace(value: Option<&Value>) -> Grace {
     let Some(value) = value else { return Ok(None) };
     let minutes = value.as_i64().filter(|minutes| (0..=i64::from(i32::MAX)).contains(minutes));
     minutes.map(SignedDuration::from_mins).map(Some).ok_or_else(|| {
         let remedy = "write 0 or more, or remove it for the default";
-        invalid("terminationGracePeriodMinutes", value, "not a number of minutes", remedy)
+        invalid(GRACE, value, "not a number of minutes", remedy)
     })
 }
 
@@ -147,13 +160,37 @@ mod tests {
 
     #[rstest]
     #[case(json!({ "kind": "StatefulSet" }), "field spec.agentSpec.kind is \"StatefulSet\": not a kind of runtime; write DaemonSet or Deployment")]
-    #[case(json!({ "deploymentReplicas": -1 }), "field spec.agentSpec.deploymentReplicas is \"-1\": no pod would run; write 1 or more, or remove it")]
-    #[case(json!({ "deploymentReplicas": 0 }), "field spec.agentSpec.deploymentReplicas is \"0\": no pod would run; write 1 or more, or remove it")]
+    #[case(json!({ "kind": "Deployment", "deploymentReplicas": -1 }), "field spec.agentSpec.deploymentReplicas is \"-1\": no pod would run; write 1 or more, or remove it")]
+    #[case(json!({ "kind": "Deployment", "deploymentReplicas": 0 }), "field spec.agentSpec.deploymentReplicas is \"0\": no pod would run; write 1 or more, or remove it")]
     #[case(json!({ "terminationGracePeriodMinutes": -5 }), "field spec.agentSpec.terminationGracePeriodMinutes is \"-5\": not a number of minutes; write 0 or more, or remove it for the default")]
     #[case(json!([]), "field spec.agentSpec is \"[]\": it is not an object; write its fields below it, or remove it")]
     #[case(json!({ "hostNetwork": "yes" }), "field spec.agentSpec.hostNetwork is \"yes\": neither true nor false; write true or false")]
     fn bad_input_names_the_field_and_the_fix(#[case] spec: Value, #[case] expected: &str) {
         assert_eq!(AgentSpec::read(&spec).unwrap_err().to_string(), expected);
+    }
+
+    #[rstest]
+    #[case::the_default_kind(json!({ "deploymentReplicas": 0 }))]
+    #[case::a_daemon_set(json!({ "kind": "DaemonSet", "deploymentReplicas": -1 }))]
+    fn a_daemon_set_has_no_replicas_whatever_is_written_there(#[case] spec: Value) {
+        assert_eq!(AgentSpec::read(&spec).unwrap(), AgentSpec { replicas: 1, ..AgentSpec::default() });
+    }
+
+    #[rstest]
+    #[case::beside_a_variable_twice(json!({ "terminationGracePeriodMinutes": 1440, "env": [{ "name": "A" }, { "name": "A" }] }), Some(1440))]
+    #[case::beside_a_kind_that_is_none(json!({ "terminationGracePeriodMinutes": 0, "kind": "Job" }), Some(0))]
+    #[case::absent(json!({ "kind": "Job" }), None)]
+    fn a_grace_counts_whatever_else_is_wrong(#[case] spec: Value, #[case] minutes: Option<i64>) {
+        assert!(AgentSpec::read(&spec).is_err());
+        assert_eq!(AgentSpec::read_grace(&spec), Ok(minutes.map(SignedDuration::from_mins)));
+    }
+
+    #[rstest]
+    #[case(json!({ "terminationGracePeriodMinutes": -1 }))]
+    #[case(json!({ "terminationGracePeriodMinutes": "soon" }))]
+    #[case(json!([]))]
+    fn a_grace_that_cannot_be_read_is_no_absent_one(#[case] spec: Value) {
+        assert!(AgentSpec::read_grace(&spec).is_err());
     }
 
     #[test]

@@ -82,9 +82,7 @@ pub(super) fn task(kind: TaskKind, object: Partial<TaskSpec, TaskStatus>) -> Opt
     let written = spec.agent_spec.filter(|spec| !spec.is_null());
     let read = written.as_ref().map(AgentSpec::read);
     let agent = match (&written, &read) {
-        (Some(written), Some(Ok(read))) => {
-            Some(Agent { kind: read.kind, grace: read.grace, json: written.to_string().into() })
-        }
+        (Some(written), Some(Ok(read))) => Some(Agent { kind: read.kind, json: written.to_string().into() }),
         _ => None,
     };
     let round = status.history.first().map(|round| Round {
@@ -106,6 +104,7 @@ pub(super) fn task(kind: TaskKind, object: Partial<TaskSpec, TaskStatus>) -> Opt
         is_deleting: meta.deletion_timestamp.is_some(),
         has_agent_spec: written.is_some(),
         agent,
+        grace: written.as_ref().map_or(Ok(None), AgentSpec::read_grace),
         invalid: read.and_then(Result::err).or_else(|| invalid_name(kind, &meta.name)),
         window: WindowAnnotation::find(|key| meta.annotation(key)).map(Box::new),
         wants_ingress: kind == TaskKind::NetReach && spec.target.ingress == Some(true),
@@ -280,6 +279,19 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
+    #[test]
+    fn a_grace_beside_what_cannot_be_read_is_kept() {
+        let agent = json!({ "terminationGracePeriodMinutes": 1440, "env": [{ "name": "A" }, { "name": "A" }] });
+        let object = json!({ "metadata": { "name": "mesh" }, "spec": { "agentSpec": agent } });
+
+        let Some(Row::Task(task)) = task(TaskKind::NetReach, serde_json::from_value(object).unwrap()) else {
+            panic!("a task")
+        };
+
+        assert!(task.agent.is_none() && task.invalid.is_some());
+        assert_eq!(task.grace, Ok(Some(caretaker_core::SignedDuration::from_mins(1440))));
+    }
+
     #[rstest]
     #[case::short("mesh", true)]
     #[case::dotted("a.b", true)]
@@ -299,6 +311,7 @@ mod tests {
 
         let invalid = task.invalid.map(|invalid| invalid.to_string());
         assert_eq!(invalid.is_none(), fits, "{invalid:?}");
+        assert_eq!(task.grace, Ok(None));
         if let Some(invalid) = invalid {
             assert!(invalid.starts_with("metadata.name") && invalid.contains("use lower case letters"), "{invalid}");
         }

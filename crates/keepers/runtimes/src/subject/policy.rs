@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caretaker_core::SignedDuration;
+use caretaker_core::parsed::InvalidValue;
 use jiff::tz::TimeZone;
 
 use super::{Task, TaskKey, TaskResource};
@@ -137,14 +138,14 @@ impl World {
         not_in_cluster || self.refused_families.contains(&family)
     }
 
-    /// How long the runtime of a task stays after the task ended.
-    #[must_use]
-    pub fn grace(&self, task: &Task) -> SignedDuration {
-        let own = task.agent.as_ref().and_then(|agent| agent.grace);
+    /// How long the runtime of a task stays after the task ended. The error if the task says what cannot be read: nobody
+    /// knows how long then, so that it stays.
+    pub fn grace<'a>(&self, task: &'a Task) -> Result<SignedDuration, &'a InvalidValue> {
+        let own = task.grace.as_ref().map_err(|invalid| &**invalid)?;
         let default = self.policy.default_grace.or(self.kdoctor.default_grace).unwrap_or(DEFAULT_GRACE);
         let grace = own.unwrap_or(default);
         let after_failure = self.policy.grace_after_failure.filter(|_| task.has_failed);
-        after_failure.map_or(grace, |least| grace.max(least))
+        Ok(after_failure.map_or(grace, |least| grace.max(least)))
     }
 
     /// The place of a task in the queue, from one, if there is no room for its runtime.

@@ -28,6 +28,8 @@ pub struct Task {
     pub has_agent_spec: bool,
     /// What it says about its runtime; `None` if it says nothing, or what cannot be read.
     pub agent: Option<Agent>,
+    /// How long its runtime stays after it ended, also if the rest of what it says cannot be read.
+    pub grace: Grace,
     /// What cannot be read of it.
     pub invalid: Option<Box<InvalidValue>>,
     /// The window that holds back work on it.
@@ -55,8 +57,6 @@ pub struct Task {
 pub struct Agent {
     /// What runs its pods.
     pub kind: CarrierKind,
-    /// How long it stays after the task ended.
-    pub grace: Grace,
     /// All of it, as JSON.
     pub json: Box<str>,
 }
@@ -132,10 +132,7 @@ impl Task {
     /// A task without an end never does, whatever else it says. One without a round ended before it began.
     #[must_use]
     pub fn ended(&self, seen: Option<Timestamp>, now: Timestamp) -> Ended {
-        if self.round_number.is_some_and(|rounds| rounds < 0) {
-            return Ended::No;
-        }
-        if self.is_finished || self.round_number == Some(0) {
+        if self.is_over() {
             let at = self.finish_time.or(seen);
             return at.map_or(Ended::AtUnknownTime, Ended::Finished);
         }
@@ -145,11 +142,20 @@ impl Task {
         }
     }
 
+    /// True if it finished, or has no round to make.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !self.never_ends() && (self.is_finished || self.round_number == Some(0))
+    }
+
+    fn never_ends(&self) -> bool {
+        self.round_number.is_some_and(|rounds| rounds < 0)
+    }
+
     /// When its newest round must be over, if that has not started.
     #[must_use]
     pub fn missed_deadline(&self) -> Option<Timestamp> {
-        let never_ends = self.round_number.is_some_and(|rounds| rounds < 0);
-        let round = self.round.filter(|round| round.status == RoundStatus::NotStarted && !never_ends)?;
+        let round = self.round.filter(|round| round.status == RoundStatus::NotStarted && !self.never_ends())?;
         round.deadline
     }
 

@@ -13,7 +13,7 @@ use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::api::{self, CarrierKind, TaskKind, Templates};
 use caretaker_runtimes::subject::Policy;
 use caretaker_testkit::{Cluster, shared_without_controllers, until};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -144,6 +144,27 @@ impl Place {
         .unwrap()
     }
 
+    /// How many Events have the last lines of the task that there is now.
+    pub async fn last_lines(&self, kind: TaskKind, task: &str) -> usize {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let uid = self.task(kind, task).await["metadata"]["uid"].clone();
+        let is_meant = |event: &&Event| {
+            let is_regarding = event.regarding.as_ref().is_some_and(|of| json!(of.uid) == uid);
+            is_regarding && event.reason.as_deref() == Some("LastLines")
+        };
+        events.list(&ListParams::default()).await.unwrap().items.iter().filter(is_meant).count()
+    }
+
+    /// A pod of a runtime, which nobody runs: what its logs say is why they cannot be read.
+    pub async fn create_pod(&self, runtime: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pod = json!({
+            "metadata": { "name": "agent", "labels": { "app.kubernetes.io/name": runtime } },
+            "spec": { "containers": [{ "name": "agent", "image": "x" }] },
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+
     pub async fn create_task(&self, kind: TaskKind, name: &str, spec: Value) -> DynamicObject {
         let object = json!({
             "apiVersion": api::API_VERSION, "kind": kind.name(), "metadata": { "name": name }, "spec": spec,
@@ -196,6 +217,23 @@ impl Place {
         let object = serde_json::from_value(object).unwrap();
         let made = objects(&self.client, kind, &self.namespace).create(&PostParams::default(), &object).await.unwrap();
         serde_json::to_value(made).unwrap()
+    }
+
+    /// A carrier of a NetReach as kdoctor's controller makes it.
+    pub async fn create_kdoctors_carrier(&self, task: &DynamicObject) -> Value {
+        let (labels, pod) = (json!({ "app": "kdoctor" }), json!({ "containers": [{ "name": "a", "image": "x" }] }));
+        let name = task.metadata.name.as_deref().unwrap();
+        let owner = json!({
+            "apiVersion": api::API_VERSION, "kind": "NetReach", "name": name, "uid": task.metadata.uid,
+            "controller": true, "blockOwnerDeletion": true,
+        });
+        let template = json!({ "metadata": { "labels": labels }, "spec": pod });
+        let carrier = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": format!("kdoctor-netreach-{name}"), "ownerReferences": [owner] },
+            "spec": { "selector": { "matchLabels": labels }, "template": template },
+        });
+        self.create("DaemonSet", carrier).await
     }
 
     pub async fn delete(&self, kind: &str, name: &str) {
@@ -264,6 +302,15 @@ impl Place {
         .await
         .unwrap();
     }
+}
+
+/// A round in a task's status, as kdoctor's own definitions want it.
+pub fn round(status: &str, deadline: Timestamp) -> Value {
+    let deadline = caretaker_core::time::format(deadline);
+    json!({
+        "status": status, "roundNumber": 1, "startTimeStamp": deadline, "deadLineTimeStamp": deadline,
+        "failedAgentNodeList": [], "notReportAgentNodeList": [], "succeedAgentNodeList": [],
+    })
 }
 
 /// Serves kdoctor's kinds as kdoctor ships them.

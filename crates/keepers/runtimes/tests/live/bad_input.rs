@@ -1,11 +1,13 @@
 //! What cannot be read or is refused: an Event with the field and the fix, and nothing half-made.
 
-use caretaker_runtimes::api::TaskKind::Netdns;
+use caretaker_runtimes::api::TaskKind::{NetReach, Netdns};
 use caretaker_runtimes::subject::Policy;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::kdoctor::{self, Place};
+
+const BAD_SERVICE: &str = "kind: Pod\nspec: {containers: [{name: a, image: x}]}\n---\nkind: Service\nspec: {type: Nonsense, ports: [{port: 80}]}\n";
 
 #[tokio::test]
 async fn bad_input_is_reported_with_the_field_and_the_fix_and_leaves_nothing_behind() {
@@ -15,7 +17,7 @@ async fn bad_input_is_reported_with_the_field_and_the_fix_and_leaves_nothing_beh
         ("replicas", json!({ "kind": "Deployment", "deploymentReplicas": -1 }), "spec.agentSpec.deploymentReplicas"),
         ("minutes", json!({ "terminationGracePeriodMinutes": -1 }), "spec.agentSpec.terminationGracePeriodMinutes"),
         ("twice", json!({ "env": twice }), "spec.agentSpec.env"),
-        ("resources", json!({ "resources": { "limits": "all" } }), "spec.agentSpec.resources"),
+        ("unnamed", json!({ "env": [{ "name": "", "value": "1" }] }), "spec.agentSpec.env"),
     ];
     for (name, agent, _) in &bad {
         place.create_task(Netdns, name, json!({ "agentSpec": agent })).await;
@@ -55,13 +57,49 @@ async fn a_template_that_is_no_pod_is_reported_to_every_task_with_its_place_and_
 #[tokio::test]
 async fn a_template_that_the_api_server_refuses_leaves_no_half_made_runtime() {
     let place = Place::new("refused").await;
-    let bad_service = "kind: Pod\nspec: {containers: [{name: a, image: x}]}\n---\nkind: Service\nspec: {type: Nonsense, ports: [{port: 80}]}\n";
     place.create_task(Netdns, "dns", json!({ "agentSpec": {} })).await;
-    let (keeper, _clock) = place.start(Policy { templates: kdoctor::templates(bad_service), ..place.policy() });
+    let (keeper, _clock) = place.start(Policy { templates: kdoctor::templates(BAD_SERVICE), ..place.policy() });
 
     let told = place.until_told("dns NoRuntime failed", &keeper).await;
 
     assert!(told["error"].as_str().unwrap().contains("spec.type"), "{told}");
+    assert_eq!(place.all().await, Vec::<String>::new());
+    keeper.stop().await;
+}
+
+/// What was there before stays, also if what it lacks is refused: kdoctor made it, and uses it.
+#[tokio::test]
+async fn a_carrier_that_kdoctor_made_stays_although_its_service_is_refused() {
+    let place = Place::new("refused-beside").await;
+    let task = place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
+    let made = place.create_kdoctors_carrier(&task).await;
+    let (keeper, _clock) = place.start(Policy { templates: kdoctor::templates(BAD_SERVICE), ..place.policy() });
+
+    let told = place.until_told("mesh Incomplete failed", &keeper).await;
+
+    assert!(told["error"].as_str().unwrap().contains("spec.type"), "{told}");
+    assert_eq!(place.get("DaemonSet", "kdoctor-netreach-mesh").await, Some(made));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_api_server_refuses_is_reported_with_the_field_and_the_fix() {
+    let place = Place::new("refused-pod").await;
+    let bad_pod = "kind: Pod\nspec: {containers: [{name: a, image: x, imagePullPolicy: Sometimes}]}\n";
+    for (name, kind) in [("on-nodes", "DaemonSet"), ("counted", "Deployment")] {
+        place.create_task(Netdns, name, json!({ "agentSpec": { "kind": kind } })).await;
+    }
+    let (keeper, _clock) = place.start_telling(Policy { templates: kdoctor::templates(bad_pod), ..place.policy() });
+
+    for name in ["on-nodes", "counted"] {
+        let words = [
+            "spec.template.spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\"",
+            "supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+            "correct the template in keepers.runtimes.template",
+        ];
+        place.until_event(name, "NoRuntime", &words).await;
+        assert_eq!(place.task(Netdns, name).await["status"], json!(null));
+    }
     assert_eq!(place.all().await, Vec::<String>::new());
     keeper.stop().await;
 }
