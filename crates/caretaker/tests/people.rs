@@ -1,11 +1,11 @@
 //! People who look, and people who put to sleep and wake: with the roles that are shipped for them, and with `view`.
 
-#[path = "flux_kinds/mod.rs"]
-mod flux_kinds;
 #[path = "granted/mod.rs"]
 mod granted;
 #[path = "operator/mod.rs"]
 mod operator;
+#[path = "served/mod.rs"]
+mod served;
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::make::{Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set};
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::api::KINDS;
-use flux_kinds::serve_flux;
 use granted::rights;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use operator::{TIMEOUT, caretaker_as as run, serve_kinds};
 use rstest::rstest;
+use served::{add_custom_workloads, serve_flux};
 
 /// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
 async fn bound(user: &str, role: &str) -> (Cluster, Client) {
@@ -143,6 +143,7 @@ async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woke
     Api::namespaced(client.clone(), "shop").create(&post, &mk_replica_set("shop", "old")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_daemon_set("shop", "agent")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_cron_job("shop", "nightly")).await.unwrap();
+    add_custom_workloads(&cluster, "shop");
     let sam = cluster.user_kubeconfig("sam", None).unwrap();
 
     for command in ["sleep", "wake"] {
@@ -153,10 +154,8 @@ async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woke
 
     let (called, refused) = called(&cluster.audit().unwrap().of("sam"));
     assert!(refused.is_empty(), "{refused}");
-    let custom = ["scaledobjects", "rollouts", "clonesets"];
-    let of_kinds_that_exist = |(_, resource): &&(String, String)| !custom.contains(&resource.as_str());
     let allowed = allowed(&client, "caretaker-sleeper").await;
-    let unused: Vec<_> = allowed.difference(&called).filter(of_kinds_that_exist).collect();
+    let unused: Vec<_> = allowed.difference(&called).collect();
     assert_eq!(unused, Vec::<&(String, String)>::new(), "rights nobody uses");
 }
 
