@@ -2,6 +2,8 @@
 
 #[path = "granted/mod.rs"]
 mod granted;
+#[path = "chart/monitoring.rs"]
+mod monitoring;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
