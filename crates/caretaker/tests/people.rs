@@ -10,15 +10,19 @@ mod served;
 use std::collections::BTreeSet;
 
 use caretaker_testkit::audit::AuditLog;
-use caretaker_testkit::make::{Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set};
+use caretaker_testkit::make::{
+    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_pod, mk_replica_set, mk_stateful_set,
+};
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::api::KINDS;
 use granted::rights;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operator::{TIMEOUT, caretaker_as as run, serve_kinds};
 use rstest::rstest;
+use serde_json::json;
 use served::{add_custom_workloads, serve_flux};
 
 /// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
@@ -122,8 +126,7 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
     run(&rita, &["audit-config"]);
 
     let (called, refused) = called(&cluster.audit().unwrap().of("rita"));
-    // The reports of nodes are all the ConfigMaps of one namespace, and nodes are listed if there are reports; without
-    // these rights plan shows the rest.
+    // The reports of nodes are all the ConfigMaps of one namespace: a Role of its own comes with the keeper of containers.
     let refused = refused.only(|call| call.namespace != "caretaker-node");
     assert!(refused.is_empty(), "{refused}");
     let allowed = allowed(&client, "caretaker-reader").await;
@@ -132,6 +135,59 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
         called.difference(&allowed).collect::<Vec<_>>(),
         Vec::<&(String, String)>::new(),
         "calls without a right"
+    );
+}
+
+/// Port-forward reaches every port of a pod: that is more than reading.
+#[tokio::test]
+async fn a_reader_without_port_forward_sees_what_namespaces_carry_and_is_told_that_part_is_unread() {
+    let (cluster, client) = bound("rita", "caretaker-reader").await;
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+    let (code, _, errors) = run(&rita, &["activity"]);
+    assert_eq!(code, 0, "without an operator nothing is unread: {errors}");
+    let pod = mk_pod("caretaker-system", "caretaker-1").label("app.kubernetes.io/name", "caretaker");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "caretaker-system");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    pods.patch_status("caretaker-1", &PatchParams::default(), &running).await.unwrap();
+
+    let (code, _, errors) = run(&rita, &["activity"]);
+
+    assert_eq!(code, 3, "{errors}");
+    let said = "create pods/portforward in caretaker-system, which is more than reading and not in the ClusterRole";
+    assert!(errors.contains(said), "{errors}");
+}
+
+/// Where no node reports nothing is missing; where they report, a plan without their containers is not everything.
+#[tokio::test]
+async fn without_the_right_to_the_reports_of_nodes_part_of_a_plan_is_unread_where_there_are_reports() {
+    let (cluster, _client) = bound("rita", "caretaker-reader").await;
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (0, false), "{errors}");
+    cluster.namespace("caretaker-node").await.unwrap();
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (3, true), "{errors}");
+
+    // The Role that comes with the keeper of containers allows it.
+    let manifest = std::fs::read_to_string("../../deploy/containers.yaml").unwrap();
+    let is_role = |text: &&str| text.contains("kind: Role\n") && text.contains("name: caretaker-reader\n");
+    let role = manifest.split("\n---\n").find(is_role).expect("a Role for readers");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("role.yaml");
+    std::fs::write(&path, role).unwrap();
+    cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]).unwrap();
+    let namespace = ["-n", "caretaker-node"];
+    let bind = ["create", "rolebinding", "readers", "--role=caretaker-reader", "--user=rita"];
+    cluster.kubectl(&[namespace.as_slice(), &bind].concat()).unwrap();
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (0, false), "{errors}");
+    let calls = cluster.audit().unwrap().of("rita").only(|call| call.namespace == "caretaker-node");
+    assert_eq!(
+        (calls.count("list", "configmaps"), calls.len()),
+        (3, 3),
+        "the right that the Role grants, and no other"
     );
 }
 
