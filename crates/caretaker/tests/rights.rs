@@ -8,6 +8,8 @@ mod operator;
 mod served;
 #[path = "rights/shipped.rs"]
 mod shipped;
+#[path = "rights/used_by_cleanup.rs"]
+mod used_by_cleanup;
 #[path = "rights/used_by_namespaces.rs"]
 mod used_by_namespaces;
 #[path = "rights/used_by_others.rs"]

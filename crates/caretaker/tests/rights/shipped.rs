@@ -58,6 +58,10 @@ pub const RUNTIMES: Shipped = Shipped {
     required: |dry_run| required_by(&Runtimes::default(), dry_run),
 };
 
+/// The Job that the chart runs at an uninstall; no manifest has it.
+pub const CLEANUP: Shipped =
+    Shipped { file: "", role: "caretaker-cleanup", account: "caretaker-cleanup", required: |_| Vec::new() };
+
 impl Shipped {
     /// A control plane with the manifest applied.
     pub async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
@@ -110,6 +114,13 @@ impl Shipped {
         let refused = self.calls(cluster).only(|call| call.code == Some(403));
         assert!(refused.is_empty(), "{refused}");
     }
+}
+
+/// The right to read a workload again that somebody wrote in between. The keeper's own test
+/// `a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_same_round` uses it.
+pub fn reads_workload_again((_, resource, verb, _): &Right) -> bool {
+    let kinds = ["statefulsets", "replicasets", "daemonsets", "cronjobs", "scaledobjects", "rollouts", "clonesets"];
+    kinds.contains(&resource.as_str()) && verb == "get"
 }
 
 /// The right to count an Event again that was there before. The engine does that for every keeper in the same way; the

@@ -8,12 +8,11 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::Api;
 use kube::api::PostParams;
 
-use crate::granted::Right;
 use crate::operator::{
     ACTIVITY, DELETE_AFTER, TIMEOUT, create_namespace, start_operator, use_namespace, used, wait_for_state,
 };
 use crate::served::add_custom_workloads;
-use crate::shipped::{NAMESPACE, NAMESPACES};
+use crate::shipped::{NAMESPACE, NAMESPACES, reads_workload_again};
 
 #[tokio::test]
 async fn with_exactly_these_rights_namespaces_sleep_wake_and_are_deleted() {
@@ -50,9 +49,5 @@ async fn with_exactly_these_rights_namespaces_sleep_wake_and_are_deleted() {
     .unwrap();
     operator.tells("pr-1", "DeleteAfterElapsed delete done").await;
 
-    // A workload is read again only if somebody writes it in between, as in the keeper's own test
-    // a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_same_round.
-    let kinds = ["statefulsets", "replicasets", "daemonsets", "cronjobs", "scaledobjects", "rollouts", "clonesets"];
-    let after_a_conflict = |(_, resource, verb, _): &Right| kinds.contains(&resource.as_str()) && verb == "get";
-    NAMESPACES.uses_every_right(&cluster, &client, after_a_conflict).await;
+    NAMESPACES.uses_every_right(&cluster, &client, reads_workload_again).await;
 }
