@@ -274,7 +274,7 @@ async fn what_was_admitted_is_persisted_first_and_counts_for_the_next_process() 
         [state_of(&client, "first").await.1, state_of(&client, "second").await.1, state_of(&client, "third").await.1];
     assert_eq!(awake.iter().sum::<i32>(), 2, "one a day");
     let state = Api::<ConfigMap>::namespaced(client, "caretaker-system").get("caretaker-state").await.unwrap();
-    let ledger: serde_json::Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
+    let ledger: Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
     assert_eq!(ledger["admitted"]["sleep"].as_array().map(Vec::len), Some(1), "{ledger}");
     let (_, table, _) = caretaker(&cluster, &["plan", "--config", args[1]]);
     assert_eq!(table.matches("Paced").count(), 2, "plan agrees: {table}");
