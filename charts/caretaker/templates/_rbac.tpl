@@ -5,6 +5,8 @@ is the same for all: Events, the state and the Lease.
 {{- define "caretaker.rbac.common" -}}
 {{- $keeper := index . 0 -}}
 {{- $writes := include "caretaker.writes" (index . 1) -}}
+{{- /* Windows neither counts nor limits what it does. */ -}}
+{{- $counts := and $writes (ne $keeper "windows") -}}
 {{- $account := include "caretaker.name" $keeper -}}
 {{- if $writes }}
   # Events about them.
@@ -40,11 +42,13 @@ rules:
   - apiGroups: [""]
     resources: [configmaps]
     resourceNames: [caretaker-state]
-    verbs: [get, list, watch{{ if $writes }}, patch{{ end }}]
-{{- if $writes }}
+    verbs: [get, list, watch{{ if $counts }}, patch{{ end }}]
+{{- if $counts }}
   - apiGroups: [""]
     resources: [configmaps]
     verbs: [create]
+{{- end }}
+{{- if $writes }}
   # Leader election.
   - apiGroups: [coordination.k8s.io]
     resources: [leases]

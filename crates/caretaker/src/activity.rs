@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::cli::{ActivityArgs, TextOutput};
 use crate::config::Config;
+use crate::failure::READER_ROLE;
 use crate::live::{self, OperatorConfigMaps};
 use crate::output::{Output, Table, indented, json, sanitize_cell, sanitize_line};
 use crate::{activity_source, snapshot};
@@ -51,7 +52,8 @@ pub fn run(args: &ActivityArgs, now: Timestamp) -> Result<Output> {
         }
         let (activity, notes) = origin.read().await?;
         let mut output = show(args, activity, now)?;
-        output.notes.splice(0..0, notes);
+        output.code = output.code.max(notes.code());
+        output.notes.splice(0..0, notes.lines);
         Ok(output)
     })
 }
@@ -99,6 +101,46 @@ pub(crate) fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> bool) -> Res
     }))
 }
 
+/// Notes about where activity comes from.
+#[derive(Default)]
+struct Notes {
+    lines: Vec<String>,
+    /// Something that is there could not be read.
+    unread: bool,
+}
+
+impl Notes {
+    /// Exit code 3 says that what is shown is not everything.
+    fn code(&self) -> u8 {
+        if self.unread { 3 } else { 0 }
+    }
+
+    fn add_unread(&mut self, line: String) {
+        self.lines.push(line);
+        self.unread = true;
+    }
+}
+
+/// Why a replica of the operator gave no activity.
+enum NoAnswer {
+    /// It receives none: nothing is missing.
+    NoAudit,
+    /// It could not be asked.
+    Failed(String),
+}
+
+impl From<String> for NoAnswer {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl From<&str> for NoAnswer {
+    fn from(reason: &str) -> Self {
+        Self::Failed(reason.to_owned())
+    }
+}
+
 /// Where activity is read from.
 struct Origin {
     /// The cluster, for annotations and for the operator's pods.
@@ -127,14 +169,14 @@ impl Origin {
     }
 
     /// All activity, and notes about what could not be read.
-    async fn read(&self) -> Result<(Vec<NamespaceActivity>, Vec<String>)> {
+    async fn read(&self) -> Result<(Vec<NamespaceActivity>, Notes)> {
         let mut all: BTreeMap<String, NamespaceActivity> = BTreeMap::new();
-        let mut notes = Vec::new();
+        let mut notes = Notes::default();
         if let Some(operator) = &self.operator {
             let received = request(operator, "/activity").await;
             merge(&mut all, received.map_err(|reason| anyhow::anyhow!("--operator: {reason}"))?);
         } else if let Some(cluster) = &self.cluster {
-            notes.extend(request_from_pods(cluster, &mut all).await);
+            notes = request_from_pods(cluster, &mut all).await;
         }
         if let Some(cluster) = &self.cluster {
             merge(&mut all, annotations(cluster).await?);
@@ -161,10 +203,13 @@ fn parse_answer(body: &[u8]) -> Result<Vec<NamespaceActivity>, String> {
 }
 
 /// Asks one replica. It answers only to connections from inside its pod.
-async fn request_by_port_forward(pods: &Api<Pod>, name: &str) -> Result<Vec<NamespaceActivity>, String> {
+async fn request_by_port_forward(pods: &Api<Pod>, name: &str) -> Result<Vec<NamespaceActivity>, NoAnswer> {
     let answer = async {
         let mut forward = pods.portforward(name, &[PORT]).await.map_err(|e| {
-            format!("{}; this needs the right to get and create pods/portforward in {NAMESPACE}", format_error(&e))
+            format!(
+                "{}; this needs the right to get and create pods/portforward in {NAMESPACE}, which is more than reading and not in the ClusterRole {READER_ROLE}",
+                format_error(&e)
+            )
         })?;
         let mut stream = forward.take_stream(PORT).ok_or("the port cannot be forwarded")?;
         // With HTTP/1.0 the answer is not chunked, and its end is the end of the stream.
@@ -178,36 +223,40 @@ async fn request_by_port_forward(pods: &Api<Pod>, name: &str) -> Result<Vec<Name
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or("not an HTTP answer")?;
     let (head, body) = (String::from_utf8_lossy(&answer[..end]), &answer[end + 4..]);
     match head.split(' ').nth(1) {
-        Some("200") => parse_answer(body),
-        Some("404") => Err("it does not receive audit events (404)".to_owned()),
-        _ => Err(format!("it answers {}", head.lines().next().unwrap_or_default())),
+        Some("200") => Ok(parse_answer(body)?),
+        Some("404") => Err(NoAnswer::NoAudit),
+        _ => Err(format!("it answers {}", head.lines().next().unwrap_or_default()).into()),
     }
 }
 
 /// Asks every replica, by a port-forward through the API server.
-async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, NamespaceActivity>) -> Vec<String> {
+async fn request_from_pods(client: &Client, all: &mut BTreeMap<String, NamespaceActivity>) -> Notes {
+    let mut notes = Notes::default();
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let found = match pods.list(&ListParams::default().labels(POD_SELECTOR)).await {
         Ok(found) => found,
         Err(e) => {
             let error = format_error(&e);
-            return vec![format!(
+            notes.add_unread(format!(
                 "the operator's pods could not be listed, so only the annotations of namespaces are shown: {error}"
-            )];
+            ));
+            return notes;
         }
     };
     let is_running = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
     let running: Vec<String> = found.iter().filter(|pod| is_running(pod)).map(ResourceExt::name_any).collect();
     if running.is_empty() {
-        return vec![format!(
+        notes.lines.push(format!(
             "no pod with the label {POD_SELECTOR} runs in {NAMESPACE}, so only the annotations of namespaces are shown; name an operator elsewhere with --operator"
-        )];
+        ));
     }
-    let mut notes = Vec::new();
     for name in running {
         match request_by_port_forward(&pods, &name).await {
             Ok(received) => merge(all, received),
-            Err(reason) => notes.push(format!("pod {NAMESPACE}/{name}: {reason}")),
+            Err(NoAnswer::NoAudit) => {
+                notes.lines.push(format!("pod {NAMESPACE}/{name}: it does not receive audit events (404)"));
+            }
+            Err(NoAnswer::Failed(reason)) => notes.add_unread(format!("pod {NAMESPACE}/{name}: {reason}")),
         }
     }
     notes
@@ -347,7 +396,7 @@ async fn watch(args: &ActivityArgs, origin: &Origin) -> Result<()> {
     let mut last_notes = Vec::new();
     loop {
         match origin.read().await {
-            Ok((all, notes)) => {
+            Ok((all, Notes { lines: notes, .. })) => {
                 if notes != last_notes {
                     for note in &notes {
                         eprintln!("caretaker: {}", sanitize_line(note));

@@ -231,6 +231,26 @@ mod tests {
         assert_eq!(documented(page, "Settings"), read);
     }
 
+    /// `enabled` is a value of the chart beside them.
+    #[rstest]
+    #[case::namespaces("namespaces", keys::<NamespacesConfig>())]
+    #[case::addresses("addresses", keys::<AddressesConfig>())]
+    #[case::windows("windows", keys::<WindowsConfig>())]
+    #[case::runtimes("runtimes", keys::<RuntimesConfig>())]
+    fn the_schema_of_the_chart_has_exactly_the_keys_that_are_read(
+        #[case] keeper: &str,
+        #[case] mut read: BTreeSet<String>,
+    ) {
+        let schema = include_str!("../../../charts/caretaker/values.schema.json");
+        let schema: serde_json::Value = serde_json::from_str(schema).expect("a schema");
+        let settings = &schema["properties"]["keepers"]["properties"][keeper]["properties"]["settings"];
+
+        assert!(read.remove("enabled"));
+        let known = settings["properties"].as_object().expect("keys").keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(known, read);
+        assert_eq!(settings["additionalProperties"], false);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..Default::default() })]
 

@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use caretaker_core::count::counted;
 use caretaker_core::{Timestamp, duration};
 use caretaker_engine::format_error;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use caretaker_engine::projection::is_forbidden;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
@@ -30,6 +31,8 @@ pub struct Nodes {
     /// Nodes without a report.
     silent: Vec<String>,
     notes: Vec<String>,
+    /// Something that is there could not be read.
+    unread: bool,
 }
 
 /// Whether reports are read, and the input of everything else.
@@ -76,6 +79,11 @@ impl Nodes {
             return nodes;
         }
         if let Err(error) = nodes.list_reports(client).await {
+            // Without the namespace there is no report to miss.
+            if !wanted.by_name && is_forbidden(&error) && is_absent(client).await {
+                return nodes;
+            }
+            nodes.unread = true;
             nodes.notes.push(format!(
                 "the reports of nodes in {NAMESPACE} could not be read, so their containers are missing: {}",
                 format_error(&error)
@@ -104,7 +112,10 @@ impl Nodes {
                 let text = map.data.unwrap_or_default().remove(KEY).unwrap_or_default();
                 match NodeReport::parse(&name, &text) {
                     Ok(report) => self.reports.push(report),
-                    Err(why) => self.notes.push(format!("ConfigMap {NAMESPACE}/{name}, key {KEY}: {why}")),
+                    Err(why) => {
+                        self.unread = true;
+                        self.notes.push(format!("ConfigMap {NAMESPACE}/{name}, key {KEY}: {why}"));
+                    }
                 }
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -120,6 +131,7 @@ impl Nodes {
             Ok(known) => known,
             Err(error) => {
                 let why = format_error(&error);
+                self.unread = true;
                 self.notes.push(format!("nodes could not be listed, so a node without a report is not noticed: {why}"));
                 return;
             }
@@ -170,6 +182,12 @@ impl Nodes {
         self.reports.iter().map(NodeReport::kept_count).sum()
     }
 
+    /// True if something that is there could not be read.
+    #[must_use]
+    pub fn is_partly_unread(&self) -> bool {
+        self.unread
+    }
+
     /// Notes for standard error.
     #[must_use]
     pub fn notes(&self) -> &[String] {
@@ -199,6 +217,13 @@ impl Nodes {
         }
         text
     }
+}
+
+/// True if the namespace of the reports certainly does not exist.
+async fn is_absent(client: &Client) -> bool {
+    let only = ListParams::default().fields(&format!("metadata.name={NAMESPACE}"));
+    let found = Api::<Namespace>::all(client.clone()).list_metadata(&only).await;
+    found.is_ok_and(|found| found.items.is_empty())
 }
 
 async fn list_nodes(client: &Client) -> Result<BTreeSet<String>, kube::Error> {

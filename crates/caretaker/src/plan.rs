@@ -56,7 +56,9 @@ pub fn run(args: &PlanArgs, now: Timestamp) -> Result<Output> {
             table + &if args.no_headers || is_filtered { String::new() } else { nodes.show(now) }
         }
     };
-    Ok(snapshot.output(text))
+    let mut output = snapshot.output(text);
+    output.code = output.code.max(if nodes.is_partly_unread() { 3 } else { 0 });
+    Ok(output)
 }
 
 fn view(args: &PlanArgs) -> PlanView {

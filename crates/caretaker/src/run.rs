@@ -191,6 +191,7 @@ impl Operator {
     async fn stop_others(&self, keepers: &[&str]) {
         let others: Vec<_> = self.kept.borrow_mut().extract_if(.., |name, _| !keepers.contains(name)).collect();
         let stops = others.into_iter().map(async |(name, kept)| {
+            self.metrics.running(name, false);
             self.metrics.leader(name, false);
             self.metrics.breaker(name, false);
             for kind in VerdictKind::ALL {

@@ -2,6 +2,8 @@
 
 #[path = "granted/mod.rs"]
 mod granted;
+#[path = "chart/monitoring.rs"]
+mod monitoring;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -155,6 +157,19 @@ fn what_is_not_enabled_gets_no_role_and_no_pod() {
 #[case::a_wildcard(
     &["--set-json", r#"keepers.namespaces.extraRules=[{"apiGroups":["x"],"resources":["y"],"verbs":["*"]}]"#],
     &["extraRules/0/verbs/0"]
+)]
+#[case::a_wildcard_of_resources(
+    &["--set-json", r#"keepers.namespaces.extraRules=[{"apiGroups":["x"],"resources":["*"],"verbs":["get"]}]"#],
+    &["extraRules/0/resources/0"]
+)]
+#[case::a_wildcard_of_groups(
+    &["--set-json", r#"keepers.namespaces.extraRules=[{"apiGroups":["*"],"resources":["y"],"verbs":["get"]}]"#],
+    &["extraRules/0/apiGroups/0"]
+)]
+#[case::a_setting_that_does_not_exist(&["--set", "keepers.namespaces.settings.deletions=never"], &["settings", "deletions"])]
+#[case::a_setting_of_another_keeper(&["--set", "keepers.windows.settings.breaker=none"], &["settings", "breaker"])]
+#[case::a_value_that_decides_about_rights(
+    &["--set", "keepers.namespaces.settings.deletion=nevver"], &["settings/deletion", "never"]
 )]
 #[case::no_keeper(&["--set", "keepers.namespaces.enabled=false"], &["no keeper is enabled: set keepers.NAME.enabled"])]
 #[case::audit_without_its_keeper(

@@ -1,9 +1,9 @@
 //! The chart on a real node: installed by Helm, with the images, under Pod Security; made live; and uninstalled.
 
-#[path = "flux_kinds/mod.rs"]
-mod flux_kinds;
 #[path = "operator/mod.rs"]
 mod operator;
+#[path = "served/mod.rs"]
+mod served;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use caretaker_testkit::audit::AuditLog;
 use caretaker_testkit::harness::{Need, main as run, test};
 use caretaker_testkit::release::image_for_tests;
 use caretaker_testkit::{Cluster, helm, make, until};
-use flux_kinds::serve_flux;
 use kube::Client;
 use operator::{caretaker, create_namespace, state_of, wait_for_state};
 use serde_json::{Value, json};
+use served::serve_flux;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 

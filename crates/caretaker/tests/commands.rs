@@ -352,6 +352,8 @@ fn an_action_that_is_due_at_this_moment_is_not_late() {
 #[case::no_such_action(&["plan", "--from", "examples/cluster", "--next", "sleepy"], 2)]
 #[case::no_such_keeper_to_list(&["rules", "namespace"], 2)]
 #[case::no_such_breaker(&["breaker", "show", "namespace"], 2)]
+#[case::no_name_of_a_namespace(&["sleep", "demo?x=1"], 2)]
+#[case::no_name_of_a_namespace_to_wake(&["wake", "../nodes"], 2)]
 #[case::no_such_flag(&["plan", "--form", "examples/cluster"], 2)]
 #[case::no_such_time(&["plan", "--from", "examples/cluster", "--at", "tomorrow"], 2)]
 #[case::no_time_to_run(&["simulate", "--from", "examples/cluster", "--for", "0s"], 2)]

@@ -103,7 +103,7 @@ async fn one_command_shows_the_containers_of_all_nodes_with_the_age_of_each_repo
     let output = caretaker(&["plan", "--keepers", "containers"], &cluster.kubeconfig());
 
     let (shown, notes) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{notes}");
+    assert_eq!(output.status.code(), Some(3), "one report cannot be read: {notes}");
     let line = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap_or_default();
     assert!(line("Container  node-a/sb-1").contains("clean") && line("Container  node-a/sb-1").contains("AgentGone"));
     assert!(line("Container  node-b/sb-3").contains("refused"), "{shown}");
@@ -131,7 +131,7 @@ async fn a_plan_of_everything_has_them_in_json_with_their_node_and_one_of_a_name
     let plan = |args: &[&str]| -> Vec<Value> {
         let args = [["plan", "-o", "json"].as_slice(), args].concat();
         let output = caretaker(&args, &cluster.kubeconfig());
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(output.status.success() || output.status.code() == Some(3), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let containers = |rows: &[Value]| rows.iter().filter(|row| row["kind"] == "Container").count();
@@ -162,7 +162,7 @@ async fn the_rights_to_list_configmaps_and_nodes_are_enough_and_what_is_missing_
     let ask = |user: &str| -> Result<(String, String), Box<dyn std::error::Error>> {
         let kubeconfig = cluster.user_kubeconfig(user, None)?;
         let output = caretaker(&["plan", "--keepers", "containers"], &kubeconfig);
-        assert!(output.status.success());
+        assert_eq!(output.status.code(), Some(3), "part of it is unread");
         Ok((text(&output.stdout), text(&output.stderr)))
     };
 

@@ -15,7 +15,7 @@ use operator::{
     ACTIVITY, DELETE_AFTER, LEGACY_REPLICAS, SLEEP_AFTER, STATE, TIMEOUT, annotate, caretaker, caretaker_as, cluster,
     create_namespace, label, merge, second, settings, start_operator, state_of, use_namespace, used, wait_for_state,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 async fn events(client: &kube::Client, namespace: &str, reason: &str) -> Vec<Event> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
@@ -67,6 +67,12 @@ async fn a_silent_namespace_falls_asleep_and_wakes_with_what_it_had() {
     assert_eq!(operator.metric(r#"caretaker_deadline_lag_seconds_count{keeper="namespaces"}"#), Some(2.0));
     assert_eq!(operator.metric(r#"caretaker_build_info{version="0.1.0"}"#), Some(1.0));
     assert_eq!(operator.ask("/healthz"), (200, "ok\n".to_owned()));
+    let (code, paths) = operator.ask("/");
+    assert_eq!(code, 200);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert!(paths.contains(&format!("\n  {path} ")), "{paths}");
+        assert_eq!(operator.ask(path).0, 200, "what is listed is there");
+    }
 }
 
 #[tokio::test]
@@ -194,6 +200,16 @@ async fn an_open_breaker_holds_everything_back_until_a_person_resets_it() {
     assert_eq!((code, table.matches("BreakerOpen").count()), (0, 6), "{table}");
     assert!(notes.contains("the breaker of namespaces is open since"), "{notes}");
 
+    let (code, open, _) = caretaker(&cluster, &["breaker", "-o", "json"]);
+    let open: Vec<Value> = serde_json::from_str(&open).unwrap();
+    let of = |keeper: &str| open.iter().find(|row| row["keeper"] == keeper).unwrap();
+    assert_eq!((code, &of("namespaces")["open"]), (4, &json!(true)), "{open:?}");
+    assert!(of("namespaces")["because"].is_string() && of("namespaces")["since"].is_string(), "{open:?}");
+    assert_eq!(
+        of("addresses"),
+        &json!({ "keeper": "addresses", "open": false, "since": null, "because": null, "resetAt": null })
+    );
+
     // A restart does not close it, and a wake passes it.
     assert!(operator.stop().success());
     let operator = start_operator(&cluster.kubeconfig(), &["--config", config]).await;
@@ -222,6 +238,9 @@ async fn an_open_breaker_holds_everything_back_until_a_person_resets_it() {
     assert_eq!(operator.metric(r#"caretaker_breaker_open{keeper="namespaces"}"#), Some(0.0));
     let (_, output, _) = caretaker(&cluster, &["breaker"]);
     assert!(output.contains("is closed; a person closed it at"), "{output}");
+    let (code, closed, _) = caretaker(&cluster, &["breaker", "show", "namespaces", "-o", "json"]);
+    let closed: Value = serde_json::from_str(&closed).unwrap();
+    assert_eq!((code, &closed[0]["open"], closed[0]["resetAt"].is_string()), (0, &json!(false), true), "{closed}");
 }
 
 #[tokio::test]
@@ -255,7 +274,7 @@ async fn what_was_admitted_is_persisted_first_and_counts_for_the_next_process() 
         [state_of(&client, "first").await.1, state_of(&client, "second").await.1, state_of(&client, "third").await.1];
     assert_eq!(awake.iter().sum::<i32>(), 2, "one a day");
     let state = Api::<ConfigMap>::namespaced(client, "caretaker-system").get("caretaker-state").await.unwrap();
-    let ledger: serde_json::Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
+    let ledger: Value = serde_json::from_str(&state.data.unwrap()["namespaces"]).unwrap();
     assert_eq!(ledger["admitted"]["sleep"].as_array().map(Vec::len), Some(1), "{ledger}");
     let (_, table, _) = caretaker(&cluster, &["plan", "--config", args[1]]);
     assert_eq!(table.matches("Paced").count(), 2, "plan agrees: {table}");

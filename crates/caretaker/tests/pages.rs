@@ -126,6 +126,25 @@ fn what_it_never_does_is_tested_by_the_tests_that_the_page_names() {
 }
 
 #[test]
+fn the_fields_of_json_name_every_action_of_every_keeper() {
+    fn names<K: caretaker_core::Keeper>() -> impl Iterator<Item = &'static str> {
+        <K::Action as caretaker_core::Action>::KINDS.iter().map(|kind| kind.name)
+    }
+    let all: BTreeSet<&str> = names::<caretaker_namespaces::Namespaces>()
+        .chain(names::<caretaker_addresses::Addresses>())
+        .chain(names::<caretaker_windows::Windows>())
+        .chain(names::<caretaker_runtimes::Runtimes>())
+        .collect();
+    for page in ["docs/commands.md", "docs/operator.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let row = text.lines().find_map(|line| line.strip_prefix("| `action` | ")).expect("a row about the action");
+        let named: BTreeSet<&str> = row.split('`').skip(1).step_by(2).collect();
+        let missing: Vec<_> = all.difference(&named).collect();
+        assert!(missing.is_empty(), "{page} lacks {missing:?}");
+    }
+}
+
+#[test]
 fn every_page_is_linked_from_the_readme_or_from_a_page_that_is() {
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let mut reached: BTreeSet<PathBuf> = [root().join("README.md")].into();

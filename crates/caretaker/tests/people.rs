@@ -1,25 +1,29 @@
 //! People who look, and people who put to sleep and wake: with the roles that are shipped for them, and with `view`.
 
-#[path = "flux_kinds/mod.rs"]
-mod flux_kinds;
 #[path = "granted/mod.rs"]
 mod granted;
 #[path = "operator/mod.rs"]
 mod operator;
+#[path = "served/mod.rs"]
+mod served;
 
 use std::collections::BTreeSet;
 
 use caretaker_testkit::audit::AuditLog;
-use caretaker_testkit::make::{Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_replica_set, mk_stateful_set};
+use caretaker_testkit::make::{
+    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_pod, mk_replica_set, mk_stateful_set,
+};
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::api::KINDS;
-use flux_kinds::serve_flux;
 use granted::rights;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operator::{TIMEOUT, caretaker_as as run, serve_kinds};
 use rstest::rstest;
+use serde_json::json;
+use served::{add_custom_workloads, serve_flux};
 
 /// A cluster with a namespace, and with a ClusterRole bound to a user of this name.
 async fn bound(user: &str, role: &str) -> (Cluster, Client) {
@@ -122,8 +126,7 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
     run(&rita, &["audit-config"]);
 
     let (called, refused) = called(&cluster.audit().unwrap().of("rita"));
-    // The reports of nodes are all the ConfigMaps of one namespace, and nodes are listed if there are reports; without
-    // these rights plan shows the rest.
+    // The reports of nodes are all the ConfigMaps of one namespace: a Role of its own comes with the keeper of containers.
     let refused = refused.only(|call| call.namespace != "caretaker-node");
     assert!(refused.is_empty(), "{refused}");
     let allowed = allowed(&client, "caretaker-reader").await;
@@ -135,6 +138,59 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
     );
 }
 
+/// Port-forward reaches every port of a pod: that is more than reading.
+#[tokio::test]
+async fn a_reader_without_port_forward_sees_what_namespaces_carry_and_is_told_that_part_is_unread() {
+    let (cluster, client) = bound("rita", "caretaker-reader").await;
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+    let (code, _, errors) = run(&rita, &["activity"]);
+    assert_eq!(code, 0, "without an operator nothing is unread: {errors}");
+    let pod = mk_pod("caretaker-system", "caretaker-1").label("app.kubernetes.io/name", "caretaker");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "caretaker-system");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    pods.patch_status("caretaker-1", &PatchParams::default(), &running).await.unwrap();
+
+    let (code, _, errors) = run(&rita, &["activity"]);
+
+    assert_eq!(code, 3, "{errors}");
+    let said = "create pods/portforward in caretaker-system, which is more than reading and not in the ClusterRole";
+    assert!(errors.contains(said), "{errors}");
+}
+
+/// Where no node reports nothing is missing; where they report, a plan without their containers is not everything.
+#[tokio::test]
+async fn without_the_right_to_the_reports_of_nodes_part_of_a_plan_is_unread_where_there_are_reports() {
+    let (cluster, _client) = bound("rita", "caretaker-reader").await;
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (0, false), "{errors}");
+    cluster.namespace("caretaker-node").await.unwrap();
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (3, true), "{errors}");
+
+    // The Role that comes with the keeper of containers allows it.
+    let manifest = std::fs::read_to_string("../../deploy/containers.yaml").unwrap();
+    let is_role = |text: &&str| text.contains("kind: Role\n") && text.contains("name: caretaker-reader\n");
+    let role = manifest.split("\n---\n").find(is_role).expect("a Role for readers");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("role.yaml");
+    std::fs::write(&path, role).unwrap();
+    cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]).unwrap();
+    let namespace = ["-n", "caretaker-node"];
+    let bind = ["create", "rolebinding", "readers", "--role=caretaker-reader", "--user=rita"];
+    cluster.kubectl(&[namespace.as_slice(), &bind].concat()).unwrap();
+    let (code, _, errors) = run(&rita, &["plan"]);
+    assert_eq!((code, errors.contains("reports of nodes")), (0, false), "{errors}");
+    let calls = cluster.audit().unwrap().of("rita").only(|call| call.namespace == "caretaker-node");
+    assert_eq!(
+        (calls.count("list", "configmaps"), calls.len()),
+        (3, 3),
+        "the right that the Role grants, and no other"
+    );
+}
+
 #[tokio::test]
 async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woken() {
     let (cluster, client) = bound("sam", "caretaker-sleeper").await;
@@ -143,6 +199,7 @@ async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woke
     Api::namespaced(client.clone(), "shop").create(&post, &mk_replica_set("shop", "old")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_daemon_set("shop", "agent")).await.unwrap();
     Api::namespaced(client.clone(), "shop").create(&post, &mk_cron_job("shop", "nightly")).await.unwrap();
+    add_custom_workloads(&cluster, "shop");
     let sam = cluster.user_kubeconfig("sam", None).unwrap();
 
     for command in ["sleep", "wake"] {
@@ -153,10 +210,8 @@ async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woke
 
     let (called, refused) = called(&cluster.audit().unwrap().of("sam"));
     assert!(refused.is_empty(), "{refused}");
-    let custom = ["scaledobjects", "rollouts", "clonesets"];
-    let of_kinds_that_exist = |(_, resource): &&(String, String)| !custom.contains(&resource.as_str());
     let allowed = allowed(&client, "caretaker-sleeper").await;
-    let unused: Vec<_> = allowed.difference(&called).filter(of_kinds_that_exist).collect();
+    let unused: Vec<_> = allowed.difference(&called).collect();
     assert_eq!(unused, Vec::<&(String, String)>::new(), "rights nobody uses");
 }
 

@@ -195,6 +195,8 @@ async fn a_keeper_that_is_switched_on_starts_and_one_that_is_switched_off_gives_
     })
     .await
     .unwrap();
+    let runs = |keeper: &str| operator.metric(&format!("caretaker_keeper_running{{keeper={keeper:?}}}"));
+    assert_eq!((runs("windows"), runs("namespaces")), (Some(1.0), None));
     until("the Lease to be free", TIMEOUT, async || {
         let holder = lease(&client).await.holder_identity;
         Ok(if holder.as_deref() == Some("") { Ok(()) } else { Err(format!("{holder:?}")) })

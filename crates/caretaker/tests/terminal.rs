@@ -103,6 +103,14 @@ fn what_is_refused_stands_out_on_a_terminal(#[case] flag: &str, #[case] variable
 }
 
 #[test]
+fn a_deletion_that_comes_next_stands_out_as_one_that_is_due_does() {
+    let shown = on_terminal(80, &format!("plan --from examples/cluster --at {AT}"), "");
+
+    let row = shown.lines().find(|line| line.contains("demo-fair")).expect("it waits for its deletion");
+    assert!(row.contains("\u{1b}[1;31mdelete\u{1b}[0m") && row.contains("in 3h"), "{row}");
+}
+
+#[test]
 fn a_pipe_is_coloured_only_if_somebody_asks_for_it() {
     let args = ["plan", "--from", "examples/cluster", "--at", AT];
     assert!(!text(&caretaker(&args).stdout).contains('\u{1b}'));

@@ -1,9 +1,9 @@
 //! Commands that keep running with `-w`, on a real API server; and what `plan` says about keepers that are off.
 
-#[path = "flux_kinds/mod.rs"]
-mod flux_kinds;
 #[path = "operator/mod.rs"]
 mod operator;
+#[path = "served/mod.rs"]
+mod served;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,12 +14,12 @@ use std::thread;
 use caretaker_testkit::make::{Said, mk_namespace};
 use caretaker_testkit::operator::signal;
 use caretaker_testkit::{Cluster, until};
-use flux_kinds::serve_flux;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use operator::{SLEEP_AFTER, TIMEOUT, caretaker, serve_kinds};
 use serde_json::Value;
+use served::serve_flux;
 
 /// A cluster with two namespaces, and a kubeconfig of a user with the role of a reader.
 async fn reader() -> (Cluster, Client, std::path::PathBuf) {

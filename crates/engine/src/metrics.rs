@@ -114,6 +114,7 @@ pub struct Metrics {
     schedules: Schedules,
     breaker: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
     leader: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
+    running: Family<KeeperLabels, Gauge<i64, AtomicI64>>,
     events_dropped: Counter,
     settings: Gauge<i64, AtomicI64>,
     /// Those of keepers that may be replaced while the process runs.
@@ -136,6 +137,8 @@ impl Metrics {
         registry.register("breaker_open", "1 while the breaker is open", breaker.clone());
         let leader = Family::default();
         registry.register("leader", "1 on the replica that leads", leader.clone());
+        let running = Family::default();
+        registry.register("keeper_running", "1 while this process runs the keeper", running.clone());
         let events_dropped = Counter::default();
         registry.register("events_dropped", "Kubernetes Events that could not be written", events_dropped.clone());
         let settings = Gauge::default();
@@ -154,6 +157,7 @@ impl Metrics {
             schedules,
             breaker,
             leader,
+            running,
             events_dropped,
             settings,
             replaceable,
@@ -186,7 +190,17 @@ impl Metrics {
         self.breaker.get_or_create(&KeeperLabels { keeper }).set(open.into());
     }
 
-    /// Whether this replica leads.
+    /// Whether this process runs the keeper, as leader or as standby. One that does not run has no series: an alert
+    /// asks whether there is any.
+    pub fn running(&self, keeper: &'static str, runs: bool) {
+        if runs {
+            self.running.get_or_create(&KeeperLabels { keeper }).set(1);
+        } else {
+            self.running.remove(&KeeperLabels { keeper });
+        }
+    }
+
+    /// Whether this replica leads. Not for a keeper without leaders.
     pub fn leader(&self, keeper: &'static str, leads: bool) {
         self.leader.get_or_create(&KeeperLabels { keeper }).set(leads.into());
     }

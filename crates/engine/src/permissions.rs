@@ -124,10 +124,14 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
         need(AccessRight::new(verb, "events.k8s.io", "events"), &ActionKind::waits_for_records);
     }
     if let Leadership::Lease { .. } = keeper.leadership() {
-        for verb in ["get", "list", "watch", "patch"] {
+        for verb in ["get", "list", "watch"] {
             need(AccessRight::own(verb, "", "configmaps", Some(state::NAME)), &ActionKind::waits_for_records);
         }
-        need(AccessRight::own("create", "", "configmaps", None), &ActionKind::waits_for_records);
+        // The ledger is written about what is counted: a keeper without any such action never writes it.
+        if enabled.iter().any(|kind| kind.destructive || kind.default_pace.is_some()) {
+            need(AccessRight::own("patch", "", "configmaps", Some(state::NAME)), &ActionKind::waits_for_records);
+            need(AccessRight::own("create", "", "configmaps", None), &ActionKind::waits_for_records);
+        }
         let lease = lease_name(keeper.name());
         for verb in ["get", "update"] {
             need(AccessRight::own(verb, "coordination.k8s.io", "leases", Some(&lease)), &|_| true);

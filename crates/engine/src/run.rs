@@ -165,6 +165,7 @@ impl<K: Controller> ControlLoop<K> {
             context.health.set_pending(&source.describe());
         }
         context.health.set_pending(&watching_state());
+        context.metrics.running(keeper.name(), true);
         if context.leadership.is_some() {
             context.health.set_pending(LEASE);
             context.metrics.leader(keeper.name(), false);
@@ -377,7 +378,9 @@ impl<K: Controller> ControlLoop<K> {
         for source in self.sources.iter().filter(|source| source.proves()) {
             report_source_health(&self.context, source, &feed.status(source.id), is_leader);
         }
-        metrics.leader(self.keeper.name(), is_leader && leadership.is_some());
+        if leadership.is_some() {
+            metrics.leader(self.keeper.name(), is_leader);
+        }
         // What was judged in another role is judged again.
         for batch in std::mem::take(&mut self.queue) {
             self.planner.requeue(&batch.target);

@@ -161,11 +161,11 @@ fn when(row: &PlanRow, now: Timestamp) -> String {
     }
 }
 
-/// What takes something away stands out, and what is refused.
+/// A deletion stands out, whether it is due or comes next, and what is refused.
 fn style(row: &PlanRow) -> Option<Style> {
     match (row.next, row.action.as_deref()) {
         (VerdictKind::Refuse, _) => Some(Style::Caution),
-        (VerdictKind::Act, Some(action)) if action.starts_with("delete") => Some(Style::Alarm),
+        (VerdictKind::Act | VerdictKind::Wait, Some(action)) if action.starts_with("delete") => Some(Style::Alarm),
         _ => None,
     }
 }

@@ -24,6 +24,8 @@ pub struct AuditedCall {
     pub agent: String,
     /// `get`, `list`, `patch` and so on.
     pub verb: String,
+    /// The API group of the resource; empty for the core group, and if the call is not for a resource.
+    pub group: String,
     /// The plural name, with `/subresource` if there is one; the URL path if the call is not for a resource.
     pub resource: String,
     /// The query of the URL: `limit=500`; empty if there is none.
@@ -185,6 +187,8 @@ struct ResponseStatus {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ObjectRef {
+    #[serde(rename = "apiGroup")]
+    group: String,
     resource: String,
     namespace: String,
     name: String,
@@ -204,6 +208,7 @@ impl From<Entry> for AuditedCall {
             user: entry.impersonated_user.unwrap_or(entry.user).username,
             agent: entry.user_agent,
             verb: entry.verb,
+            group: object.group,
             resource,
             query: entry.request_uri.split_once('?').map_or("", |(_, query)| query).to_owned(),
             namespace: object.namespace,

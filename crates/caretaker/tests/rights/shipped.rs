@@ -1,0 +1,148 @@
+//! The manifests in `deploy`: what their roles allow, and which of it was used.
+
+use std::collections::BTreeSet;
+
+use caretaker_addresses::Addresses;
+use caretaker_addresses::subject::Policy as AddressesPolicy;
+use caretaker_engine::permissions::RequiredRight;
+use caretaker_namespaces::Namespaces;
+use caretaker_namespaces::subject::Policy as NamespacesPolicy;
+use caretaker_runtimes::Runtimes;
+use caretaker_testkit::audit::{AuditLog, AuditedCall};
+use caretaker_testkit::{Cluster, until};
+use caretaker_windows::Windows;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::granted::{Right, required_by, rights};
+use crate::operator::TIMEOUT;
+
+pub const NAMESPACE: &str = "caretaker-system";
+
+/// A manifest that is shipped.
+pub struct Shipped {
+    pub file: &'static str,
+    /// The name of both its roles.
+    pub role: &'static str,
+    pub account: &'static str,
+    /// The rights that its keeper needs, for a dry run or not.
+    pub required: fn(bool) -> Vec<RequiredRight>,
+}
+
+pub const NAMESPACES: Shipped = Shipped {
+    file: "namespaces.yaml",
+    role: "caretaker-namespaces",
+    account: "caretaker",
+    required: |dry_run| required_by(&Namespaces::new(NamespacesPolicy::default(), None), dry_run),
+};
+
+pub const ADDRESSES: Shipped = Shipped {
+    file: "addresses.yaml",
+    role: "caretaker-addresses",
+    account: "caretaker-addresses",
+    required: |dry_run| required_by(&Addresses::new(AddressesPolicy::default()), dry_run),
+};
+
+pub const WINDOWS: Shipped = Shipped {
+    file: "windows.yaml",
+    role: "caretaker-windows",
+    account: "caretaker-windows",
+    required: |dry_run| required_by(&Windows::default(), dry_run),
+};
+
+pub const RUNTIMES: Shipped = Shipped {
+    file: "runtimes.yaml",
+    role: "caretaker-runtimes",
+    account: "caretaker-runtimes",
+    required: |dry_run| required_by(&Runtimes::default(), dry_run),
+};
+
+/// The Job that the chart runs at an uninstall; no manifest has it.
+pub const CLEANUP: Shipped =
+    Shipped { file: "", role: "caretaker-cleanup", account: "caretaker-cleanup", required: |_| Vec::new() };
+
+impl Shipped {
+    /// A control plane with the manifest applied.
+    pub async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
+        let cluster = builder.start().await.unwrap();
+        let folder = "../../deploy/";
+        cluster.kubectl(&["apply", "-f", &format!("{folder}{}", self.file)]).unwrap();
+        let client = cluster.client().await.unwrap();
+        (cluster, client)
+    }
+
+    /// The rights of its roles: in all namespaces, and in the operator's own.
+    pub async fn allowed(&self, client: &Client) -> (BTreeSet<Right>, BTreeSet<Right>) {
+        let everywhere = Api::<ClusterRole>::all(client.clone()).get(self.role).await.unwrap();
+        let own = Api::<Role>::namespaced(client.clone(), NAMESPACE).get(self.role).await.unwrap();
+        (rights(everywhere.rules.unwrap()), rights(own.rules.unwrap()))
+    }
+
+    pub async fn allow(&self, client: &Client, everywhere: &BTreeSet<Right>, own: &BTreeSet<Right>) {
+        let roles: Api<ClusterRole> = Api::all(client.clone());
+        let mut role = roles.get(self.role).await.unwrap();
+        role.rules = Some(rules(everywhere));
+        roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
+        let roles: Api<Role> = Api::namespaced(client.clone(), NAMESPACE);
+        let mut role = roles.get(self.role).await.unwrap();
+        role.rules = Some(rules(own));
+        roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
+    }
+
+    fn calls(&self, cluster: &Cluster) -> AuditLog {
+        cluster.audit().unwrap().of(&format!("system:serviceaccount:{NAMESPACE}:{}", self.account))
+    }
+
+    /// Waits until each right of its roles was used by a call, without those that the test cannot make it use; no call
+    /// was refused.
+    pub async fn uses_every_right(&self, cluster: &Cluster, client: &Client, is_excepted: impl Fn(&Right) -> bool) {
+        let (everywhere, own) = self.allowed(client).await;
+        until("every right to be used", TIMEOUT, async || {
+            let calls = self.calls(cluster);
+            let unused = |right: &&Right, is_there: &dyn Fn(&AuditedCall) -> bool| {
+                !calls.calls().iter().any(|call| is_there(call) && is_use_of(call, right))
+            };
+            let unused: Vec<&Right> = (everywhere.iter().filter(|right| unused(right, &|_| true)))
+                .chain(own.iter().filter(|right| unused(right, &|call| call.namespace == NAMESPACE)))
+                .filter(|right| !is_excepted(right))
+                .collect();
+            Ok(if unused.is_empty() { Ok(()) } else { Err(format!("never used: {unused:#?}")) })
+        })
+        .await
+        .unwrap();
+        let refused = self.calls(cluster).only(|call| call.code == Some(403));
+        assert!(refused.is_empty(), "{refused}");
+    }
+}
+
+/// The right to read a workload again that somebody wrote in between. The keeper's own test
+/// `a_concurrent_edit_of_a_workload_is_kept_and_the_write_retried_in_the_same_round` uses it.
+pub fn reads_workload_again((_, resource, verb, _): &Right) -> bool {
+    let kinds = ["statefulsets", "replicasets", "daemonsets", "cronjobs", "scaledobjects", "rollouts", "clonesets"];
+    kinds.contains(&resource.as_str()) && verb == "get"
+}
+
+/// The right to count an Event again that was there before. The engine does that for every keeper in the same way; the
+/// test of namespaces sees it.
+pub fn is_repeated_event((group, _, verb, _): &Right) -> bool {
+    group == "events.k8s.io" && verb == "patch"
+}
+
+/// True if a call was allowed by this right. The status code is that of a later entry of the audit log.
+fn is_use_of(call: &AuditedCall, (group, resource, verb, name): &Right) -> bool {
+    let is_named = name.as_ref().is_none_or(|name| call.name == *name);
+    let was_allowed = call.code.is_some_and(|code| code != 403);
+    (&call.group, &call.resource, &call.verb) == (group, resource, verb) && is_named && was_allowed
+}
+
+pub fn rules(rights: &BTreeSet<Right>) -> Vec<PolicyRule> {
+    let rule = |(group, resource, verb, name): &Right| PolicyRule {
+        api_groups: Some(vec![group.clone()]),
+        resources: Some(vec![resource.clone()]),
+        verbs: vec![verb.clone()],
+        resource_names: name.clone().map(|name| vec![name]),
+        ..PolicyRule::default()
+    };
+    rights.iter().map(rule).collect()
+}
