@@ -51,9 +51,9 @@ impl Snapshot {
         }
         let state = StateStore::file(args.state_file.clone());
         let clock = Clock::new(crate::now);
-        let doubt =
+        let identity =
             check_identity(&client, node, &cleaner.host, &state, &clock, false).await.map_err(|why| anyhow!(why))?;
-        feed.update(&source(IDENTITY), Change::apply(ObjectId::named(node.clone()), Row::Doubt(doubt)));
+        feed.update(&source(IDENTITY), Change::apply(ObjectId::named(node.clone()), identity));
         // A pod that is not on this node is looked for once, wherever it is.
         let mut asked = std::collections::BTreeSet::new();
         for subject in feed.cache.subjects() {

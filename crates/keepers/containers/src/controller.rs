@@ -32,7 +32,7 @@ use crate::subject::{Agent, AgentPod, Container, Owner, Subject, World};
 
 pub(crate) use follow::Follower;
 pub use follow::scan;
-pub(crate) use identity::Checker;
+pub(crate) use identity::{Checker, NodeReads};
 pub use identity::{PINS, Pins, check_identity};
 
 /// How many containers of an agent or a Sandbox are confirmed together.
@@ -108,6 +108,11 @@ impl Controller for Containers {
 
     async fn read_live(&self, batch: &Batch<Self>, live: &mut LiveView<'_, Self>) -> Result<(), ReadError> {
         confirm::read_live(self, batch, live).await
+    }
+
+    /// The definition of Sandboxes and the Node are read live as well.
+    fn live_world(&self, planned: &World, live: &ContainerCache) -> World {
+        World { sandboxes_served: live.has_definition(), doubt: live.doubt().map(str::to_owned), ..planned.clone() }
     }
 
     fn leadership(&self) -> Leadership {
