@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::api;
 use crate::containerd::{Containerd, ContainerdError, Task, TaskStatus};
-use crate::host::Host;
+use crate::host::{Host, ShimUse};
+use crate::shared_read::SharedRead;
 use crate::subject::Container;
 
 /// How long a task may take to end after SIGKILL, before it is resumed and killed again: what is frozen by somebody
@@ -38,15 +39,24 @@ async fn look_again(pause: &mut Duration) {
 const ITS_SHIM: &str = "its shim";
 const A_GROUP: &str = "the control group ";
 
-/// Ends the shims of a container without a task, unless a process is in its control group.
-fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<(), String> {
+/// Ends the shims of a container without a task, unless a process is in its control group, or a shim may serve another
+/// container. Returns true if all that are left belong to others.
+fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<bool, String> {
     if host.has_processes(id, cgroup) {
-        return Ok(());
+        return Ok(false);
     }
+    let mut are_shared = true;
     for shim in host.shims().into_iter().filter(|shim| shim.id == id) {
-        host.end_shim(&shim).map_err(|error| format!("process {}: {error}", shim.pid))?;
+        match host.shim_use(&shim) {
+            ShimUse::Shared(_) => {}
+            ShimUse::Unknown(_) => are_shared = false,
+            ShimUse::Alone => {
+                host.end_shim(&shim).map_err(|error| format!("process {}: {error}", shim.pid))?;
+                are_shared = false;
+            }
+        }
     }
-    Ok(())
+    Ok(are_shared)
 }
 
 /// What a cleaning came to.
@@ -63,14 +73,8 @@ pub struct Cleaner {
     /// The node.
     pub host: Arc<Host>,
     busy: Mutex<BTreeSet<String>>,
-    shims: tokio::sync::Mutex<ShimTable>,
-}
-
-/// The shims of the node when they were last looked for.
-#[derive(Debug, Default)]
-struct ShimTable {
-    at: Option<Instant>,
-    ids: BTreeSet<String>,
+    /// The containers that have a shim; `None` if nobody knows.
+    shims: SharedRead<Option<Arc<BTreeSet<String>>>>,
 }
 
 /// An ID that is being cleaned.
@@ -109,7 +113,7 @@ impl Cleaner {
     /// Cleans containers of this containerd on this node.
     #[must_use]
     pub fn new(containerd: Arc<dyn Containerd>, host: Arc<Host>) -> Self {
-        Self { containerd, host, busy: Mutex::default(), shims: tokio::sync::Mutex::default() }
+        Self { containerd, host, busy: Mutex::default(), shims: SharedRead::default() }
     }
 
     /// Removes the container that was judged, and no other of its ID. Returns when it is verified that nothing is left.
@@ -270,8 +274,8 @@ impl Cleaner {
             if task.is_none() && !self.has_shim(id).await {
                 break;
             }
-            if task.is_none() && began.elapsed() > SHIM_ENDS {
-                self.end_shims(judged).await?;
+            if task.is_none() && began.elapsed() > SHIM_ENDS && self.end_shims(judged).await? {
+                break;
             }
             if Instant::now() > limit {
                 let what = format!("removing the bundle of {id}");
@@ -291,8 +295,8 @@ impl Cleaner {
         .await
     }
 
-    /// The caller has seen that there is no task.
-    async fn end_shims(&self, judged: &Container) -> Result<(), ApplyError> {
+    /// The caller has seen that there is no task. Returns true if only shims are left that serve other containers.
+    async fn end_shims(&self, judged: &Container) -> Result<bool, ApplyError> {
         self.fence(judged).await?;
         let cgroup = judged.cgroup.clone();
         self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup)).await
@@ -322,12 +326,12 @@ impl Cleaner {
     async fn verify(&self, container: &Container) -> Result<(), ApplyError> {
         let (began, limit, mut pause) = (Instant::now(), Instant::now() + GONE, FIRST_LOOK);
         loop {
-            let left = self.traces(container).await?;
+            let left = self.left(container).await?;
             if left.is_empty() {
                 return Ok(());
             }
-            if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS {
-                self.end_shims(container).await?;
+            if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS && self.end_shims(container).await? {
+                return Ok(());
             }
             if left.iter().all(|one| one.starts_with(A_GROUP)) {
                 self.remove_cgroups(container).await?;
@@ -344,6 +348,15 @@ impl Cleaner {
 
     /// Everything of the container that is left beside its record, for people.
     pub async fn traces(&self, container: &Container) -> Result<Vec<String>, ApplyError> {
+        let mut left = self.left(container).await?;
+        if left.iter().any(|one| one == ITS_SHIM) && self.are_shims_shared(&container.id).await? {
+            left.retain(|one| one != ITS_SHIM);
+        }
+        Ok(left)
+    }
+
+    /// The same, with a shim of its ID that serves other containers.
+    async fn left(&self, container: &Container) -> Result<Vec<String>, ApplyError> {
         let (id, mut left) = (container.id.as_str(), Vec::new());
         if self.containerd.task(id).await?.is_some() {
             left.push("its task".to_owned());
@@ -378,24 +391,30 @@ impl Cleaner {
 
     /// Whether a shim has this ID. The process table is read at most once for all who ask at the same time.
     async fn has_shim(&self, id: &str) -> bool {
-        let asked = Instant::now();
-        let mut table = self.shims.lock().await;
-        if table.at.is_none_or(|at| at < asked) {
-            let (host, began) = (self.host.clone(), Instant::now());
-            let read = move || host.shims().into_iter().map(|shim| shim.id).collect();
-            // A task that is cancelled or panics has read nothing: then every ID has a shim.
-            let Ok(ids) = tokio::task::spawn_blocking(read).await else { return true };
-            *table = ShimTable { at: Some(began), ids };
-        }
-        table.ids.contains(id)
+        let host = self.host.clone();
+        let read = async {
+            let ids = move || Arc::new(host.shims().into_iter().map(|shim| shim.id).collect());
+            tokio::task::spawn_blocking(ids).await.ok()
+        };
+        // A task that is cancelled or panics has read nothing: then every ID has a shim.
+        self.shims.get(read).await.is_none_or(|ids: Arc<BTreeSet<String>>| ids.contains(id))
     }
 
-    async fn on_host(
+    /// True if every shim of this ID serves another container: then it is not this one's any more.
+    async fn are_shims_shared(&self, id: &str) -> Result<bool, ApplyError> {
+        self.on_host(id, "looking at the shim of", |host, id| {
+            let mut shims = host.shims().into_iter().filter(|shim| shim.id == id);
+            Ok(shims.all(|shim| matches!(host.shim_use(&shim), ShimUse::Shared(_))))
+        })
+        .await
+    }
+
+    async fn on_host<T: Send + 'static>(
         &self,
         id: &str,
         what: &str,
-        work: impl FnOnce(&Host, &str) -> Result<(), String> + Send + 'static,
-    ) -> Result<(), ApplyError> {
+        work: impl FnOnce(&Host, &str) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, ApplyError> {
         let (host, owned) = (self.host.clone(), id.to_owned());
         let worked = tokio::task::spawn_blocking(move || work(&host, &owned)).await;
         let said = |why: String| failed(format!("{what} {id}"), why);

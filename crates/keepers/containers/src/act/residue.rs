@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::api::{self, SNAPSHOT_SUFFIX};
 use crate::containerd::{Containerd, ContainerdError, Snapshot};
-use crate::host::{FifoError, Host, Shim};
+use crate::host::{FifoError, Host, Shim, ShimUse};
 
 /// A trace of a container without a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +69,14 @@ pub async fn find(
     let all = all.chain(bundles.into_iter().map(Residue::Bundle)).chain(fifos.map(Residue::Fifos));
     let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
     let all = all.chain(snapshots).chain(folders.into_iter().map(Residue::Folder));
-    Ok(all.filter(|found| found.id().is_none_or(is_unknown)).collect())
+    let all = all.filter(|found| found.id().is_none_or(is_unknown));
+    // A shim that serves a group has the ID of its first container, and outlives it.
+    let is_shared = |found: &Residue| matches!(found, Residue::Shim(shim) if serves_another(host, shim));
+    Ok(all.filter(|found| !is_shared(found)).collect())
+}
+
+fn serves_another(host: &Host, shim: &Shim) -> bool {
+    matches!(host.shim_use(shim), ShimUse::Shared(_))
 }
 
 /// What was seen before and is still there.
@@ -116,6 +123,7 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         }
     }
     match residue {
+        Residue::Shim(shim) if serves_another(host, shim) => kept("it serves another container"),
         Residue::Shim(shim) => {
             let has_ended = host.end_shim(shim).map_err(|error| error.to_string())?;
             if has_ended { Ok(Removal::Removed) } else { kept("the process is another one by now") }
