@@ -1,6 +1,7 @@
 //! What can be done, as data, and how it is done.
 
 pub mod clean;
+mod left;
 pub mod residue;
 
 use caretaker_core::{ActionKind, Permission, actions};
