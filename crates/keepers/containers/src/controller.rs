@@ -59,6 +59,9 @@ fn definition(object: &Partial<IgnoredAny, DefinitionStatus>) -> Option<Row> {
     (served && object.metadata.deletion_timestamp.is_none()).then_some(Row::Definition)
 }
 
+/// The beginning of the note that FIFOs stay.
+const STAYS: &str = "not removed, because it is not in a folder of --fifo-root:";
+
 impl Containers {
     /// All batches share the places: more at once gains nothing, and costs containerd memory.
     async fn clean_in_turn(&self, container: &Container, now: Timestamp) -> Result<Cleaned, ApplyError> {
@@ -141,9 +144,12 @@ impl Controller for Containers {
         }
         let results: Vec<_> = futures::stream::iter(all).buffered(self.settings.parallel.max(1) * 2).collect().await;
         let mut outcomes = Vec::new();
-        for (one, result) in batch.actions().iter().zip(results) {
+        for (place, (one, result)) in batch.actions().iter().zip(results).enumerate() {
             if let Ok(cleaned) = &result {
                 self.metrics.bytes_freed.inc_by(cleaned.bytes);
+                if !cleaned.foreign_fifos.is_empty() {
+                    writer.note(place, format!("{STAYS} {}", cleaned.foreign_fifos.join(", ")));
+                }
                 let source = SourceRef { id: CONTAINERS, resource: None };
                 writer.observed(source, Change::Delete(ObjectId::named(one.subject.container.id.clone())));
             }
@@ -152,7 +158,7 @@ impl Controller for Containers {
         BatchResult(outcomes)
     }
 
-    /// One for each Sandbox, and one for each rule and outcome on the Node.
+    /// One for each Sandbox, one for each rule and outcome on the Node, and one for each container of which something stays.
     fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
         let mut events = default_events(self, results);
         let mut told: BTreeSet<(&str, bool)> = BTreeSet::new();
@@ -172,6 +178,17 @@ impl Controller for Containers {
                 reason: rule,
                 action: "clean",
                 note: format!("{} {word}: {}", counted(ids.len(), "container", "containers"), ids.join(", ")),
+            });
+        }
+        for ActionResult { planned, result } in results {
+            let stays = planned.verdict.because.find(STAYS).filter(|_| result.is_ok());
+            let Some(stays) = stays.map(|place| &planned.verdict.because[place..]) else { continue };
+            events.push(EventRecord {
+                regarding: event_target(Self::node_ref(&planned.subject)),
+                warning: true,
+                reason: planned.verdict.rule.name(),
+                action: "clean",
+                note: format!("container {} cleaned; {stays}", planned.subject.container.id),
             });
         }
         events

@@ -4,6 +4,7 @@
 
 mod cgroups;
 mod fifos;
+mod holders;
 mod life;
 mod mounts;
 mod shims;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use caretaker_containers::containerd::{Task, TaskStatus};
 use caretaker_containers::controller::scan;
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
@@ -18,6 +19,7 @@ use model::api::ModelApi;
 use model::{RealPod, RealSandbox, Truth, name};
 use once::once;
 use rstest::rstest;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const NODE: &str = "node-1";
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
@@ -58,6 +60,7 @@ impl Node {
         Self { memory, api: ModelApi::new(truth), keeper: Arc::new(keeper) }
     }
 
+    /// How each cleaning ended, and Events.
     async fn round(&self) -> Vec<(String, String)> {
         let scanned = scan(&*self.memory, &self.keeper.settings().labels, self.keeper.node_name()).await.unwrap();
         once(&self.keeper, &self.api, &scanned).await
@@ -66,6 +69,36 @@ impl Node {
     fn left(&self) -> usize {
         self.memory.records().containers.len()
     }
+}
+
+/// How many containers ended like this.
+fn outcomes(ended: &[(String, String)], outcome: &str) -> usize {
+    ended.iter().filter(|(id, text)| id != "Event" && text.contains(outcome)).count()
+}
+
+/// A FIFO that an agent has made elsewhere is not removed. That it stays is told where a person looks.
+#[tokio::test]
+async fn a_fifo_outside_of_the_root_stays_and_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path());
+    let outside = folder.path().join("sb-1-stdout");
+    mknodat(CWD, &outside, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let outside = outside.display().to_string();
+    {
+        let mut state = node.api.0.lock().unwrap();
+        state.truth.pods.clear();
+        state.delivered = state.truth.clone();
+        let fifos = [folder.path().join("gone").display().to_string(), outside.clone(), String::new()];
+        node.memory.records().tasks.insert("sb-1".to_owned(), Task { status: TaskStatus::Running, fifos });
+    }
+
+    let ended = node.round().await;
+
+    assert!(Path::new(&outside).exists() && node.left() == 0);
+    let told: Vec<&(String, String)> = ended.iter().filter(|(_, text)| text.contains("not removed")).collect();
+    let [(id, journal), (event, note)] = told.as_slice() else { panic!("{ended:?}") };
+    assert_eq!((id.as_str(), event.as_str()), ("sb-1", "Event"));
+    assert!([journal, note].iter().all(|text| text.ends_with(&format!("--fifo-root: {outside}"))), "{told:?}");
 }
 
 /// The watch of Sandboxes has delivered their end, and that of definitions nothing yet.
@@ -88,7 +121,7 @@ async fn a_definition_whose_deletion_no_watch_has_delivered_yet_keeps_everything
 
     let ended = node.round().await;
 
-    assert!(ended.len() == 3 && ended.iter().all(|(_, text)| text.contains(outcome)), "{ended:?}");
+    assert_eq!(outcomes(&ended, outcome), 3, "{ended:?}");
     assert_eq!(node.left(), if ending { 3 } else { 0 });
 }
 
@@ -106,7 +139,7 @@ async fn a_definition_that_is_deleted_after_its_sandboxes_were_read_keeps_everyt
 
     let ended = node.round().await;
 
-    assert!(ended.len() == 3 && ended.iter().all(|(_, text)| text.contains("NoDefinition")), "{ended:?}");
+    assert_eq!(outcomes(&ended, "NoDefinition"), 3, "{ended:?}");
     assert_eq!(node.left(), 3);
 }
 
@@ -134,6 +167,6 @@ async fn another_cluster_at_the_same_endpoint_keeps_everything(
 
     let ended = node.round().await;
 
-    assert!(ended.len() == 3 && ended.iter().all(|(_, text)| text.contains(outcome)), "{ended:?}");
+    assert_eq!(outcomes(&ended, outcome), 3, "{ended:?}");
     assert_eq!(node.left(), if outcome == "done" { 0 } else { 3 });
 }

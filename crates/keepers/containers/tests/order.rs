@@ -227,3 +227,25 @@ async fn a_record_that_is_made_again_meanwhile_stops_it() {
         assert_eq!(calls.last(), Some(&"get"), "nothing follows: {calls:?}");
     }
 }
+
+/// Nobody but the task knows of it; after a crash nobody but the labels does.
+#[tokio::test]
+async fn a_fifo_outside_of_the_root_is_told_also_by_the_run_after_a_crash() {
+    let node = Node::new(Some(TaskStatus::Running));
+    let outside = node.folder.path().join("outside");
+    mknodat(CWD, &outside, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let outside = outside.display().to_string();
+    node.memory.records().tasks.get_mut(ID).unwrap().fifos[1].clone_from(&outside);
+    let calls = [BEGIN, KILL, DELETE_TASK].concat().len();
+    let mortal = Arc::new(Mortal::new(node.memory.clone(), calls, true));
+    let dying = Cleaner::new(mortal.clone(), node.host.clone());
+    tokio::select! {
+        _ = dying.clean(&node.container, now()) => panic!("it dies"),
+        () = mortal.death() => {}
+    }
+    assert!(node.memory.records().tasks.is_empty());
+
+    let cleaned = node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert_eq!(cleaned.foreign_fifos, [outside]);
+}

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::holders::has_ended;
 use super::life::living_parent;
 use super::{Host, announce};
 
@@ -85,8 +86,7 @@ impl Host {
     fn listening(&self, pid: u32) -> std::io::Result<BTreeSet<PathBuf>> {
         let folder = self.proc.join(pid.to_string());
         let gone = |error: std::io::Error| {
-            let is_gone =
-                error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error());
+            let is_gone = error.kind() == ErrorKind::NotFound || has_ended(&error);
             if is_gone { Ok(()) } else { Err(error) }
         };
         let mut own = BTreeSet::new();
