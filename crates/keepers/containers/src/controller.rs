@@ -1,5 +1,6 @@
 //! The keeper on a live node, in the engine's terms.
 
+mod agents;
 mod confirm;
 mod follow;
 mod identity;
@@ -30,6 +31,7 @@ use crate::observe::{
 };
 use crate::subject::{Agent, AgentPod, Container, Owner, Subject, World};
 
+pub use agents::AgentSearch;
 pub(crate) use follow::Follower;
 pub use follow::scan;
 pub(crate) use identity::{Checker, NodeReads};

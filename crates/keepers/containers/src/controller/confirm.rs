@@ -129,7 +129,7 @@ async fn read_agent(owner: &Owner, live: View<'_, '_>) -> Result<(), ReadError> 
 }
 
 /// Looks for a uid among the Pods of all namespaces and nodes. A name alone says nothing: the cache goes by the uid, too.
-async fn find_pod(uid: &str, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
+pub(super) async fn find_pod(uid: &str, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
     let pods: Api<Pod> = Api::all(client);
     let mut params = ListParams::default().limit(PAGE);
     loop {
