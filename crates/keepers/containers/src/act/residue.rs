@@ -5,7 +5,7 @@
 //! everything of its container.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::api::{self, SNAPSHOT_SUFFIX};
 use crate::containerd::{Containerd, ContainerdError, Snapshot};
@@ -76,11 +76,19 @@ pub async fn find(
     let (of_container, alone): (Vec<_>, Vec<_>) = fifos.partition(|(id, _)| ids.contains(id));
     // FIFOs of which there is nothing else may be those of an exec: while it runs, somebody has them open.
     let paths: Vec<PathBuf> = alone.iter().flat_map(|(_, paths)| paths.clone()).collect();
-    let held = host.held(&paths);
-    let alone = alone.into_iter().filter(|(_, paths)| !paths.iter().any(|path| held.contains(&path.as_path())));
+    let held = held(host, paths).await;
+    let alone = alone.into_iter().filter(|(_, paths)| !paths.iter().any(|path| held.contains(path)));
     all.extend(of_container.into_iter().chain(alone).map(|(id, _)| Residue::Fifos(id)));
     all.extend(folders.into_iter().map(Residue::Folder));
     Ok(all)
+}
+
+/// Those of the files that a process has open. Every process is looked at, which takes a while on a large node.
+async fn held(host: &Host, paths: Vec<PathBuf>) -> BTreeSet<PathBuf> {
+    let (host, all) = (host.clone(), paths.clone());
+    let look = move || host.held(&paths).into_iter().map(Path::to_owned).collect();
+    // If nobody knows, all of them.
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| all.into_iter().collect())
 }
 
 fn serves_another(host: &Host, shim: &Shim) -> bool {
@@ -144,10 +152,13 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         Residue::Fifos(id) if host.is_used_elsewhere(id) => {
             kept("another containerd namespace has a container of its ID")
         }
-        Residue::Fifos(id) if !host.held(&host.fifos(id).map_err(|error| error.to_string())?).is_empty() => {
-            kept("a process has one of them open")
+        Residue::Fifos(id) => {
+            let paths = host.fifos(id).map_err(|error| error.to_string())?;
+            if !held(host, paths).await.is_empty() {
+                return kept("a process has one of them open");
+            }
+            host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string())
         }
-        Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string()),
         Residue::Folder(name) => {
             let is_gone = host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())?;
             if is_gone { Ok(Removal::Removed) } else { kept("it is not empty any more") }
