@@ -79,7 +79,9 @@ impl Snapshot {
 /// Every container, with its agent wherever that is.
 fn subjects(feed: &CacheFeed<ContainerCache>, agents: &AgentSearch) -> Vec<Subject> {
     let mut subjects = feed.cache.subjects();
-    subjects.iter_mut().for_each(|subject| agents.complete(subject));
+    for subject in &mut subjects {
+        agents.complete(subject);
+    }
     subjects
 }
 

@@ -204,8 +204,9 @@ pub async fn confirm_and_apply<K: Controller>(
         let confirmed = Confirmed { actions, world: live.world().clone(), now };
         let BatchResult(outcomes) = keeper.apply(confirmed, &mut writer).await;
         for (place, note) in writer.notes.drain(..) {
-            let reason = places.get(place).and_then(|place| reasons[*place].as_mut());
-            reason.into_iter().for_each(|reason| *reason = format!("{reason}; {note}"));
+            if let Some(reason) = places.get(place).and_then(|place| reasons[*place].as_mut()) {
+                *reason = format!("{reason}; {note}");
+            }
         }
         // What the API server answered is judged once more: a webhook may have changed it on the way.
         for (source, change) in &writer.changes[verified..] {

@@ -96,9 +96,9 @@ async fn a_fifo_outside_of_the_root_stays_and_is_told() {
 
     assert!(Path::new(&outside).exists() && node.left() == 0);
     let told: Vec<&(String, String)> = ended.iter().filter(|(_, text)| text.contains("not removed")).collect();
-    let [(id, journal), (event, note)] = told.as_slice() else { panic!("{ended:?}") };
+    let [(id, journal), (event, text)] = told.as_slice() else { panic!("{ended:?}") };
     assert_eq!((id.as_str(), event.as_str()), ("sb-1", "Event"));
-    assert!([journal, note].iter().all(|text| text.ends_with(&format!("--fifo-root: {outside}"))), "{told:?}");
+    assert!([journal, text].iter().all(|text| text.ends_with(&format!("--fifo-root: {outside}"))), "{told:?}");
 }
 
 /// The watch of Sandboxes has delivered their end, and that of definitions nothing yet.

@@ -34,6 +34,9 @@ pub const WRONGS: [Wrong; 8] = [
     Wrong::OtherName,
 ];
 
+/// What is read, and what happens then.
+pub type AfterRead = (&'static str, fn(&mut Truth));
+
 #[derive(Debug)]
 pub struct State {
     pub truth: Truth,
@@ -42,7 +45,7 @@ pub struct State {
     /// Answers to single reads, in turn; `None` and the end of the list are the truth.
     pub wrong: Vec<Option<Wrong>>,
     /// What happens after something was read.
-    pub after_read: Option<(&'static str, fn(&mut Truth))>,
+    pub after_read: Option<AfterRead>,
     /// What single reads and searches were answered truly about: `pods/ns/name`, `pods`, `sandboxes/ns/name`, …
     pub answered: BTreeSet<String>,
 }
