@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use caretaker_containers::act::residue;
-use caretaker_containers::controller::{check_identity, scan as scan_containers};
+use caretaker_containers::controller::{AgentSearch, check_identity, scan as scan_containers};
 use caretaker_containers::judge::Rule;
-use caretaker_containers::observe::{CONTAINERS, ContainerCache, ELSEWHERE, IDENTITY, Row, pod};
-use caretaker_containers::subject::{Agent, Subject};
+use caretaker_containers::observe::{CONTAINERS, ContainerCache, IDENTITY};
+use caretaker_containers::subject::Subject;
 use caretaker_containers::{Containers, Settings};
 use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::keeper::{groups, population};
@@ -30,6 +30,8 @@ use crate::cli::{BreakerArgs, BreakerCommand, ExplainArgs, Format, NodeArgs, Pla
 struct Snapshot {
     keeper: Arc<Containers>,
     feed: CacheFeed<ContainerCache>,
+    /// Agents that are not on this node.
+    agents: AgentSearch,
     ledger: Ledger,
 }
 
@@ -51,37 +53,17 @@ impl Snapshot {
         }
         let state = StateStore::file(args.state_file.clone());
         let clock = Clock::new(crate::now);
-        let doubt =
+        let identity =
             check_identity(&client, node, &cleaner.host, &state, &clock, false).await.map_err(|why| anyhow!(why))?;
-        feed.update(&source(IDENTITY), Change::apply(ObjectId::named(node.clone()), Row::Doubt(doubt)));
-        // A pod that is not on this node is looked for once, wherever it is.
-        let mut asked = std::collections::BTreeSet::new();
-        for subject in feed.cache.subjects() {
-            let (Agent::Gone, Some(namespace), Some(name)) =
-                (&subject.agent, &subject.owner.namespace, &subject.owner.agent_name)
-            else {
-                continue;
-            };
-            if !asked.insert((namespace.clone(), name.clone())) {
-                continue;
-            }
-            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-            let request = http_get(&path)?;
-            match client.request(request).await {
-                Ok(found) => {
-                    let id = ObjectId { namespace: Some(namespace.clone()), ..ObjectId::named(name.clone()) };
-                    feed.update(&source(ELSEWHERE), Change::apply(id, Row::Pod(pod(found))));
-                }
-                Err(kube::Error::Api(status)) if caretaker_engine::projection::is_not_found(&status, name) => {}
-                Err(error) => return Err(error).with_context(|| format!("reading pod {namespace}/{name}")),
-            }
-        }
+        feed.update(&source(IDENTITY), Change::apply(ObjectId::named(node.clone()), identity));
+        let mut agents = AgentSearch::default();
+        agents.look(&client, &feed.cache.subjects()).await?;
         let ledger = state.read::<Ledger>(keeper.name()).await?.value;
-        Ok(Self { keeper, feed, ledger })
+        Ok(Self { keeper, feed, agents, ledger })
     }
 
     fn verdicts(&self, now: Timestamp) -> Vec<(Subject, VerdictOf<Containers>)> {
-        verdicts(&self.keeper, &self.feed, &self.ledger, now)
+        verdicts(&self.keeper, &self.feed, &self.agents, &self.ledger, now)
     }
 
     /// What a person should know beside the verdicts.
@@ -90,18 +72,28 @@ impl Snapshot {
     }
 
     fn rows(&self, now: Timestamp) -> Vec<PlanRow> {
-        rows(&self.keeper, &self.feed, &self.ledger, now)
+        rows(&self.keeper, &self.feed, &self.agents, &self.ledger, now)
     }
+}
+
+/// Every container, with its agent wherever that is.
+fn subjects(feed: &CacheFeed<ContainerCache>, agents: &AgentSearch) -> Vec<Subject> {
+    let mut subjects = feed.cache.subjects();
+    for subject in &mut subjects {
+        agents.complete(subject);
+    }
+    subjects
 }
 
 /// The verdict on each container, after windows on Sandboxes and the breaker.
 fn verdicts(
     keeper: &Containers,
     feed: &CacheFeed<ContainerCache>,
+    agents: &AgentSearch,
     ledger: &Ledger,
     now: Timestamp,
 ) -> Vec<(Subject, VerdictOf<Containers>)> {
-    let subjects = feed.cache.subjects();
+    let subjects = subjects(feed, agents);
     let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
     let mut verdicts: Vec<_> = subjects.iter().map(|subject| Rule::judge(subject, &world, now)).collect();
     for (subject, verdict) in subjects.iter().zip(&mut verdicts) {
@@ -117,16 +109,13 @@ fn verdicts(
 pub(crate) fn rows(
     keeper: &Containers,
     feed: &CacheFeed<ContainerCache>,
+    agents: &AgentSearch,
     ledger: &Ledger,
     now: Timestamp,
 ) -> Vec<PlanRow> {
     let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
     let row = |(subject, verdict)| PlanRow::new(keeper, &subject, verdict, &world, now);
-    verdicts(keeper, feed, ledger, now).into_iter().map(row).collect()
-}
-
-fn http_get(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
-    Ok(axum::http::Request::get(path).body(Vec::new())?)
+    verdicts(keeper, feed, agents, ledger, now).into_iter().map(row).collect()
 }
 
 /// What would happen to each container.
@@ -186,9 +175,9 @@ pub fn simulate(args: &SimulateArgs) -> Result<Output> {
     let now = crate::now();
     let snapshot = block_on(Snapshot::load(&args.node))?;
     let notes = snapshot.notes();
-    let Snapshot { keeper, feed, ledger } = snapshot;
+    let Snapshot { keeper, feed, agents, ledger } = snapshot;
     let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
-    let subjects = feed.cache.subjects();
+    let subjects = subjects(&feed, &agents);
     let window = |(i, subject)| Some((i, feed.windows.on(keeper.subject_ref(subject).object)?.clone()));
     let windows = subjects.iter().enumerate().filter_map(window).collect();
     let limits = keeper.default_limits();

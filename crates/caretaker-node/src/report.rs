@@ -1,17 +1,18 @@
 //! `--report`: what this node would do, in a ConfigMap of its own, for `caretaker plan`.
 //!
-//! It is judged from what the keeper knows, without a call, and written only when it says something new, or once an hour.
-//! Cleaning never waits for it.
+//! It is judged from what the keeper knows, and written only when it says something new, or once an hour. Nothing is
+//! confirmed in a dry run, so an agent that is gone from this node is looked for here as well. Cleaning never waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_containers::Containers;
+use caretaker_containers::controller::AgentSearch;
 use caretaker_core::limits::Ledger;
-use caretaker_engine::format_error;
 use caretaker_engine::health::Health;
 use caretaker_engine::permissions::lease_name;
 use caretaker_engine::state::StateStore;
+use caretaker_engine::{Cache as _, format_error};
 use caretaker_output::node_report::{KEEPER, KEY, LABEL, NodeReport, REFRESH, config_map_name};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Patch, PatchParams};
@@ -35,7 +36,7 @@ pub async fn run(args: &RunArgs, keeper: Arc<Containers>, client: Client, health
     };
     // One that is not ready by then reports what it waits for.
     let _ = tokio::time::timeout(interval, starting).await;
-    let reporter = Reporter { args, keeper, health, client, namespace };
+    let mut reporter = Reporter { args, keeper, health, client, namespace, agents: AgentSearch::default() };
     let (mut written, mut trouble): (Option<NodeReport>, Option<String>) = (None, None);
     loop {
         let report = reporter.report().await;
@@ -62,17 +63,21 @@ struct Reporter<'a> {
     health: Health,
     client: Client,
     namespace: &'a str,
+    agents: AgentSearch,
 }
 
 impl Reporter<'_> {
-    async fn report(&self) -> NodeReport {
+    async fn report(&mut self) -> NodeReport {
         let now = crate::now();
         let ledger = StateStore::file(self.args.node.state_file.clone()).read::<Ledger>(KEEPER).await;
         let mut waiting = self.health.blockers();
         waiting.extend(ledger.as_ref().err().map(ToString::to_string));
         let ledger = ledger.map(|ledger| ledger.value).unwrap_or_default();
         let cache = self.keeper.cache();
-        let rows = cache.map(|cache| cache.read(|feed| commands::rows(&self.keeper, feed, &ledger, now)));
+        let subjects = cache.map(|cache| cache.read(|feed| feed.cache.subjects())).unwrap_or_default();
+        waiting.extend(self.agents.look(&self.client, &subjects).await.err().map(|error| error.to_string()));
+        let agents = &self.agents;
+        let rows = cache.map(|cache| cache.read(|feed| commands::rows(&self.keeper, feed, agents, &ledger, now)));
         let mut report = NodeReport {
             node: self.args.node.node.clone(),
             at: now,

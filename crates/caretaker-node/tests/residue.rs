@@ -41,6 +41,8 @@ async fn reported_and_removed() -> Outcome {
     for (id, state) in [("lost", State::NoTask), ("live", State::Running), ("kept", State::Running)] {
         lab.create(id, &owned, state).await?;
     }
+    // Their agent has let go of their FIFOs.
+    lab.close_fifos();
     let (lost, live) = (lab.get("lost").await.unwrap(), lab.get("live").await.unwrap());
     for id in ["lost", "live"] {
         lab.client.delete_container(id).await?;

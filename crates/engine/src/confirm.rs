@@ -61,7 +61,7 @@ const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);
 /// The part of the cache that a batch is about, with what was just read live on top of it.
 pub struct LiveView<'a, K: Controller> {
     extract: Extract<K::Cache>,
-    world: &'a K::World,
+    world: K::World,
     sources: &'a Sources<K::Cache>,
     client: Client,
     unreadable: BTreeMap<KeyOf<K>, ReadError>,
@@ -77,7 +77,7 @@ pub struct LiveView<'a, K: Controller> {
 impl<'a, K: Controller> LiveView<'a, K> {
     pub(crate) fn new(
         extract: Extract<K::Cache>,
-        world: &'a K::World,
+        world: K::World,
         sources: &'a Sources<K::Cache>,
         client: Client,
     ) -> Self {
@@ -104,7 +104,12 @@ impl<'a, K: Controller> LiveView<'a, K> {
     /// The world that the batch is judged in.
     #[must_use]
     pub fn world(&self) -> &K::World {
-        self.world
+        &self.world
+    }
+
+    /// From here on it is judged in the world that was read live.
+    pub(crate) fn update_world(&mut self, keeper: &K) {
+        self.world = keeper.live_world(&self.world, &self.extract.cache);
     }
 
     /// How often a conflict was answered by reading again: zero the first time.
@@ -267,7 +272,7 @@ impl<'a, K: Controller> LiveView<'a, K> {
         if keeper.subject_ref(&live).uid != meant.uid {
             return Err(ApplyError::Stale("another object has its name now".to_owned()));
         }
-        let again = K::Rule::judge(&live, self.world, now);
+        let again = K::Rule::judge(&live, &self.world, now);
         if again.rule == verdict.rule && again.next.pending_action() == Some(action) {
             Ok(ConfirmedAction { subject: live, verdict: again, action: action.clone() })
         } else {

@@ -52,6 +52,13 @@ pub trait Controller: Keeper {
         }
     }
 
+    /// The world in which a batch is judged again: `planned`, with what was read live about more than one subject. `live`
+    /// is the extract of the cache for the batch with the live reads on top, so that it has no other subjects. Pure.
+    /// Default: the world in which it was planned.
+    fn live_world(&self, planned: &Self::World, _live: &Self::Cache) -> Self::World {
+        planned.clone()
+    }
+
     /// Who acts, and where the ledger is kept. Default: one leader, standbys idle.
     fn leadership(&self) -> Leadership {
         Leadership::Lease { standby: Standby::Idle }

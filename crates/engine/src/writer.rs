@@ -24,6 +24,8 @@ pub struct Writer<K: Controller> {
     sources: Arc<Sources<K::Cache>>,
     pub(crate) changes: Vec<(SourceRef, Change<RowOf<K>>)>,
     pub(crate) deleted: Vec<(SourceRef, ObjectId)>,
+    /// What people should know about actions that were done, by their place in the batch.
+    pub(crate) notes: Vec<(usize, String)>,
 }
 
 /// The object as the API server answered; `None` if its projection does not keep it.
@@ -32,7 +34,8 @@ pub type Answer<K> = Option<Observed<RowOf<K>>>;
 impl<K: Controller> Writer<K> {
     /// Writes through this client, as this field manager.
     pub fn new(client: Client, field_manager: impl Into<String>, sources: Arc<Sources<K::Cache>>) -> Self {
-        Self { client, field_manager: field_manager.into(), sources, changes: Vec::new(), deleted: Vec::new() }
+        let (changes, deleted, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { client, field_manager: field_manager.into(), sources, changes, deleted, notes }
     }
 
     /// Another writer of the same batch, for writes that are made at the same time. Its answers count once it is
@@ -46,6 +49,13 @@ impl<K: Controller> Writer<K> {
     pub fn join(&mut self, mut other: Self) {
         self.changes.append(&mut other.changes);
         self.deleted.append(&mut other.deleted);
+        self.notes.append(&mut other.notes);
+    }
+
+    /// Says what people should know about an action of the batch that is done, by its place among the confirmed actions.
+    /// It follows the reason in the journal and in Events.
+    pub fn note(&mut self, place: usize, note: String) {
+        self.notes.push((place, note));
     }
 
     /// For calls that nothing here makes.

@@ -167,7 +167,7 @@ pub async fn confirm_and_apply<K: Controller>(
     world: K::World,
     clock: Clock,
 ) -> Finished<K> {
-    let mut live: LiveView<'_, K> = LiveView::new(extract.into(), &world, &sources, Client::clone(writer.client()));
+    let mut live: LiveView<'_, K> = LiveView::new(extract.into(), world, &sources, Client::clone(writer.client()));
     let mut results: Vec<Option<Result<(), ApplyError>>> = batch.actions.iter().map(|_| None).collect();
     let mut reasons: Vec<Option<String>> = batch.actions.iter().map(|_| None).collect();
     let needs_read = batch.actions.iter().any(|planned| planned.action.kind().confirmed);
@@ -176,11 +176,12 @@ pub async fn confirm_and_apply<K: Controller>(
     let mut unfinished: Option<Batch<K>> = None;
     loop {
         let to_read = unfinished.as_ref().unwrap_or(&batch);
-        if (needs_read || live.retries() > 0)
-            && let Err(error) = keeper.read_live(to_read, &mut live).await
-        {
-            fill(&mut results, &error.into());
-            break;
+        if needs_read || live.retries() > 0 {
+            if let Err(error) = keeper.read_live(to_read, &mut live).await {
+                fill(&mut results, &error.into());
+                break;
+            }
+            live.update_world(&keeper);
         }
         let now = judging_time(&live, &clock);
         let (mut places, mut actions) = (Vec::new(), Vec::new());
@@ -200,7 +201,13 @@ pub async fn confirm_and_apply<K: Controller>(
         if actions.is_empty() {
             break;
         }
-        let BatchResult(outcomes) = keeper.apply(Confirmed { actions, world: world.clone(), now }, &mut writer).await;
+        let confirmed = Confirmed { actions, world: live.world().clone(), now };
+        let BatchResult(outcomes) = keeper.apply(confirmed, &mut writer).await;
+        for (place, note) in writer.notes.drain(..) {
+            if let Some(reason) = places.get(place).and_then(|place| reasons[*place].as_mut()) {
+                *reason = format!("{reason}; {note}");
+            }
+        }
         // What the API server answered is judged once more: a webhook may have changed it on the way.
         for (source, change) in &writer.changes[verified..] {
             live.written(source, change.clone());

@@ -1,6 +1,7 @@
 //! What can be done, as data, and how it is done.
 
 pub mod clean;
+mod left;
 pub mod residue;
 
 use caretaker_core::{ActionKind, Permission, actions};
@@ -32,9 +33,11 @@ pub(crate) fn describe(subject: &Subject) -> Vec<String> {
     if !container.snapshot_key.is_empty() {
         steps.push(format!("remove the snapshot {} of {}", container.snapshot_key, container.snapshotter));
     }
-    steps.push("remove its FIFOs, and the folders that are empty then".to_owned());
+    steps.push("remove its FIFOs in the FIFO folder, and the folders that are empty then".to_owned());
     steps.push("unmount what is mounted in its bundle, and remove the bundle".to_owned());
-    steps.push("verify that no task, shim, snapshot, FIFO, mount, bundle or control group is left".to_owned());
+    steps.push(
+        "verify that no task, shim, snapshot, FIFO in that folder, mount, bundle or control group is left".to_owned(),
+    );
     steps.push(format!("delete the container {id}"));
     steps
 }

@@ -13,6 +13,8 @@ pub const BYTES_LABEL: &str = "caretaker.dev/bytes";
 pub const CLEANING_LABEL: &str = "caretaker.dev/cleaning-since";
 /// Label of the keeper: the control group of the container, as its spec names it.
 pub const CGROUP_LABEL: &str = "caretaker.dev/cgroup";
+/// Key and value of a label together take at most this much in containerd.
+pub const LABEL_LIMIT: usize = 4096;
 
 /// The containerd namespace of Kubernetes.
 pub const CONTAINERD_NAMESPACE: &str = "k8s.io";

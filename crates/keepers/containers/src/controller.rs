@@ -1,5 +1,6 @@
 //! The keeper on a live node, in the engine's terms.
 
+mod agents;
 mod confirm;
 mod follow;
 mod identity;
@@ -30,9 +31,10 @@ use crate::observe::{
 };
 use crate::subject::{Agent, AgentPod, Container, Owner, Subject, World};
 
+pub use agents::AgentSearch;
 pub(crate) use follow::Follower;
 pub use follow::scan;
-pub(crate) use identity::Checker;
+pub(crate) use identity::{Checker, NodeReads};
 pub use identity::{PINS, Pins, check_identity};
 
 /// How many containers of an agent or a Sandbox are confirmed together.
@@ -58,6 +60,9 @@ fn definition(object: &Partial<IgnoredAny, DefinitionStatus>) -> Option<Row> {
     let served = object.status.conditions.iter().any(|c| c.kind == "Established" && c.status == "True");
     (served && object.metadata.deletion_timestamp.is_none()).then_some(Row::Definition)
 }
+
+/// The beginning of the note that FIFOs stay.
+const STAYS: &str = "not removed, because it is not in a folder of --fifo-root:";
 
 impl Containers {
     /// All batches share the places: more at once gains nothing, and costs containerd memory.
@@ -110,6 +115,11 @@ impl Controller for Containers {
         confirm::read_live(self, batch, live).await
     }
 
+    /// The definition of Sandboxes and the Node are read live as well.
+    fn live_world(&self, planned: &World, live: &ContainerCache) -> World {
+        World { sandboxes_served: live.has_definition(), doubt: live.doubt().map(str::to_owned), ..planned.clone() }
+    }
+
     fn leadership(&self) -> Leadership {
         let (node, state_file) = (self.settings.node.clone(), self.settings.state_file.clone());
         Leadership::PerNode { node, state_file }
@@ -136,9 +146,12 @@ impl Controller for Containers {
         }
         let results: Vec<_> = futures::stream::iter(all).buffered(self.settings.parallel.max(1) * 2).collect().await;
         let mut outcomes = Vec::new();
-        for (one, result) in batch.actions().iter().zip(results) {
+        for (place, (one, result)) in batch.actions().iter().zip(results).enumerate() {
             if let Ok(cleaned) = &result {
                 self.metrics.bytes_freed.inc_by(cleaned.bytes);
+                if !cleaned.foreign_fifos.is_empty() {
+                    writer.note(place, format!("{STAYS} {}", cleaned.foreign_fifos.join(", ")));
+                }
                 let source = SourceRef { id: CONTAINERS, resource: None };
                 writer.observed(source, Change::Delete(ObjectId::named(one.subject.container.id.clone())));
             }
@@ -147,7 +160,7 @@ impl Controller for Containers {
         BatchResult(outcomes)
     }
 
-    /// One for each Sandbox, and one for each rule and outcome on the Node.
+    /// One for each Sandbox, one for each rule and outcome on the Node, and one for each container of which something stays.
     fn events(&self, results: &[ActionResult<Self>]) -> Vec<EventRecord> {
         let mut events = default_events(self, results);
         let mut told: BTreeSet<(&str, bool)> = BTreeSet::new();
@@ -167,6 +180,17 @@ impl Controller for Containers {
                 reason: rule,
                 action: "clean",
                 note: format!("{} {word}: {}", counted(ids.len(), "container", "containers"), ids.join(", ")),
+            });
+        }
+        for ActionResult { planned, result } in results {
+            let stays = planned.verdict.because.find(STAYS).filter(|_| result.is_ok());
+            let Some(stays) = stays.map(|place| &planned.verdict.because[place..]) else { continue };
+            events.push(EventRecord {
+                regarding: event_target(Self::node_ref(&planned.subject)),
+                warning: true,
+                reason: planned.verdict.rule.name(),
+                action: "clean",
+                note: format!("container {} cleaned; {stays}", planned.subject.container.id),
             });
         }
         events

@@ -18,6 +18,7 @@ pub mod host;
 pub mod judge;
 pub mod metrics;
 pub mod observe;
+mod shared_read;
 pub mod subject;
 
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ use act::Action;
 use act::clean::Cleaner;
 use api::LabelKeys;
 use containerd::Containerd;
-use controller::{Checker, Follower};
+use controller::{Checker, Follower, NodeReads};
 use host::Host;
 use judge::Rule;
 use metrics::ContainerMetrics;
@@ -86,6 +87,7 @@ pub struct Containers {
     cleaner: Cleaner,
     places: Semaphore,
     metrics: ContainerMetrics,
+    node_reads: NodeReads,
     /// Set when the engine starts the sources.
     cache: Arc<OnceLock<CacheReader<ContainerCache>>>,
 }
@@ -100,7 +102,8 @@ impl Containers {
             sandbox_kind: settings.sandboxes.kind.clone(),
         });
         let (cleaner, places) = (Cleaner::new(containerd, Arc::new(host)), Semaphore::new(settings.parallel.max(1)));
-        Self { settings, node, cleaner, places, metrics: ContainerMetrics::default(), cache: Arc::default() }
+        let (metrics, node_reads, cache) = (ContainerMetrics::default(), NodeReads::default(), Arc::default());
+        Self { settings, node, cleaner, places, metrics, node_reads, cache }
     }
 
     /// What it is told.

@@ -8,7 +8,7 @@ use caretaker_engine::{Cache, Change, ObjectId, Observed, Partial, SourceRef};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::subject::{Agent, AgentPod, Container, NodeRef, Owner, Sandbox, SandboxState, Subject};
+use crate::subject::{Agent, AgentPod, Container, NodeIdentity, NodeRef, Owner, Sandbox, SandboxState, Subject};
 
 /// The containers of this node.
 pub const CONTAINERS: SourceId = SourceId("containerd");
@@ -36,8 +36,10 @@ pub enum Row {
     Definition,
     /// An agent is not on another node any more.
     NotElsewhere,
-    /// Why nothing can be trusted; `None` if everything is as it was.
-    Doubt(Option<String>),
+    /// Cluster, node, boot and clock are the ones that the keeper knows.
+    Proven(NodeIdentity),
+    /// Why nothing can be trusted.
+    Doubt(String),
 }
 
 /// A Pod's spec, as far as it is read.
@@ -104,6 +106,8 @@ pub struct ContainerCache {
     sandboxes: BTreeMap<Name, Sandbox>,
     definition: bool,
     doubt: Option<String>,
+    /// The Node when it was last proven to be the one that the keeper knows.
+    proven: Option<NodeIdentity>,
     /// The name of this node, once its identity was checked.
     node: Option<String>,
     /// True once all containers were listed.
@@ -119,6 +123,12 @@ impl ContainerCache {
     #[must_use]
     pub fn doubt(&self) -> Option<&str> {
         self.doubt.as_deref()
+    }
+
+    /// The Node when it was last proven to be the one that the keeper knows.
+    #[must_use]
+    pub fn proven(&self) -> Option<&NodeIdentity> {
+        self.proven.as_ref()
     }
 
     /// True if Sandboxes are served.
@@ -291,6 +301,17 @@ impl ContainerCache {
         }
     }
 
+    fn set_doubt(&mut self, node: String, doubt: Option<String>) {
+        if self.node.as_ref() != Some(&node) {
+            self.node = Some(node);
+            self.drop_unwanted();
+        }
+        if self.doubt != doubt {
+            self.doubt = doubt;
+            self.touch_all();
+        }
+    }
+
     fn agent_of(&self, owner: &Owner) -> Agent {
         let uid = owner.agent_uid.as_deref().unwrap_or_default();
         let mut all = self.pods.values().chain(self.elsewhere.values());
@@ -338,16 +359,11 @@ impl Cache for ContainerCache {
                 Row::Sandbox(sandbox) => self.put_sandbox(&sandbox),
                 Row::Definition => self.set_definition(true),
                 Row::NotElsewhere => self.forget_elsewhere(&(id.name, id.namespace.unwrap_or_default())),
-                Row::Doubt(doubt) => {
-                    if self.node.as_ref() != Some(&id.name) {
-                        self.node = Some(id.name);
-                        self.drop_unwanted();
-                    }
-                    if self.doubt != doubt {
-                        self.doubt = doubt;
-                        self.touch_all();
-                    }
+                Row::Proven(identity) => {
+                    self.proven = Some(identity);
+                    self.set_doubt(id.name, None);
                 }
+                Row::Doubt(doubt) => self.set_doubt(id.name, Some(doubt)),
             },
             Change::Delete(ObjectId { namespace, name, uid, .. }) => {
                 let full = (name, namespace.unwrap_or_default());
@@ -386,7 +402,8 @@ impl Cache for ContainerCache {
     fn extract(&self, ids: &BTreeSet<String>) -> Self {
         let containers = ids.iter().filter_map(|id| Some((id.clone(), self.containers.get(id)?.clone()))).collect();
         let (definition, doubt, node, listed) = (self.definition, self.doubt.clone(), self.node.clone(), self.listed);
-        let mut part = Self { containers, definition, doubt, node, listed, ..Self::default() };
+        let proven = self.proven.clone();
+        let mut part = Self { containers, definition, doubt, proven, node, listed, ..Self::default() };
         for owner in part.containers.values().map(|known| &known.owner) {
             let uid = owner.agent_uid.as_deref();
             let is_agent =

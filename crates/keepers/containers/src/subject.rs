@@ -171,6 +171,15 @@ pub struct NodeRef {
     pub sandbox_kind: String,
 }
 
+/// What tells a Node from another of its name, in this cluster or another, and one boot from the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The uid of the Node.
+    pub uid: String,
+    /// The boot of its machine.
+    pub boot_id: String,
+}
+
 impl Subject {
     /// In which state it is: what has become of those it belongs to.
     #[must_use]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use caretaker_containers::api::{LabelKeys, sandbox_resource};
 use caretaker_containers::observe::{CONTAINERS, ContainerCache, IDENTITY, Row, SANDBOXES};
-use caretaker_containers::subject::{Container, NodeRef, Sandbox, SandboxState};
+use caretaker_containers::subject::{Container, NodeIdentity, NodeRef, Sandbox, SandboxState};
 use caretaker_core::SourceId;
 use caretaker_engine::{Cache as _, Change, ObjectId, SourceRef};
 use table::{NODE, labels, sandbox};
@@ -48,7 +48,7 @@ fn a_sandbox_that_comes_before_the_containers_and_the_node_is_not_missing() {
     let steps: [fn(&mut ContainerCache); 3] = [
         |cache| list(cache, SANDBOXES, vec![("here", on(NODE, "here")), ("there", on("node-b", "there"))]),
         |cache| list(cache, CONTAINERS, vec![("of-here", container("here")), ("of-there", container("there"))]),
-        |cache| list(cache, IDENTITY, vec![(NODE, Row::Doubt(None))]),
+        |cache| list(cache, IDENTITY, vec![(NODE, Row::Proven(NodeIdentity::default()))]),
     ];
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut cache = ContainerCache::default();
@@ -66,7 +66,7 @@ fn sandboxes_of_this_node_are_kept_before_it_has_a_container_and_those_of_others
     let mut cache = ContainerCache::default();
     list(&mut cache, SANDBOXES, vec![("here", on(NODE, "here")), ("there", on("node-b", "there"))]);
     list(&mut cache, CONTAINERS, Vec::new());
-    list(&mut cache, IDENTITY, vec![(NODE, Row::Doubt(None))]);
+    list(&mut cache, IDENTITY, vec![(NODE, Row::Proven(NodeIdentity::default()))]);
 
     list(&mut cache, CONTAINERS, vec![("of-here", container("here")), ("of-there", container("there"))]);
 

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         test_on_both("sb_10_stays_when_sb_1_goes", prefixes),
         test_on_both("processes_that_nobody_looks_after_any_more_are_ended", left_alone),
         test_on_both("two_janitors_at_once", two_janitors),
+        test_on_both("a_record_that_somebody_else_deletes_meanwhile_does_not_count_as_cleaned", record_deleted),
     ];
     run(tests.into_iter().flatten().collect())
 }
@@ -244,6 +245,42 @@ async fn two_janitors() -> Outcome {
         let both = tokio::join!(one.clean(&container, now()), other.clean(&container, now()));
         assert!(both.0.is_ok() || both.1.is_ok(), "{both:?}");
         assert_eq!(lab.traces(&container).await, [""; 0]);
+    }
+    Ok(())
+}
+
+/// Somebody else deletes the record and nothing but that: before anything is done, after the kill, after the task is gone.
+async fn record_deleted() -> Outcome {
+    let lab = Lab::start().await?;
+    for last in [None, Some("kill"), Some("delete_task")] {
+        let id = format!("unrecorded-{}", last.unwrap_or("whole").replace('_', "-"));
+        lab.create(&id, &orphan(), State::Running).await?;
+        let container = lab.get(&id).await.unwrap();
+        // A task that is running is ended by these calls, in this order.
+        let order = ["get", "task", "snapshot_bytes", "set_labels", "get", "wait", "kill", "get", "delete_task", "get"];
+        let call = last.map_or(1, |last| order.iter().position(|name| *name == last).map_or(1, |place| place + 2));
+        let client = Arc::new(Mortal::interrupted(lab.client.clone(), call));
+        let cleaner = Cleaner::new(client.clone(), Arc::new(lab.host.clone()));
+        let mut cleaning = std::pin::pin!(cleaner.clean(&container, now()));
+        tokio::select! {
+            ended = &mut cleaning => panic!("it is not finished: {ended:?}"),
+            () = client.death() => {}
+        }
+        assert_eq!(client.names(), order[..call]);
+        lab.client.delete_container(&id).await?;
+        client.go_on();
+        let ended = cleaning.await;
+
+        let (left, calls) = (lab.traces(&container).await, client.names());
+        // Nobody but containerd itself collects a snapshot that another container may be made with.
+        let on_node: Vec<&String> = left.iter().filter(|one| !one.starts_with("the snapshot")).collect();
+        assert_eq!(on_node.is_empty(), last.is_some(), "after {last:?}: {ended:?} {on_node:?}, {calls:?}");
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("left: the snapshot") && error.contains("somebody else"), "after {last:?}: {error}");
+        // With a record again, what runs can be ended.
+        lab.record(&id, &orphan(), &["sleep", "3600"]).await?;
+        let again = lab.get(&id).await.unwrap();
+        lab.cleaner().clean(&again, now()).await?;
     }
     Ok(())
 }

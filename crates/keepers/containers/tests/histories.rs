@@ -7,6 +7,7 @@
 mod faulty;
 mod memory;
 mod model;
+mod once;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,21 +17,17 @@ use std::time::Duration;
 use caretaker_containers::containerd::{Task, TaskStatus};
 use caretaker_containers::controller::scan;
 use caretaker_containers::host::Host;
-use caretaker_containers::observe::{CONTAINERS, IDENTITY, Row};
+use caretaker_containers::observe::Row;
 use caretaker_containers::subject::Container;
 use caretaker_containers::{Containers, Settings};
-use caretaker_core::limits::Ledger;
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
-use caretaker_engine::once::run_once_on;
-use caretaker_engine::sources::Sources;
-use caretaker_engine::{Change, ObjectId, SourceRef};
-use caretaker_keeper_testkit::{MemoryJournal, context};
+use caretaker_engine::Change;
 use fastrand::Rng;
 use faulty::Mortal;
 use memory::{InMemory, Records};
 use model::api::{ModelApi, State, WRONGS};
 use model::{Evidence, RealPod, RealSandbox, Truth, name};
+use once::once;
 use rstest::rstest;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -167,7 +164,7 @@ impl History {
         let (agent, sandbox, uid) = (name(space, agent), name(space, sandbox), self.uid());
         let other = self.pick(&AGENTS).to_owned();
         let id = self.pick(&IDS).to_owned();
-        let (what, node) = (self.dice.u8(..14), if self.dice.u8(..8) == 0 { "node-2" } else { NODE });
+        let (what, node) = (self.dice.u8(..15), if self.dice.u8(..8) == 0 { "node-2" } else { NODE });
         let phase = ["Pending", "Bound", "Running", "Running", "Expired", "Failed"][self.dice.usize(..6)];
         let mut state = self.api.0.lock().unwrap();
         let truth = &mut state.truth;
@@ -202,9 +199,15 @@ impl History {
                     (one.phase, one.assigned_pod, one.sandbox_id) = (phase, other.clone(), id.clone());
                 }
             }
-            _ => {
+            13 => {
                 truth.served = !truth.served;
                 if !truth.served {
+                    truth.sandboxes.clear();
+                }
+            }
+            _ => {
+                truth.ending = !truth.ending;
+                if truth.ending {
                     truth.sandboxes.clear();
                 }
             }
@@ -222,6 +225,9 @@ impl History {
         if what != 2 {
             delivered.sandboxes.clone_from(&truth.sandboxes);
             delivered.served = truth.served;
+        }
+        if what != 3 {
+            (delivered.ending, delivered.doubted) = (truth.ending, truth.doubted);
         }
     }
 
@@ -318,21 +324,7 @@ impl History {
                 let labels = &keeper.settings().labels;
                 self.scanned = scan(&*mortal, labels, keeper.node_name()).await.unwrap();
             }
-            let (client, sources) = (self.api.client(), Sources::of(&*keeper));
-            // What cannot be listed is not judged.
-            let Ok(mut feed) = sources.list_all(&client, 1).await else { return };
-            let source = |id| SourceRef { id, resource: None };
-            for change in &self.scanned {
-                feed.update(&source(CONTAINERS), change.clone());
-            }
-            let (now, doubted) = {
-                let truth = &self.api.0.lock().unwrap().truth;
-                (truth.now, truth.doubted)
-            };
-            let doubt = Row::Doubt(doubted.then(|| "another cluster".to_owned()));
-            feed.update(&source(IDENTITY), Change::apply(ObjectId::named(NODE), doubt));
-            let context = context(&client, "containers", Clock::manual(now).0, MemoryJournal::default());
-            run_once_on(&keeper, &context, &sources, feed, &mut Ledger::default(), |_| true).await;
+            once(&keeper, &self.api, &self.scanned).await;
         };
         tokio::select! {
             () = work => {}
@@ -376,7 +368,7 @@ impl History {
         {
             let mut state = self.api.0.lock().unwrap();
             // Without their definition Sandboxes cannot be listed, and nothing is judged.
-            (state.truth.served, state.truth.doubted) = (true, false);
+            (state.truth.served, state.truth.ending, state.truth.doubted) = (true, false, false);
             state.truth.now += WINDOW + SignedDuration::from_secs(60);
             state.delivered = state.truth.clone();
             state.wrong.clear();

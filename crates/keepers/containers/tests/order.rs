@@ -6,14 +6,15 @@ mod memory;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use caretaker_containers::act::clean::Cleaner;
+use caretaker_containers::act::clean::{Cleaned, Cleaner};
 use caretaker_containers::api::FIFO_LABELS;
 use caretaker_containers::containerd::{Task, TaskStatus};
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
 use caretaker_core::Timestamp;
+use caretaker_engine::ApplyError;
 use faulty::Mortal;
-use memory::InMemory;
+use memory::{InMemory, Records};
 use rstest::rstest;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
@@ -170,4 +171,81 @@ async fn killed_between_the_last_fifo_and_its_folder_the_next_run_removes_the_fo
     node.cleaner().clean(&node.container, now()).await.unwrap();
 
     assert!(!node.folder.path().join("fifo/r").exists());
+}
+
+/// What somebody else does to the record before the n-th read; `false` if there is no n-th.
+async fn disturbed(node: &Node, n: usize, disturb: fn(&mut Records)) -> Option<Result<Cleaned, ApplyError>> {
+    let memory = Arc::downgrade(&node.memory);
+    let act = move || disturb(&mut memory.upgrade().unwrap().records());
+    *node.memory.at_read.lock().unwrap() = Some((n, Box::new(act)));
+    let ended = node.cleaner().clean(&node.container, now()).await;
+    node.memory.at_read.lock().unwrap().is_none().then_some(ended)
+}
+
+/// Without its record containerd knows of no task. What is on the node is removed all the same, and what cannot be is told.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_somebody_else_deletes_meanwhile_does_not_count_as_cleaned() {
+    for n in 1.. {
+        let node = Node::new(Some(TaskStatus::Running));
+        std::fs::write(node.host.bundle(ID).join("config.json"), r#"{"linux":{"cgroupsPath":"/none/sb-1"}}"#).unwrap();
+        let Some(ended) = disturbed(&node, n, |records| _ = records.containers.remove(ID)).await else {
+            assert!(n > 6, "only {n} reads");
+            return;
+        };
+        let has_snapshot = !node.memory.records().snapshots.is_empty();
+        // Before its FIFOs are written down nothing but their names says whose they are; another container may have them.
+        let has_fifos = !node.host.fifos(ID).unwrap().is_empty();
+        assert_eq!(has_fifos, n == 1, "before read {n}");
+        assert!(!node.host.bundle(ID).exists(), "before read {n}");
+        match ended {
+            Ok(_) => assert!(!has_snapshot && !has_fifos, "before read {n}: it is not clean"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(has_snapshot && text.contains("left: the snapshot sb-1-snapshot"), "before read {n}: {text}");
+            }
+        }
+    }
+}
+
+/// Another container of its ID keeps everything, whenever it appears.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_made_again_meanwhile_stops_it() {
+    for n in 1.. {
+        let node = Node::new(Some(TaskStatus::Running));
+        let again = |records: &mut Records| {
+            let container = records.containers.get_mut(ID).unwrap();
+            container.created = "2036-01-10T00:30:00Z".parse().ok();
+            container.labels.clear();
+        };
+        let Some(ended) = disturbed(&node, n, again).await else {
+            assert!(n > 6, "only {n} reads");
+            return;
+        };
+        assert!(matches!(ended, Err(ApplyError::Stale(_))), "before read {n}: {ended:?}");
+        assert!(node.memory.records().containers[ID].labels.is_empty(), "before read {n}");
+        let calls = node.seen();
+        assert_eq!(calls.last(), Some(&"get"), "nothing follows: {calls:?}");
+    }
+}
+
+/// Nobody but the task knows of it; after a crash nobody but the labels does.
+#[tokio::test]
+async fn a_fifo_outside_of_the_root_is_told_also_by_the_run_after_a_crash() {
+    let node = Node::new(Some(TaskStatus::Running));
+    let outside = node.folder.path().join("outside");
+    mknodat(CWD, &outside, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let outside = outside.display().to_string();
+    node.memory.records().tasks.get_mut(ID).unwrap().fifos[1].clone_from(&outside);
+    let calls = [BEGIN, KILL, DELETE_TASK].concat().len();
+    let mortal = Arc::new(Mortal::new(node.memory.clone(), calls, true));
+    let dying = Cleaner::new(mortal.clone(), node.host.clone());
+    tokio::select! {
+        _ = dying.clean(&node.container, now()) => panic!("it dies"),
+        () = mortal.death() => {}
+    }
+    assert!(node.memory.records().tasks.is_empty());
+
+    let cleaned = node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert_eq!(cleaned.foreign_fifos, [outside]);
 }

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let tests = [
         test_on_both("residue_is_found_and_removed_only_after_two_sightings", left_behind),
         test_on_both("containerd_itself_removes_work_folders_without_a_bundle_when_it_starts", work_folders),
+        test_on_both("fifos_that_a_process_has_open_are_never_removed", of_an_exec),
         test_on_both("what_runs_without_a_record_keeps_everything_until_it_has_ended", runs_without_a_record),
     ];
     run(tests.into_iter().flatten().collect())
@@ -57,6 +58,7 @@ async fn left_behind() -> Outcome {
     // FIFOs of all containerd namespaces are in one folder.
     lab.fifos("other-namespace")?;
     std::fs::create_dir_all(lab.host.state.join(BUNDLES).join("moby/other-namespace"))?;
+    lab.close_fifos();
     std::fs::write(lab.bundle("lost").join("config.json"), r#"{"linux":{"cgroupsPath":"/nowhere/lost"}}"#)?;
 
     let mut sightings = Sightings::default();
@@ -137,7 +139,8 @@ async fn runs_without_a_record() -> Outcome {
     assert!(is_alive(lab.pid("live")), "it runs on");
     assert_eq!(lab.traces(&container).await.iter().collect::<Vec<_>>(), before, "and has everything it had");
 
-    // Now its process has ended. Its shim goes first, then what is mounted, then the rest.
+    // Now its process has ended, and its agent. Its shim goes first, then what is mounted, then the rest.
+    lab.close_fifos();
     kill_process(Pid::from_raw(i32::try_from(lab.pid("live"))?).unwrap(), Signal::KILL)?;
     until("nothing of it to be left", LIMIT, async || {
         let found = find(&lab).await.unwrap_or_default();
@@ -155,4 +158,31 @@ async fn runs_without_a_record() -> Outcome {
 
 fn shim_text(pid: u32) -> String {
     format!("shim {pid} of live")
+}
+
+/// The FIFOs of an exec have its ID, of which containerd has no record. The client of the exec holds them while it runs.
+async fn of_an_exec() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("has-exec", &orphan(), State::Running).await?;
+    lab.fifos("exec-1")?;
+
+    let mut sightings = Sightings::default();
+    let (_, shown) = seen_twice(&lab, &mut sightings).await?;
+    assert_eq!(shown, [""; 0], "what is in use is no residue");
+    // It began to run after it was seen twice.
+    let kept = remove(&lab, &Residue::Fifos("exec-1".into())).await?;
+    assert!(matches!(&kept, Removal::Kept(why) if why.contains("open")), "{kept:?}");
+    assert_eq!(lab.host.fifos("exec-1")?.len(), 3);
+
+    // The client is gone.
+    lab.close_fifos();
+    let (twice, shown) = seen_twice(&lab, &mut sightings).await?;
+    assert_eq!(shown, ["FIFOs of exec-1"]);
+    for found in &twice {
+        assert_eq!(remove(&lab, found).await?, Removal::Removed);
+    }
+    assert!(lab.host.fifos("exec-1")?.is_empty() && lab.is_untouched("has-exec", State::Running).await);
+    let left = lab.get("has-exec").await.unwrap();
+    lab.cleaner().clean(&left, now()).await?;
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! Removes one container and everything that belongs to it.
 //!
-//! The record goes last: it has what a restart needs. Before every step the container is read again, and must be the one
-//! that was judged. Every step may have been done before, by a process that was killed, or by somebody else.
+//! The record goes last: it has what a restart needs, and while it is there nobody makes another container of its ID.
+//! Before every step the container is read again, and must be the one that was judged. Every step may have been done
+//! before, by a process that was killed, or by somebody else. If somebody else deletes the record meanwhile, what is
+//! [left](super::left) is removed as far as it can only be of this container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,46 +16,35 @@ use tokio::time::Instant;
 use crate::api;
 use crate::containerd::{Containerd, ContainerdError, Task, TaskStatus};
 use crate::host::Host;
+use crate::shared_read::SharedRead;
 use crate::subject::Container;
+
+use super::left::{FIRST_LOOK, GONE, SHIM_ENDS, look_again};
 
 /// How long a task may take to end after SIGKILL, before it is resumed and killed again: what is frozen by somebody
 /// else does not end.
 const END: Duration = Duration::from_secs(10);
-/// How long what belongs to a container may take to disappear: a shim ends a moment after its task was deleted, and
-/// containerd cleans up two seconds after a shim was killed.
-const GONE: Duration = Duration::from_secs(5);
-/// A shim without a task that is there for this long does not end by itself: a client that dies while it deletes a task
-/// leaves it behind, and so do two clients that delete a task at the same moment.
-const SHIM_ENDS: Duration = Duration::from_secs(1);
-/// How soon it is looked for again: most is gone within milliseconds, and what is not is looked for ever more rarely.
-const FIRST_LOOK: Duration = Duration::from_millis(3);
-const LAST_LOOK: Duration = Duration::from_millis(48);
-
-/// Waits before the next look, longer each time.
-async fn look_again(pause: &mut Duration) {
-    tokio::time::sleep(*pause).await;
-    *pause = LAST_LOOK.min(*pause * 2);
-}
-
-const ITS_SHIM: &str = "its shim";
-const A_GROUP: &str = "the control group ";
-
-/// Ends the shims of a container without a task, unless a process is in its control group.
-fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<(), String> {
-    if host.has_processes(id, cgroup) {
-        return Ok(());
-    }
-    for shim in host.shims().into_iter().filter(|shim| shim.id == id) {
-        host.end_shim(&shim).map_err(|error| format!("process {}: {error}", shim.pid))?;
-    }
-    Ok(())
-}
-
 /// What a cleaning came to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleaned {
     /// How many bytes its snapshot took.
     pub bytes: u64,
+    /// FIFOs of its task that stay, because they are not in a folder of the root.
+    pub foreign_fifos: Vec<String>,
+}
+
+/// Why the steps end before the last.
+pub(super) enum Stop {
+    /// There is no record any more.
+    NoRecord,
+    /// It cannot go on.
+    Failed(ApplyError),
+}
+
+impl<E: Into<ApplyError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 /// Cleans containers; each ID at most once at a time.
@@ -63,14 +54,8 @@ pub struct Cleaner {
     /// The node.
     pub host: Arc<Host>,
     busy: Mutex<BTreeSet<String>>,
-    shims: tokio::sync::Mutex<ShimTable>,
-}
-
-/// The shims of the node when they were last looked for.
-#[derive(Debug, Default)]
-struct ShimTable {
-    at: Option<Instant>,
-    ids: BTreeSet<String>,
+    /// The containers that have a shim; `None` if nobody knows.
+    pub(super) shims: SharedRead<Option<Arc<BTreeSet<String>>>>,
 }
 
 /// An ID that is being cleaned.
@@ -96,8 +81,17 @@ impl From<ContainerdError> for ApplyError {
     }
 }
 
-fn failed(what: String, why: impl Into<String>) -> ApplyError {
+pub(super) fn failed(what: String, why: impl Into<String>) -> ApplyError {
     ApplyError::Failed { what, why: why.into(), forbidden: false }
+}
+
+pub(super) fn replaced() -> ApplyError {
+    ApplyError::Stale("another container has its ID now, or it has other labels".to_owned())
+}
+
+/// The FIFOs of its task that were written down.
+pub(super) fn named_fifos(known: &Container) -> Vec<String> {
+    api::FIFO_LABELS.iter().filter_map(|key| known.label(key).map(str::to_owned)).collect()
 }
 
 /// Success, whether it was done now or before.
@@ -109,7 +103,7 @@ impl Cleaner {
     /// Cleans containers of this containerd on this node.
     #[must_use]
     pub fn new(containerd: Arc<dyn Containerd>, host: Arc<Host>) -> Self {
-        Self { containerd, host, busy: Mutex::default(), shims: tokio::sync::Mutex::default() }
+        Self { containerd, host, busy: Mutex::default(), shims: SharedRead::default() }
     }
 
     /// Removes the container that was judged, and no other of its ID. Returns when it is verified that nothing is left.
@@ -119,31 +113,49 @@ impl Cleaner {
             return Err(failed(format!("cleaning container {id:?}"), "its ID cannot be part of a path"));
         }
         let _busy = self.lock(id)?;
-        let Some(container) = self.fence(judged).await? else { return Ok(Cleaned::default()) };
-        let task = self.containerd.task(id).await?;
-        let labels = self.write_down(&container, task.as_ref(), now).await?;
+        let mut known = judged.clone();
+        let (done, bytes) = match self.remove_all(&mut known, now).await {
+            Ok(()) => (Ok(()), known.label(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
+            // Whoever deleted the record counts the bytes.
+            Err(Stop::NoRecord) => (self.remove_unrecorded(&known).await, 0),
+            Err(Stop::Failed(error)) => (Err(error), 0),
+        };
+        done.map(|()| Cleaned { bytes, foreign_fifos: self.foreign_fifos(&known) })
+    }
+
+    /// Every step. Leaves in `known` what was read and written down of the container.
+    async fn remove_all(&self, known: &mut Container, now: Timestamp) -> Result<(), Stop> {
+        let id = known.id.clone();
+        *known = self.fence(known).await?;
+        let task = self.containerd.task(&id).await?;
+        self.write_down(known, task.as_ref(), now).await?;
         if let Some(task) = task {
-            self.end_task(judged, task.status).await?;
-            if self.fence(judged).await?.is_none() {
-                return Ok(Cleaned::default());
-            }
-            self.delete_task(id).await?;
+            self.end_task(known, task.status).await?;
+            self.fence(known).await?;
+            self.delete_task(&id).await?;
         }
-        if self.fence(judged).await?.is_some() && !container.snapshot_key.is_empty() {
-            done(self.containerd.remove_snapshot(&container.snapshotter, &container.snapshot_key).await)?;
+        self.fence(known).await?;
+        if !known.snapshot_key.is_empty() {
+            done(self.containerd.remove_snapshot(&known.snapshotter, &known.snapshot_key).await)?;
         }
-        let named: Vec<String> = api::FIFO_LABELS.iter().filter_map(|key| labels.get(*key).cloned()).collect();
-        self.fence(judged).await?;
-        self.on_host(id, "removing the FIFOs of", move |host, id| {
+        self.fence(known).await?;
+        let named = named_fifos(known);
+        self.on_host(&id, "removing the FIFOs of", move |host, id| {
             host.remove_fifos(id, &named).map_err(|error| error.to_string())
         })
         .await?;
-        self.remove_bundle(judged).await?;
-        self.verify(&container).await?;
-        if self.fence(judged).await?.is_some() {
-            done(self.containerd.delete_container(id).await)?;
-        }
-        Ok(Cleaned { bytes: labels.get(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0) })
+        self.remove_bundle(known).await?;
+        self.verify(known).await?;
+        self.fence(known).await?;
+        Ok(done(self.containerd.delete_container(&id).await)?)
+    }
+
+    /// FIFOs of the task that are on the node and not in a folder of the root.
+    fn foreign_fifos(&self, known: &Container) -> Vec<String> {
+        named_fifos(known)
+            .into_iter()
+            .filter(|path| !self.host.is_fifo_path(path) && self.host.has_fifo(path))
+            .collect()
     }
 
     fn lock(&self, id: &str) -> Result<Busy<'_>, ApplyError> {
@@ -155,30 +167,25 @@ impl Cleaner {
         }
     }
 
-    /// The container as it is now; `None` if there is none any more. Another one of its ID, or other labels, end the
-    /// cleaning. What the keeper itself wrote does not count.
-    async fn fence(&self, judged: &Container) -> Result<Option<Container>, ApplyError> {
+    /// The container as it is now. Another one of its ID, or other labels, end the cleaning. What the keeper itself wrote
+    /// does not count.
+    pub(super) async fn fence(&self, judged: &Container) -> Result<Container, Stop> {
         match self.containerd.get(&judged.id).await? {
-            Some(found) if found.is_same(judged) => Ok(Some(found)),
-            Some(_) => Err(ApplyError::Stale("another container has its ID now, or it has other labels".to_owned())),
-            None => Ok(None),
+            Some(found) if found.is_same(judged) => Ok(found),
+            Some(_) => Err(replaced().into()),
+            None => Err(Stop::NoRecord),
         }
     }
 
-    /// Writes down on the container what is not known any more once its task is gone. Returns all of its labels.
-    async fn write_down(
-        &self,
-        container: &Container,
-        task: Option<&Task>,
-        now: Timestamp,
-    ) -> Result<BTreeMap<String, String>, ApplyError> {
+    /// Writes down on the container what is not known any more once its task is gone.
+    async fn write_down(&self, known: &mut Container, task: Option<&Task>, now: Timestamp) -> Result<(), ApplyError> {
         let mut new = BTreeMap::new();
-        if !container.labels.contains_key(api::CLEANING_LABEL) {
+        if !known.labels.contains_key(api::CLEANING_LABEL) {
             new.insert(api::CLEANING_LABEL.to_owned(), time::format(now));
-            let key = &container.snapshot_key;
+            let key = &known.snapshot_key;
             // What a snapshot takes is worth knowing, and no reason to keep it.
             if !key.is_empty()
-                && let Ok(Some(bytes)) = self.containerd.snapshot_bytes(&container.snapshotter, key).await
+                && let Ok(Some(bytes)) = self.containerd.snapshot_bytes(&known.snapshotter, key).await
             {
                 new.insert(api::BYTES_LABEL.to_owned(), bytes.to_string());
             }
@@ -186,22 +193,21 @@ impl Cleaner {
         // Without a task they are known by their names alone, and their folder by none once they are gone.
         let fifos = match task {
             Some(task) => task.fifos.clone(),
-            None => self.fifos_by_name(&container.id)?,
+            None => self.fifos_by_name(&known.id)?,
         };
         for (key, path) in api::FIFO_LABELS.into_iter().zip(fifos) {
-            // One that is not below the root is never removed; written down, it might be longer than a label can be.
-            let known = container.labels.get(key);
-            let is_news = if task.is_some() { known != Some(&path) } else { known.is_none() };
-            if self.host.is_fifo_path(&path) && is_news {
+            let before = known.labels.get(key);
+            let is_news = if task.is_some() { before != Some(&path) } else { before.is_none() };
+            // One that is not in a folder of the root is never removed, but it is told that it stays.
+            if path.starts_with('/') && key.len() + path.len() <= api::LABEL_LIMIT && is_news {
                 new.insert(key.to_owned(), path);
             }
         }
         if !new.is_empty() {
-            done(self.containerd.set_labels(&container.id, new.clone()).await)?;
+            done(self.containerd.set_labels(&known.id, new.clone()).await)?;
         }
-        let mut labels = container.labels.clone();
-        labels.extend(new);
-        Ok(labels)
+        known.labels.extend(new);
+        Ok(())
     }
 
     /// The FIFOs that have the names of the container's; empty where there is none.
@@ -215,18 +221,17 @@ impl Cleaner {
     }
 
     /// Kills the task, and returns when it has ended.
-    async fn end_task(&self, judged: &Container, status: TaskStatus) -> Result<(), ApplyError> {
+    async fn end_task(&self, judged: &Container, status: TaskStatus) -> Result<(), Stop> {
         let id = judged.id.as_str();
         match status {
             TaskStatus::Stopped => return Ok(()),
             TaskStatus::Unknown => {
-                return Err(failed(format!("reading the task of {id}"), "its shim does not say how far it is"));
+                let why = "its shim does not say how far it is";
+                return Err(failed(format!("reading the task of {id}"), why).into());
             }
             TaskStatus::Created | TaskStatus::Running | TaskStatus::Paused => {}
         }
-        if self.fence(judged).await?.is_none() {
-            return Ok(());
-        }
+        self.fence(judged).await?;
         if self.kill_and_wait(id).await? {
             return Ok(());
         }
@@ -237,7 +242,8 @@ impl Cleaner {
                 return Ok(());
             }
         }
-        Err(failed(format!("killing the task of {id}"), format!("it has not ended within {} s", END.as_secs())))
+        let why = format!("it has not ended within {} s", END.as_secs());
+        Err(failed(format!("killing the task of {id}"), why).into())
     }
 
     /// True if the task has ended in time.
@@ -259,7 +265,7 @@ impl Cleaner {
     }
 
     /// Mounts and the bundle go only if no task and no shim has the ID, and the container is still the same.
-    async fn remove_bundle(&self, judged: &Container) -> Result<(), ApplyError> {
+    async fn remove_bundle(&self, judged: &Container) -> Result<(), Stop> {
         let id = judged.id.as_str();
         if !self.has_host_traces(judged) {
             return Ok(());
@@ -270,12 +276,12 @@ impl Cleaner {
             if task.is_none() && !self.has_shim(id).await {
                 break;
             }
-            if task.is_none() && began.elapsed() > SHIM_ENDS {
-                self.end_shims(judged).await?;
+            if task.is_none() && began.elapsed() > SHIM_ENDS && self.end_shims(judged).await? {
+                break;
             }
             if Instant::now() > limit {
                 let what = format!("removing the bundle of {id}");
-                return Err(failed(what, if task.is_some() { "it has a task" } else { "it has a shim" }));
+                return Err(failed(what, if task.is_some() { "it has a task" } else { "it has a shim" }).into());
             }
             look_again(&mut pause).await;
         }
@@ -288,114 +294,16 @@ impl Cleaner {
             let _ = host.remove_cgroups(id, &cgroup);
             Ok(())
         })
-        .await
+        .await?;
+        Ok(())
     }
 
-    /// The caller has seen that there is no task.
-    async fn end_shims(&self, judged: &Container) -> Result<(), ApplyError> {
-        self.fence(judged).await?;
-        let cgroup = judged.cgroup.clone();
-        self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup)).await
-    }
-
-    /// What was killed a moment ago has left its control group by now, or does so soon.
-    async fn remove_cgroups(&self, container: &Container) -> Result<(), ApplyError> {
-        self.fence(container).await?;
-        let cgroup = container.cgroup.clone();
-        self.on_host(&container.id, "removing the control groups of", move |host, id| {
-            // One that still has processes is looked for again.
-            let _ = host.remove_cgroups(id, &cgroup);
-            Ok(())
-        })
-        .await
-    }
-
-    fn has_host_traces(&self, container: &Container) -> bool {
-        let bundle = self.host.bundle(&container.id);
-        bundle.symlink_metadata().is_ok()
-            || self.host.runc_state(&container.id).symlink_metadata().is_ok()
-            || !self.host.mounts_below(&bundle).is_ok_and(|mounts| mounts.is_empty())
-            || !self.host.container_cgroups(&container.id, &container.cgroup).is_empty()
-    }
-
-    /// Returns when nothing of the container is left but its record; else says what.
-    async fn verify(&self, container: &Container) -> Result<(), ApplyError> {
-        let (began, limit, mut pause) = (Instant::now(), Instant::now() + GONE, FIRST_LOOK);
-        loop {
-            let left = self.traces(container).await?;
-            if left.is_empty() {
-                return Ok(());
-            }
-            if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS {
-                self.end_shims(container).await?;
-            }
-            if left.iter().all(|one| one.starts_with(A_GROUP)) {
-                self.remove_cgroups(container).await?;
-            }
-            if Instant::now() > limit {
-                return Err(failed(
-                    format!("cleaning container {}", container.id),
-                    format!("left: {}", left.join(", ")),
-                ));
-            }
-            look_again(&mut pause).await;
-        }
-    }
-
-    /// Everything of the container that is left beside its record, for people.
-    pub async fn traces(&self, container: &Container) -> Result<Vec<String>, ApplyError> {
-        let (id, mut left) = (container.id.as_str(), Vec::new());
-        if self.containerd.task(id).await?.is_some() {
-            left.push("its task".to_owned());
-        }
-        let key = &container.snapshot_key;
-        if !key.is_empty() && self.containerd.snapshot_bytes(&container.snapshotter, key).await?.is_some() {
-            left.push(format!("the snapshot {key}"));
-        }
-        if self.has_shim(id).await {
-            left.push(ITS_SHIM.to_owned());
-        }
-        let bundle = self.host.bundle(id);
-        let mounts = self
-            .host
-            .mounts_below(&bundle)
-            .map_err(|error| failed(format!("reading the mounts of {id}"), error.to_string()))?;
-        left.extend(mounts.iter().map(|mount| format!("the mount {}", mount.display())));
-        if bundle.symlink_metadata().is_ok() {
-            left.push(format!("the bundle {}", bundle.display()));
-        }
-        let state = self.host.runc_state(id);
-        if state.symlink_metadata().is_ok() {
-            left.push(format!("what runc knows of it, {}", state.display()));
-        }
-        let fifos =
-            self.host.fifos(id).map_err(|error| failed(format!("reading the FIFOs of {id}"), error.to_string()))?;
-        left.extend(fifos.iter().map(|fifo| format!("the FIFO {}", fifo.display())));
-        let groups = self.host.container_cgroups(id, &container.cgroup);
-        left.extend(groups.iter().map(|group| format!("{A_GROUP}{}", group.display())));
-        Ok(left)
-    }
-
-    /// Whether a shim has this ID. The process table is read at most once for all who ask at the same time.
-    async fn has_shim(&self, id: &str) -> bool {
-        let asked = Instant::now();
-        let mut table = self.shims.lock().await;
-        if table.at.is_none_or(|at| at < asked) {
-            let (host, began) = (self.host.clone(), Instant::now());
-            let read = move || host.shims().into_iter().map(|shim| shim.id).collect();
-            // A task that is cancelled or panics has read nothing: then every ID has a shim.
-            let Ok(ids) = tokio::task::spawn_blocking(read).await else { return true };
-            *table = ShimTable { at: Some(began), ids };
-        }
-        table.ids.contains(id)
-    }
-
-    async fn on_host(
+    pub(super) async fn on_host<T: Send + 'static>(
         &self,
         id: &str,
         what: &str,
-        work: impl FnOnce(&Host, &str) -> Result<(), String> + Send + 'static,
-    ) -> Result<(), ApplyError> {
+        work: impl FnOnce(&Host, &str) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, ApplyError> {
         let (host, owned) = (self.host.clone(), id.to_owned());
         let worked = tokio::task::spawn_blocking(move || work(&host, &owned)).await;
         let said = |why: String| failed(format!("{what} {id}"), why);

@@ -5,10 +5,11 @@
 //! everything of its container.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::api::{self, SNAPSHOT_SUFFIX};
 use crate::containerd::{Containerd, ContainerdError, Snapshot};
-use crate::host::{FifoError, Host, Shim};
+use crate::host::{FifoError, Host, Shim, ShimUse};
 
 /// A trace of a container without a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,17 +60,39 @@ pub async fn find(
     let snapshots = containerd.snapshots(snapshotter).await?;
     let unread = |error: FifoError| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string());
     let (fifos, folders) = (host.all_fifos().map_err(unread)?, host.empty_fifo_folders().map_err(unread)?);
-    let fifos = fifos.into_keys().filter(|id| !host.is_used_elsewhere(id));
     let (shims, bundles) = (host.shims(), host.bundle_ids());
     let known: BTreeSet<String> = containerd.all_ids().await?.into_iter().collect();
+    let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
     // A snapshot of our key form whose container exists belongs to it; so does one of a container that is cleaned.
     let of_ours = |snapshot: &Snapshot| snapshot.key.strip_suffix(SNAPSHOT_SUFFIX).is_some_and(api::is_plain_id);
     let snapshots = snapshots.into_iter().filter(of_ours).map(|s| Residue::Snapshot(s.snapshotter, s.key));
-    let all = shims.into_iter().map(Residue::Shim);
-    let all = all.chain(bundles.into_iter().map(Residue::Bundle)).chain(fifos.map(Residue::Fifos));
-    let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
-    let all = all.chain(snapshots).chain(folders.into_iter().map(Residue::Folder));
-    Ok(all.filter(|found| found.id().is_none_or(is_unknown)).collect())
+    let all = shims.into_iter().map(Residue::Shim).chain(bundles.into_iter().map(Residue::Bundle)).chain(snapshots);
+    let all = all.filter(|found| found.id().is_some_and(is_unknown));
+    // A shim that serves a group has the ID of its first container, and outlives it.
+    let is_shared = |found: &Residue| matches!(found, Residue::Shim(shim) if serves_another(host, shim));
+    let mut all: BTreeSet<Residue> = all.filter(|found| !is_shared(found)).collect();
+    let ids: BTreeSet<String> = all.iter().filter_map(Residue::id).map(str::to_owned).collect();
+    let fifos = fifos.into_iter().filter(|(id, _)| is_unknown(id) && !host.is_used_elsewhere(id));
+    let (of_container, alone): (Vec<_>, Vec<_>) = fifos.partition(|(id, _)| ids.contains(id));
+    // FIFOs of which there is nothing else may be those of an exec: while it runs, somebody has them open.
+    let paths: Vec<PathBuf> = alone.iter().flat_map(|(_, paths)| paths.clone()).collect();
+    let held = held(host, paths).await;
+    let alone = alone.into_iter().filter(|(_, paths)| !paths.iter().any(|path| held.contains(path)));
+    all.extend(of_container.into_iter().chain(alone).map(|(id, _)| Residue::Fifos(id)));
+    all.extend(folders.into_iter().map(Residue::Folder));
+    Ok(all)
+}
+
+/// Those of the files that a process has open. Every process is looked at, which takes a while on a large node.
+async fn held(host: &Host, paths: Vec<PathBuf>) -> BTreeSet<PathBuf> {
+    let (host, all) = (host.clone(), paths.clone());
+    let look = move || host.held(&paths).into_iter().map(Path::to_owned).collect();
+    // If nobody knows, all of them.
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| all.into_iter().collect())
+}
+
+fn serves_another(host: &Host, shim: &Shim) -> bool {
+    matches!(host.shim_use(shim), ShimUse::Shared(_))
 }
 
 /// What was seen before and is still there.
@@ -116,6 +139,7 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         }
     }
     match residue {
+        Residue::Shim(shim) if serves_another(host, shim) => kept("it serves another container"),
         Residue::Shim(shim) => {
             let has_ended = host.end_shim(shim).map_err(|error| error.to_string())?;
             if has_ended { Ok(Removal::Removed) } else { kept("the process is another one by now") }
@@ -128,7 +152,13 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         Residue::Fifos(id) if host.is_used_elsewhere(id) => {
             kept("another containerd namespace has a container of its ID")
         }
-        Residue::Fifos(id) => host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string()),
+        Residue::Fifos(id) => {
+            let paths = host.fifos(id).map_err(|error| error.to_string())?;
+            if !held(host, paths).await.is_empty() {
+                return kept("a process has one of them open");
+            }
+            host.remove_fifos(id, &[]).map(|()| Removal::Removed).map_err(|error| error.to_string())
+        }
         Residue::Folder(name) => {
             let is_gone = host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())?;
             if is_gone { Ok(Removal::Removed) } else { kept("it is not empty any more") }

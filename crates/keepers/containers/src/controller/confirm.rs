@@ -1,7 +1,8 @@
 //! The last word before a removal: the containers from containerd, their agents and Sandboxes from the API server.
 //!
 //! One read for each distinct agent or Sandbox, however many containers it has. Only the API server's statement that
-//! this very object does not exist counts as its absence; every other answer is an error, and keeps.
+//! this very object does not exist counts as its absence; every other answer is an error, and keeps. What the answers
+//! mean is read after them: whether Sandboxes are served, and whether this is the cluster that the keeper knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use kube::api::{ListParams, PartialObjectMeta};
 use serde::de::IgnoredAny;
 
 use super::follow::row;
+use super::identity;
 use crate::Containers;
 use crate::judge::Rule;
 use crate::observe::{CONTAINERS, DEFINITION, ELSEWHERE, PODS, Row, SANDBOXES, SandboxStatus};
@@ -61,16 +63,19 @@ pub(super) async fn read_live(
     for (namespace, name) in known_agents {
         live.get(PODS, Some(namespace), name).await?;
     }
-    if asks_definition {
-        let resource = &keeper.settings.sandboxes;
-        live.get(DEFINITION, None, &format!("{}.{}", resource.plural, resource.group)).await?;
-    }
     for (namespace, name) in sandboxes {
         match namespace {
             Some(namespace) => live.get(SANDBOXES, Some(namespace), name).await?,
             None => find_sandbox(keeper, name, live).await?,
         }
     }
+    // After the Sandboxes: a definition that is whole by now was not being deleted when one of them was missing.
+    if asks_definition {
+        let resource = &keeper.settings.sandboxes;
+        live.get(DEFINITION, None, &format!("{}.{}", resource.plural, resource.group)).await?;
+    }
+    // Last of all, so that it is this cluster that has answered.
+    identity::confirm(keeper, live).await?;
     remember(keeper, batch, live);
     Ok(())
 }
@@ -124,7 +129,7 @@ async fn read_agent(owner: &Owner, live: View<'_, '_>) -> Result<(), ReadError> 
 }
 
 /// Looks for a uid among the Pods of all namespaces and nodes. A name alone says nothing: the cache goes by the uid, too.
-async fn find_pod(uid: &str, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
+pub(super) async fn find_pod(uid: &str, client: kube::Client) -> Result<Option<(String, String)>, ReadError> {
     let pods: Api<Pod> = Api::all(client);
     let mut params = ListParams::default().limit(PAGE);
     loop {

@@ -1,13 +1,16 @@
 //! Whether this is still the cluster, the node and the boot that the keeper has worked on, and whether the clocks agree.
 //!
 //! The uids of the namespace `kube-system` and of the Node are pinned in the state file when the keeper first runs. If
-//! one of them differs later, what the API server says is about other containers than these.
+//! one of them differs later, what the API server says is about other containers than these. All of it is checked every
+//! interval. Before each removal the Node is read once more, after everything else: its uid is that of no other cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_engine::clock::Clock;
+use caretaker_engine::confirm::{LiveView, ReadError};
+use caretaker_engine::projection::is_forbidden;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::{Change, ObjectId, SourceContext, format_error};
 use futures::StreamExt;
@@ -18,8 +21,11 @@ use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{self, Sender};
 
+use crate::Containers;
 use crate::host::Host;
-use crate::observe::{ContainerCache, Row};
+use crate::observe::{ContainerCache, IDENTITY, Row};
+use crate::shared_read::SharedRead;
+use crate::subject::NodeIdentity;
 
 /// The key in the state file.
 pub const PINS: &str = "pins";
@@ -46,7 +52,7 @@ pub(crate) struct Checker {
     pub(crate) interval: Duration,
 }
 
-/// The stream: the doubt, if there is one, every interval. It ends after shutdown.
+/// The stream: the Node that was proven, or the doubt, every interval. It ends after shutdown.
 pub(super) fn follow(checker: Checker, context: SourceContext<ContainerCache>) -> BoxStream<'static, Change<Row>> {
     let (sender, receiver) = mpsc::channel(8);
     tokio::spawn(run(checker, context, sender));
@@ -68,8 +74,8 @@ async fn run(checker: Checker, context: SourceContext<ContainerCache>, changes: 
                 !engine.dry_run,
             );
             let (news, pause) = match identity.await {
-                Ok(doubt) => {
-                    let row = Change::apply(ObjectId::named(checker.node.clone()), Row::Doubt(doubt));
+                Ok(row) => {
+                    let row = Change::apply(ObjectId::named(checker.node.clone()), row);
                     let news = if complete { vec![row] } else { vec![Change::Init, row, Change::InitDone] };
                     complete = true;
                     (news, checker.interval)
@@ -93,7 +99,7 @@ async fn run(checker: Checker, context: SourceContext<ContainerCache>, changes: 
     }
 }
 
-/// Why this cannot be trusted; `None` if everything is as it was. Pins what is seen for the first time, if `pin`.
+/// Whether this can be trusted, as a row of the cache. Pins what is seen for the first time, if `pin`.
 pub async fn check_identity(
     client: &Client,
     node: &str,
@@ -101,31 +107,77 @@ pub async fn check_identity(
     state: &StateStore,
     clock: &Clock,
     pin: bool,
-) -> Result<Option<String>, String> {
+) -> Result<Row, String> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let said = |what: &str, error: &kube::Error| format!("{what}: {}", format_error(error));
     let cluster = namespaces.get_metadata("kube-system").await.map_err(|e| said("reading kube-system", &e))?;
-    let nodes: Api<Node> = Api::all(client.clone());
-    let found = nodes.get_opt(node).await.map_err(|e| said(&format!("reading Node {node}"), &e))?;
-    let Some(found) = found else {
-        return Ok(Some(format!("there is no Node {node}; --node must be the name of this node")));
-    };
+    let found = read_node(client, node).await.map_err(|e| said(&format!("reading Node {node}"), &e))?;
+    let Some(found) = found else { return Ok(Row::Doubt(no_node(node))) };
     if clock.is_real() {
         let server = server_time(client).await?;
         let skew = time::duration_between(server, clock.now());
         if skew.abs() > SKEW {
-            return Ok(Some(format!("the clock of this node is {} s away from the API server's", skew.as_secs())));
+            return Ok(Row::Doubt(format!(
+                "the clock of this node is {} s away from the API server's",
+                skew.as_secs()
+            )));
         }
     }
-    let seen = Pins { cluster: cluster.metadata.uid, node: found.metadata.uid };
+    let seen = Pins { cluster: cluster.metadata.uid, node: Some(found.uid.clone()) };
     if let Some(doubt) = compare_pins(state, &seen, pin).await? {
-        return Ok(Some(doubt));
+        return Ok(Row::Doubt(doubt));
     }
     let boot = host.boot_id().map_err(|error| format!("reading the boot ID: {error}"))?;
-    let known = found.status.and_then(|status| status.node_info).map(|info| info.boot_id).unwrap_or_default();
-    Ok((known != boot).then(|| {
-        format!("Node {node} was booted as {known:?}, and this machine as {boot:?}; is --node the name of this node?")
+    let known = &found.boot_id;
+    Ok(if *known == boot { Row::Proven(found) } else { Row::Doubt(other_boot(node, known, &boot)) })
+}
+
+/// The Node as the API server has it; `None` if there is none.
+async fn read_node(client: &Client, node: &str) -> Result<Option<NodeIdentity>, kube::Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    Ok(nodes.get_opt(node).await?.map(|found| NodeIdentity {
+        uid: found.metadata.uid.unwrap_or_default(),
+        boot_id: found.status.and_then(|status| status.node_info).map(|info| info.boot_id).unwrap_or_default(),
     }))
+}
+
+fn no_node(node: &str) -> String {
+    format!("there is no Node {node}; --node must be the name of this node")
+}
+
+fn other_boot(node: &str, known: &str, boot: &str) -> String {
+    format!("Node {node} was booted as {known:?}, and this machine as {boot:?}; is --node the name of this node?")
+}
+
+/// Reads of the Node that confirmations share.
+pub(crate) type NodeReads = SharedRead<Result<Option<NodeIdentity>, ReadError>>;
+
+/// Reads the Node after everything else that a batch rests on: if it is still the one that was proven, so is the cluster
+/// that has answered. A doubt goes into the cache as well, and keeps everything until the next check.
+pub(super) async fn confirm(keeper: &Containers, live: &mut LiveView<'_, Containers>) -> Result<(), ReadError> {
+    let (client, node) = (live.client().clone(), &keeper.settings.node);
+    let read = async {
+        let failed = |error: kube::Error| ReadError {
+            what: format!("Node {node}"),
+            why: format_error(&error),
+            forbidden: is_forbidden(&error),
+        };
+        read_node(&client, node).await.map_err(failed)
+    };
+    let found = keeper.node_reads.get(read).await?;
+    let doubt = match (found, live.cache().proven()) {
+        (None, _) => no_node(node),
+        (Some(_), None) => "it is not known yet which cluster and node this is".to_owned(),
+        (Some(found), Some(proven)) if found.uid != proven.uid => {
+            "this is another cluster or Node than before, by the uid of the Node".to_owned()
+        }
+        (Some(found), Some(proven)) if found.boot_id != proven.boot_id => {
+            other_boot(node, &found.boot_id, &proven.boot_id)
+        }
+        (Some(_), Some(_)) => return Ok(()),
+    };
+    live.remember(IDENTITY, Change::apply(ObjectId::named(node.clone()), Row::Doubt(doubt)));
+    Ok(())
 }
 
 async fn compare_pins(state: &StateStore, seen: &Pins, pin: bool) -> Result<Option<String>, String> {

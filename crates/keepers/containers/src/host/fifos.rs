@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat, unlinkat};
@@ -111,7 +112,7 @@ impl Host {
     }
 
     /// Removes one FIFO in a folder of the root, and that folder if it is empty then. Anything else is left alone.
-    fn remove_fifo(&self, path: &Path) -> Result<(), FifoError> {
+    pub fn remove_fifo(&self, path: &Path) -> Result<(), FifoError> {
         let Some((folder, name)) = self.below_root(path) else { return Ok(()) };
         let Some(root) = self.open_root()? else { return Ok(()) };
         let inside = match openat(&root, folder, FOLDER, Mode::empty()) {
@@ -137,6 +138,15 @@ impl Host {
     #[must_use]
     pub fn is_fifo_path(&self, path: &str) -> bool {
         self.below_root(Path::new(path)).is_some()
+    }
+
+    /// True if there is a FIFO at this path, as the first process of the node sees it: what is outside of the root may not be
+    /// mounted here.
+    #[must_use]
+    pub fn has_fifo(&self, path: &str) -> bool {
+        let root = self.proc.join("1/root");
+        let path = if root.is_dir() { root.join(path.trim_start_matches('/')) } else { PathBuf::from(path) };
+        path.symlink_metadata().is_ok_and(|found| found.file_type().is_fifo())
     }
 
     /// Folder and name of a path that is exactly two levels below the root.

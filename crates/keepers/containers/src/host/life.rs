@@ -48,7 +48,7 @@ impl Host {
 }
 
 /// The parent of a process, from its `stat`; `None` for one that has ended and waits to be collected.
-fn living_parent(stat: &str) -> Option<u32> {
+pub(super) fn living_parent(stat: &str) -> Option<u32> {
     // The name of the program stands in brackets, and may have any character.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut words = rest.split_whitespace();

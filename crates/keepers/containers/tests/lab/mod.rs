@@ -59,6 +59,8 @@ pub struct Lab {
     pids: Mutex<BTreeMap<String, u32>>,
     /// How FIFOs are named: by their container, or not.
     fifo_names: FifoNames,
+    /// The group that containers say they are in: one shim serves all of it.
+    group: Option<&'static str>,
     /// FIFOs stay open as an agent keeps them: a task without reader and writer does not start.
     open: Mutex<Vec<File>>,
 }
@@ -87,6 +89,12 @@ impl Lab {
         Self { fifo_names, ..self }
     }
 
+    /// Containers from here on are in this group.
+    #[must_use]
+    pub fn in_group(self, group: &'static str) -> Self {
+        Self { group: Some(group), ..self }
+    }
+
     /// The containerd of this test program.
     pub fn containerd(&self) -> &Containerd {
         self.process.as_ref().expect("a containerd of the test's own")
@@ -107,7 +115,7 @@ impl Lab {
         }
         assert!(parent.starts_with("sha256:"), "the image has a layer: {parent:?}");
         let (pids, open, fifo_names) = (Mutex::default(), Mutex::default(), FifoNames::OfContainer);
-        Ok(Self { process: None, cgroup, client, host, raw, parent, pids, fifo_names, open })
+        Ok(Self { process: None, cgroup, client, host, raw, parent, pids, fifo_names, group: None, open })
     }
 
     fn api(&self) -> containerd_client::Client {
@@ -128,7 +136,10 @@ impl Lab {
 
     /// The record alone, with its labels.
     pub async fn record(&self, id: &str, labels: &BTreeMap<String, String>, args: &[&str]) -> Outcome {
+        let annotations: BTreeMap<&str, &str> =
+            self.group.iter().map(|group| ("io.containerd.runc.v2.group", *group)).collect();
         let spec = json!({
+            "annotations": annotations,
             "ociVersion": "1.0.2",
             "process": { "args": args, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 } },
             "root": { "path": "rootfs" },

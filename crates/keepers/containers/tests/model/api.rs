@@ -34,6 +34,9 @@ pub const WRONGS: [Wrong; 8] = [
     Wrong::OtherName,
 ];
 
+/// What is read, and what happens then.
+pub type AfterRead = (&'static str, fn(&mut Truth));
+
 #[derive(Debug)]
 pub struct State {
     pub truth: Truth,
@@ -41,6 +44,8 @@ pub struct State {
     pub delivered: Truth,
     /// Answers to single reads, in turn; `None` and the end of the list are the truth.
     pub wrong: Vec<Option<Wrong>>,
+    /// What happens after something was read.
+    pub after_read: Option<AfterRead>,
     /// What single reads and searches were answered truly about: `pods/ns/name`, `pods`, `sandboxes/ns/name`, …
     pub answered: BTreeSet<String>,
 }
@@ -49,12 +54,17 @@ pub struct State {
 #[derive(Debug, Clone)]
 pub struct ModelApi(pub Arc<Mutex<State>>);
 
+/// The uid of the Node, and the boot that it reports.
+pub const NODE_UID: &str = "uid-of-the-node";
+pub const BOOT: &str = "boot";
+
 const SANDBOXES: &str = "/apis/sandbox.fast.io/v1alpha1";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 impl ModelApi {
     pub fn new(truth: Truth) -> Self {
-        let state = State { delivered: truth.clone(), truth, wrong: Vec::new(), answered: BTreeSet::new() };
+        let state =
+            State { delivered: truth.clone(), truth, wrong: Vec::new(), after_read: None, answered: BTreeSet::new() };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -80,8 +90,12 @@ impl ModelApi {
             Some(Wrong::OtherName) => return Ok(status(404, "NotFound", Some("another"))),
             None => {}
         }
+        let read = state.truth.read(path, query);
+        if let Some((_, happens)) = state.after_read.take_if(|(at, _)| *at == place) {
+            happens(&mut state.truth);
+        }
         state.answered.insert(place);
-        Ok(state.truth.read(path, query))
+        Ok(read)
     }
 }
 
@@ -135,10 +149,19 @@ fn sandbox(name: &Name, sandbox: &RealSandbox) -> Value {
         "metadata": metadata(name, &sandbox.uid, sandbox.terminating), "status": status })
 }
 
-fn definition() -> Value {
-    let metadata = json!({ "name": "sandboxes.sandbox.fast.io", "uid": "definition", "resourceVersion": "1" });
+fn definition(ending: bool) -> Value {
+    let metadata = metadata(&super::name("", "sandboxes.sandbox.fast.io"), "definition", ending);
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata,
         "status": { "conditions": [{ "type": "Established", "status": "True" }] } })
+}
+
+/// The Node of this machine, or that of another cluster which has the same name.
+fn node(name: &str, other: bool) -> Value {
+    let uid = if other { "another" } else { NODE_UID };
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata(&super::name("", name), uid, false),
+        "status": { "nodeInfo": { "bootID": BOOT, "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
+            "systemUUID": "" } } })
 }
 
 fn list(kind: &str, items: &[Value]) -> Response<Body> {
@@ -155,7 +178,7 @@ impl Truth {
                 Some(list("PodList", &here.map(|(name, one)| pod(name, one)).collect::<Vec<_>>()))
             }
             DEFINITIONS => {
-                let found: Vec<Value> = self.served.then(definition).into_iter().collect();
+                let found: Vec<Value> = self.served.then(|| definition(self.ending)).into_iter().collect();
                 Some(list("CustomResourceDefinitionList", &found))
             }
             _ if path == format!("{SANDBOXES}/sandboxes") && !searches => {
@@ -180,12 +203,13 @@ impl Truth {
                 let key = super::name(space, one);
                 self.pods.get(&key).map_or_else(|| missing(one), |found| ok(&pod(&key, found)))
             }
+            ["api", "v1", "nodes", one] => ok(&node(one, self.doubted)),
             ["api", "v1", "pods"] => {
                 let all = self.pods.iter().filter(|(name, _)| is_wanted(name));
                 let all: Vec<Value> = all.map(|(name, one)| pod(name, one)).collect();
                 list("PartialObjectMetadataList", &all)
             }
-            ["apis", "apiextensions.k8s.io", ..] if self.served => ok(&definition()),
+            ["apis", "apiextensions.k8s.io", ..] if self.served => ok(&definition(self.ending)),
             ["apis", "apiextensions.k8s.io", .., one] => missing(one),
             ["apis", "sandbox.fast.io", ..] if !self.served => plain_not_found(),
             ["apis", "sandbox.fast.io", _, "namespaces", space, _, one] => {

@@ -52,6 +52,8 @@ pub struct Truth {
     pub sandboxes: BTreeMap<Name, RealSandbox>,
     /// The definition of Sandboxes is installed.
     pub served: bool,
+    /// It is being deleted: the API server deletes every Sandbox first.
+    pub ending: bool,
     /// Another cluster, another node, another boot or another time.
     pub doubted: bool,
 }
@@ -59,7 +61,7 @@ pub struct Truth {
 impl Truth {
     pub fn new(node: &'static str, now: Timestamp, window: SignedDuration) -> Self {
         let (pods, sandboxes) = (BTreeMap::new(), BTreeMap::new());
-        Self { now, window, node, pods, sandboxes, served: true, doubted: false }
+        Self { now, window, node, pods, sandboxes, served: true, ending: false, doubted: false }
     }
 
     /// Why a container with these labels must go now; empty if it must be kept.
@@ -91,7 +93,7 @@ impl Truth {
             }
             Some(_) => {}
         }
-        if let Some(sandbox) = said("sandbox-name").filter(|_| self.served)
+        if let Some(sandbox) = said("sandbox-name").filter(|_| self.served && !self.ending)
             && self.is_lost(sandbox, said("namespace"), said("agent-name"), said("claim-uid"), said("id"), old)
         {
             reasons.insert(Evidence::Sandbox);

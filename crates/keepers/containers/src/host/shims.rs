@@ -1,0 +1,221 @@
+//! Shims: the processes that look after tasks. One serves a container, or a whole group of them: then it has the ID of the
+//! first, and lives as long as one of them has a task.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::holders::has_ended;
+use super::life::living_parent;
+use super::{Host, announce};
+
+/// The file in a bundle with the socket of its shim, by containerd 1 and the runtimes of its time.
+const ADDRESS: &str = "address";
+/// The same by containerd 2, as JSON.
+const BOOTSTRAP: &str = "bootstrap.json";
+/// The flag of a socket that listens, in `/proc/net/unix`.
+const LISTENS: &str = "00010000";
+
+/// A shim process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shim {
+    /// The container it was started for.
+    pub id: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Whom a shim serves beside the container it was started for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShimUse {
+    /// Nobody.
+    Alone,
+    /// This container too: it belongs to a group.
+    Shared(String),
+    /// Nobody that is known, but it may: why.
+    Unknown(String),
+}
+
+impl Host {
+    /// Every shim of the namespace. What ends while this reads is left out.
+    #[must_use]
+    pub fn shims(&self) -> Vec<Shim> {
+        let pids = self.pids().into_iter();
+        pids.filter_map(|pid| {
+            let words = std::fs::read(self.proc.join(pid.to_string()).join("cmdline")).ok()?;
+            let id = shim_id(&words, &self.namespace)?;
+            Some(Shim { id, pid })
+        })
+        .collect()
+    }
+
+    /// True if the process still is a shim of that container.
+    #[must_use]
+    pub fn is_shim(&self, shim: &Shim) -> bool {
+        let words = std::fs::read(self.proc.join(shim.pid.to_string()).join("cmdline")).unwrap_or_default();
+        shim_id(&words, &self.namespace).as_deref() == Some(&shim.id)
+    }
+
+    /// Whom a shim serves beside its own container, which has no task. The bundle of every container that it serves names
+    /// the socket that it listens on.
+    #[must_use]
+    pub fn shim_use(&self, shim: &Shim) -> ShimUse {
+        let sockets = match self.listening(shim.pid) {
+            Ok(sockets) => sockets,
+            Err(error) => return ShimUse::Unknown(format!("the sockets of its shim cannot be read: {error}")),
+        };
+        for id in self.bundle_ids().into_iter().filter(|id| *id != shim.id) {
+            if self.shim_socket(&id).is_some_and(|socket| sockets.contains(&socket)) {
+                return ShimUse::Shared(id);
+            }
+        }
+        let is_child = |pid: &u32| {
+            let stat = std::fs::read_to_string(self.proc.join(pid.to_string()).join("stat")).unwrap_or_default();
+            living_parent(&stat) == Some(shim.pid)
+        };
+        match self.pids().into_iter().find(is_child) {
+            Some(pid) => ShimUse::Unknown(format!("process {pid} is a child of its shim")),
+            None => ShimUse::Alone,
+        }
+    }
+
+    /// The sockets that a process listens on; none if it has ended.
+    fn listening(&self, pid: u32) -> std::io::Result<BTreeSet<PathBuf>> {
+        let folder = self.proc.join(pid.to_string());
+        let gone = |error: std::io::Error| {
+            let is_gone = error.kind() == ErrorKind::NotFound || has_ended(&error);
+            if is_gone { Ok(()) } else { Err(error) }
+        };
+        let mut own = BTreeSet::new();
+        match std::fs::read_dir(folder.join("fd")) {
+            Ok(entries) => {
+                let links = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+                own.extend(links.filter_map(|link| {
+                    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+                    Some(inode.to_owned())
+                }));
+            }
+            Err(error) => gone(error)?,
+        }
+        match std::fs::read_to_string(folder.join("net/unix")) {
+            Ok(table) => Ok(table.lines().filter_map(|line| listening_path(line, &own)).collect()),
+            Err(error) => gone(error).map(|()| BTreeSet::new()),
+        }
+    }
+
+    /// The socket of the shim that serves a container, by its bundle.
+    fn shim_socket(&self, id: &str) -> Option<PathBuf> {
+        #[derive(serde::Deserialize)]
+        struct Bootstrap {
+            address: String,
+        }
+        let read = |file| std::fs::read_to_string(self.bundle(id).join(file)).ok();
+        let bootstrap = || serde_json::from_str(&read(BOOTSTRAP)?).ok().map(|found: Bootstrap| found.address);
+        let address = bootstrap().or_else(|| read(ADDRESS))?;
+        let path = address.trim();
+        Some(path.strip_prefix("unix://").unwrap_or(path).into())
+    }
+
+    /// Ends a shim that has no task any more. The process is held by a descriptor before it is looked at, so that no other
+    /// process can get its number meanwhile. False if it is not a shim of that container any more.
+    pub fn end_shim(&self, shim: &Shim) -> std::io::Result<bool> {
+        let pid = i32::try_from(shim.pid).ok().and_then(Pid::from_raw);
+        let Some(pid) = pid else { return Ok(false) };
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(Errno::SRCH) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if !self.is_shim(shim) {
+            return Ok(false);
+        }
+        announce("ending shim", format_args!("{} of {}", shim.pid, shim.id));
+        match pidfd_send_signal(process, Signal::KILL) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The path of a socket that listens, if the process has it open: `…: 00000002 00000000 00010000 0001 01 107575 /run/s`.
+fn listening_path(line: &str, own: &BTreeSet<String>) -> Option<PathBuf> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        [_, _, _, LISTENS, _, _, inode, path] if own.contains(*inode) => Some(path.into()),
+        _ => None,
+    }
+}
+
+/// The container of a shim, by its command line: `containerd-shim-runc-v2 -namespace k8s.io -id sb-1 …`.
+fn shim_id(words: &[u8], namespace: &str) -> Option<String> {
+    let words: Vec<&str> = words.split(|b| *b == 0).map(|word| std::str::from_utf8(word).unwrap_or_default()).collect();
+    let program = Path::new(words.first()?).file_name()?.to_str()?;
+    if !program.starts_with("containerd-shim") {
+        return None;
+    }
+    let value = |flag: &str| {
+        let place = words.iter().position(|word| word.trim_start_matches('-') == flag && word.starts_with('-'))?;
+        words.get(place + 1).copied()
+    };
+    // `start` and `delete` are commands that end by themselves.
+    let is_command = words.iter().any(|word| ["start", "delete"].contains(word));
+    (value("namespace") == Some(namespace) && !is_command).then(|| value("id").map(str::to_owned)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_shim_is_known_by_its_namespace_and_its_whole_id() {
+        let line = |words: &[&str]| words.join("\0").into_bytes();
+        let shim =
+            line(&["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "sb-10", "-address", "/s"]);
+        assert_eq!(shim_id(&shim, "k8s.io").as_deref(), Some("sb-10"));
+        assert_eq!(shim_id(&shim, "moby"), None);
+        assert_eq!(shim_id(&line(&["sleep", "-namespace", "k8s.io", "-id", "sb-10"]), "k8s.io"), None);
+        assert_eq!(shim_id(&line(&["containerd-shim", "-namespace", "k8s.io", "-id", "a", "delete"]), "k8s.io"), None);
+        assert_eq!(shim_id(b"", "k8s.io"), None);
+    }
+
+    /// The shim of `sb-1` listens on `/run/s/1`, and another process on `/run/s/2`.
+    #[rstest::rstest]
+    #[case::no_other_container(&[], "Alone")]
+    #[case::its_own_bundle(&[("bundle/sb-1/address", "unix:///run/s/1")], "Alone")]
+    #[case::containerd_1(&[("bundle/sb-2/address", "unix:///run/s/1")], "Shared(\"sb-2\")")]
+    #[case::containerd_2(&[("bundle/sb-2/bootstrap.json", r#"{"version":3,"address":"unix:///run/s/1"}"#)], "Shared(\"sb-2\")")]
+    #[case::another_shim(&[("bundle/sb-2/address", "unix:///run/s/2")], "Alone")]
+    #[case::a_bundle_without_an_address(&[("bundle/sb-2/config.json", "{}")], "Alone")]
+    #[case::a_child(&[("proc/8/stat", "8 (sleep) S 7 8")], "Unknown(\"process 8 is a child of its shim\")")]
+    #[case::a_child_that_has_ended(&[("proc/8/stat", "8 (sleep) Z 7 8")], "Alone")]
+    fn a_shim_serves(#[case] files: &[(&str, &str)], #[case] expected: &str) {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host { proc: folder.path().join("proc"), state: folder.path().join("state"), ..Host::default() };
+        let table = "Num RefCount Protocol Flags Type St Inode Path
+            0: 00000002 00000000 00010000 0001 01 11 /run/s/1
+            0: 00000003 00000000 00000000 0001 03 12 /run/s/3
+            0: 00000002 00000000 00010000 0001 01 13 /run/s/2";
+        for (file, text) in [("proc/7/net/unix", table)].iter().chain(files) {
+            let path = match file.strip_prefix("bundle/") {
+                Some(rest) => host.bundles().join(rest),
+                None => folder.path().join(file),
+            };
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fs::create_dir_all(host.proc.join("7/fd")).unwrap();
+        for (number, inode) in [("3", "socket:[11]"), ("4", "socket:[12]"), ("5", "pipe:[13]")] {
+            std::os::unix::fs::symlink(inode, host.proc.join("7/fd").join(number)).unwrap();
+        }
+
+        let found = host.shim_use(&Shim { id: "sb-1".into(), pid: 7 });
+
+        assert_eq!(format!("{found:?}"), expected);
+    }
+}
