@@ -321,7 +321,7 @@ impl<'a> Schedule<'a> {
     fn asleep_by_schedule(&self, period: SignedDuration) -> Option<SignedDuration> {
         let from = self.counts_from()?;
         let end = scheduled::awake_for(self.subject, from, period)?;
-        Some(end.duration_since(time::saturating_add(from, period))).filter(|asleep| asleep.is_positive())
+        Some(end.duration_since(time::saturating_add(from, period))).filter(SignedDuration::is_positive)
     }
 
     /// What happened when its idle time began to count.
