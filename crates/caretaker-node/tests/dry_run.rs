@@ -39,7 +39,7 @@ fn rules(containers: &Value, id: &str) -> BTreeMap<String, String> {
 /// One container says the name of its agent, one only the uid, and one has an agent that is gone.
 async fn on_another_node() -> Outcome {
     let lab = Lab::start().await?;
-    let objects = Objects::new(shared(), "elsewhere").await?;
+    let objects = Objects::new(shared(), "other-node").await?;
     let uid = objects.agent("moved", "node-2").await?;
     lab.create("named", &objects.owned("moved", &uid, "box"), State::NoTask).await?;
     let unnamed = labels(&[("managed", "true"), ("agent-uid", &uid), ("sandbox-name", "box")]);

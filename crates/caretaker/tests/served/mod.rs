@@ -23,7 +23,7 @@ pub fn serve_flux(cluster: &Cluster) {
 pub fn add_custom_workloads(cluster: &Cluster, namespace: &str) {
     serve(cluster, &WORKLOADS);
     let workloads = WORKLOADS.map(|[group, version, kind, _]| {
-        let spec = json!({ "replicas": 2, "scaleTargetRef": { "name": "elsewhere" } });
+        let spec = json!({ "replicas": 2, "scaleTargetRef": { "name": "web" } });
         let metadata = json!({ "name": "custom", "namespace": namespace });
         json!({ "apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": metadata, "spec": spec })
     });

@@ -3,7 +3,7 @@
 //! The record goes last: it has what a restart needs, and while it is there nobody makes another container of its ID.
 //! Before every step the container is read again, and must be the one that was judged. Every step may have been done
 //! before, by a process that was killed, or by somebody else. If somebody else deletes the record meanwhile, what is
-//! [left](super::left) is removed as far as it can only be of this container.
+//! left is removed as far as it can only be of this container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -116,7 +116,7 @@ impl Cleaner {
         let mut known = judged.clone();
         let (done, bytes) = match self.remove_all(&mut known, now).await {
             Ok(()) => (Ok(()), known.label(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
-            // Whoever deleted the record counts the bytes.
+            // Another client deleted the record, and counts the bytes.
             Err(Stop::NoRecord) => (self.remove_unrecorded(&known).await, 0),
             Err(Stop::Failed(error)) => (Err(error), 0),
         };
