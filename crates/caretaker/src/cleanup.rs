@@ -69,13 +69,13 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
 /// The settings name further kinds that were put to sleep. Without them those would stay asleep for ever, so that settings
 /// that cannot be read are an error here.
 async fn settings(client: &Client, path: Option<&Path>) -> Result<Config> {
-    let (operator, unread) = match path {
-        Some(_) => Default::default(),
-        None => OperatorConfigMaps::read(client).await,
+    let operator = match path {
+        Some(_) => OperatorConfigMaps::default(),
+        None => {
+            let read = OperatorConfigMaps::read_settings(client).await;
+            read.context("reading the settings of the operator, without which nothing is cleaned up")?
+        }
     };
-    if let Some(why) = unread.into_iter().next() {
-        bail!("{why}; nothing is cleaned up without its settings: name a file with --config, or allow to read them");
-    }
     resolve_config(path, &operator)
 }
 

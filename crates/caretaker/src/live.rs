@@ -62,6 +62,13 @@ impl OperatorConfigMaps {
         (Self(maps), notes)
     }
 
+    /// Reads the settings alone.
+    pub async fn read_settings(client: &Client) -> Result<Self, kube::Error> {
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), state::NAMESPACE);
+        let found = api.get_opt(SETTINGS).await?;
+        Ok(Self(found.map(|map| (SETTINGS.to_owned(), map.data.unwrap_or_default())).into_iter().collect()))
+    }
+
     /// The settings file of the operator, and its origin for messages.
     #[must_use]
     pub fn settings(&self) -> Option<(&str, String)> {

@@ -56,7 +56,7 @@ fn assert_one_clean_line(errors: &str, answer: &str) {
 #[case::wake(&["wake", "shop"], "cannot get resource \"namespaces\"", "ClusterRole caretaker-sleeper")]
 #[case::breaker(&["breaker"], "cannot get resource \"configmaps\"", "ClusterRole caretaker-reader")]
 #[case::breaker_reset(&["breaker", "reset", "namespaces"], "cannot get resource \"configmaps\"", "docs/commands.md")]
-#[case::cleanup(&["cleanup", "shop"], "cannot get resource \"leases\"", "docs/commands.md")]
+#[case::cleanup(&["cleanup", "shop"], "cannot get resource \"configmaps\"", "docs/commands.md")]
 #[tokio::test]
 async fn a_missing_right_is_named_once_with_the_role_that_has_it(
     #[case] args: &[&str],

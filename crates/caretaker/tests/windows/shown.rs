@@ -200,7 +200,7 @@ Kustomization report/changed
 
 Kustomization report/held
   {opened} – now  unchanged  main@sha1:a
-    the journal has one revision
+    the journal has one revision from 1s after its begin on
 
 Kustomization report/silent
   {opened} – now  unknown
@@ -219,7 +219,7 @@ Kustomization report/silent
         findings[2],
         json!({
             "kind": KS, "namespace": "report", "name": "held", "from": opened.to_string(), "until": null,
-            "outcome": "unchanged", "before": "main@sha1:a", "after": "main@sha1:a", "because": "the journal has one revision",
+            "outcome": "unchanged", "before": "main@sha1:a", "after": "main@sha1:a", "because": "the journal has one revision from 1s after its begin on",
         })
     );
 
