@@ -9,7 +9,8 @@ use kube::Api;
 use kube::api::PostParams;
 
 use crate::operator::{
-    ACTIVITY, DELETE_AFTER, TIMEOUT, create_namespace, start_operator, use_namespace, used, wait_for_state,
+    ACTIVITY, DELETE_AFTER, TIMEOUT, annotate, create_namespace, second, start_operator, use_namespace, used,
+    wait_for_state,
 };
 use crate::served::add_custom_workloads;
 use crate::shipped::{NAMESPACE, NAMESPACES, reads_workload_again};
@@ -48,6 +49,9 @@ async fn with_exactly_these_rights_namespaces_sleep_wake_and_are_deleted() {
     .await
     .unwrap();
     operator.tells("pr-1", "DeleteAfterElapsed delete done").await;
+    // A second sleep: its Event is counted on the first one.
+    annotate(&client, "shop", ACTIVITY, Some(&used(second() - 10))).await;
+    wait_for_state(&client, "shop", "sleep", 0).await;
 
     NAMESPACES.uses_every_right(&cluster, &client, reads_workload_again).await;
 }
