@@ -8,6 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use caretaker::cli::Cli;
+use clap::CommandFactory as _;
 use rstest::rstest;
 
 use cli::{AT, caretaker, root, text};
@@ -72,6 +74,35 @@ fn it_looks_like_this(#[case] name: &str, #[case] args: &str, #[values(80, 200)]
     let is_wide = args.contains("-o wide");
     for line in plain.lines().filter(|line| !is_wide && !is_sentence(line)) {
         assert!(line.chars().count() <= columns, "longer than the terminal: {line}");
+    }
+}
+
+/// The words of every command, those of commands in commands as well.
+fn commands(of: &clap::Command, words: &str, all: &mut Vec<String>) {
+    all.push(words.to_owned());
+    for command in of.get_subcommands().filter(|command| !command.is_hide_set()) {
+        commands(command, &format!("{words} {}", command.get_name()), all);
+    }
+}
+
+#[test]
+fn the_help_of_every_command_looks_like_this() {
+    let path = PathBuf::from("tests/golden/help-80.txt");
+    let mut all = Vec::new();
+    commands(&Cli::command(), "", &mut all);
+    assert!(all.len() > 15, "{all:?}");
+    let page = |words: &String| {
+        format!("$ caretaker{words} --help\n{}\n", on_terminal(80, &format!("{words} --help"), "NO_COLOR=1"))
+    };
+    let shown: String = all.iter().map(page).collect();
+
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &shown).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    assert!(golden == shown, "{} is out of date: run with UPDATE_GOLDEN=1\n{shown}", path.display());
+    for line in shown.lines().filter(|line| !line.starts_with('$')) {
+        assert!(line.chars().count() <= 80, "longer than the terminal: {line}");
     }
 }
 
