@@ -1,7 +1,7 @@
 //! The reports of nodes in `caretaker plan`, on a real API server.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use caretaker::output::node_report::{KEY, LABEL, NAMESPACE, NodeReport, ReportedContainer, config_map_name};
 use caretaker_core::{SignedDuration, Timestamp};
@@ -30,12 +30,11 @@ fn container(id: &str, next: &str, because: &str) -> ReportedContainer {
 /// Three nodes: one that has just reported, one whose report is three hours old, and one without a report.
 async fn populated() -> Result<&'static Cluster, Box<dyn std::error::Error>> {
     static DONE: OnceCell<()> = OnceCell::const_new();
-    DONE.get_or_try_init(populate).await?;
+    DONE.get_or_try_init(|| populate(shared(), SignedDuration::ZERO)).await?;
     Ok(shared())
 }
 
-async fn populate() -> Outcome {
-    let cluster = shared();
+async fn populate(cluster: &Cluster, age: SignedDuration) -> Outcome {
     let client = cluster.client().await?;
     cluster.namespace(NAMESPACE).await?;
     let nodes: Api<Node> = Api::all(client.clone());
@@ -45,7 +44,7 @@ async fn populate() -> Outcome {
     let now = Timestamp::now();
     let fresh = NodeReport {
         node: "node-a".to_owned(),
-        at: now,
+        at: now - age,
         dry_run: true,
         containers: vec![
             container("sb-1", "act", "no pod has the uid 7"),
@@ -121,6 +120,30 @@ async fn one_command_shows_the_containers_of_all_nodes_with_the_age_of_each_repo
         "ConfigMap caretaker-node/another, key report.json: it is about the node \"node-a\"",
     ] {
         assert!(notes.contains(expected), "{expected}\n{notes}");
+    }
+    Ok(())
+}
+
+/// Hours ago, so that the text is the same however long the test takes.
+#[tokio::test]
+async fn on_a_terminal_it_looks_like_this() -> Outcome {
+    let cluster = Cluster::builder().start().await?;
+    populate(&cluster, SignedDuration::from_hours(2)).await?;
+    for columns in [80, 200] {
+        let program = env!("CARGO_BIN_EXE_caretaker");
+        let command =
+            format!("stty cols {columns} rows 24; exec {program} plan --keepers containers --all 2>/dev/null");
+        let script = ["--quiet", "--return", "--command", &command, "/dev/null"];
+        let mut terminal = Command::new("script");
+        terminal.args(script).env("KUBECONFIG", cluster.kubeconfig());
+        let output = terminal.env_remove("CARETAKER_CONFIG").env_remove("NO_COLOR").stdin(Stdio::null()).output()?;
+        let shown = text(&output.stdout).replace("\r\n", "\n");
+        let path = format!("tests/golden/plan-containers-{columns}.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &shown)?;
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(golden == shown, "{path} is out of date: run with UPDATE_GOLDEN=1\n{shown}");
     }
     Ok(())
 }
