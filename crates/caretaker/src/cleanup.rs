@@ -69,12 +69,11 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
 /// The settings name further kinds that were put to sleep. Without them those would stay asleep for ever, so that settings
 /// that cannot be read are an error here.
 async fn settings(client: &Client, path: Option<&Path>) -> Result<Config> {
-    let operator = match path {
-        Some(_) => OperatorConfigMaps::default(),
-        None => {
-            let read = OperatorConfigMaps::read_settings(client).await;
-            read.context("reading the settings of the operator, without which nothing is cleaned up")?
-        }
+    let operator = if path.is_some() {
+        OperatorConfigMaps::default()
+    } else {
+        let read = OperatorConfigMaps::read_settings(client).await;
+        read.context("reading the settings of the operator, without which nothing is cleaned up")?
     };
     resolve_config(path, &operator)
 }
