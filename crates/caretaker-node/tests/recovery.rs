@@ -206,7 +206,7 @@ async fn node_janitor_recovery() -> Outcome {
     cluster.start_again("kube-apiserver").await?;
     gone(&lab, cluster, &orphan).await?;
     assert!(lab.is_untouched("rec-kept", State::Running).await);
-    // What the kubelet has made is nobody's residue.
+    // What the kubelet has made does not count as left behind.
     assert_eq!(containers_of(&pods, "lives").await?, of_kubelet);
     Ok(())
 }
