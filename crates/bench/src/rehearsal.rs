@@ -63,7 +63,11 @@ fn subjects(count: usize) -> Vec<Subject> {
                 sleep_after: Parsed::Valid(hours(1 + i % 200)),
                 delete_after: if i % 2 == 0 { Parsed::Valid(hours(1 + i % 500)) } else { Parsed::Missing },
                 state: Parsed::Valid(if asleep { State::Sleep } else { State::Normal }),
-                activity: Parsed::Valid(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() }),
+                activity: Parsed::Valid(Activity {
+                    by: "ListPods".into(),
+                    user: "ann".into(),
+                    ..Activity::reported(at)
+                }),
                 asleep_since: if asleep { Parsed::Valid(at + hours(1)) } else { Parsed::Missing },
                 workloads: vec![
                     row(

@@ -139,9 +139,12 @@ fn is_filtered(args: &PlanArgs) -> bool {
     args.next.is_some() || args.rule.is_some()
 }
 
-/// True for the rows of `--next` and `--rule`.
+/// True for the rows of `--next` and `--rule`. A record counts as itself and as what it leads to.
 fn matches(args: &PlanArgs, row: &PlanRow) -> bool {
-    let is_next = |next: &String| row.next.name() == next || row.action.as_deref() == Some(next.as_str());
+    let leads_to = row.then.as_ref().filter(|_| row.action.as_deref() == Some("record")).map(|then| then.action);
+    let is_next = |next: &String| {
+        row.next.name() == next || row.action.as_deref() == Some(next.as_str()) || leads_to == Some(next.as_str())
+    };
     args.next.as_ref().is_none_or(is_next) && args.rule.as_ref().is_none_or(|rule| row.rule == *rule)
 }
 

@@ -73,7 +73,9 @@ impl Snapshot {
             snapshot.notes.extend(names.into_iter().map(note));
         }
         snapshot.incomplete |= snapshot.keepers.iter().any(|keeper| keeper.is_incomplete());
-        snapshot.notes.extend(snapshot.keepers.iter().flat_map(|keeper| keeper.notes(at)));
+        // What decides about all verdicts comes before what was skipped.
+        let notes: Vec<String> = snapshot.keepers.iter().flat_map(|keeper| keeper.notes(at)).collect();
+        snapshot.notes.splice(0..0, notes);
         Ok(snapshot)
     }
 

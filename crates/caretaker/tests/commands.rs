@@ -149,7 +149,8 @@ fn adopted(settings: &str) -> (tempfile::TempDir, Vec<String>) {
 
 #[test]
 fn clocks_that_the_defaults_start_at_once_are_spread_and_never_early() {
-    let (_folder, args) = adopted("keepers: {namespaces: {defaults: {withoutActivitySource: true}}}\n");
+    let defaults = "defaults: {withoutActivitySource: true}, deleteWithoutActivitySource: true";
+    let (_folder, args) = adopted(&format!("keepers: {{namespaces: {{{defaults}}}}}\n"));
     let args: Vec<&str> = args.iter().map(String::as_str).chain(["-o", "json"]).collect();
 
     let rows = json(&args);
@@ -169,8 +170,8 @@ fn clocks_that_the_defaults_start_at_once_are_spread_and_never_early() {
 #[test]
 fn a_simulation_names_the_breaker_and_can_go_on_as_if_it_were_reset() {
     // With so short a period all of it is due within the breaker's ten minutes, although it is spread.
-    let settings = "keepers: {namespaces: {defaults: {sleepAfter: 1h, withoutActivitySource: true}}}\n";
-    let (_folder, args) = adopted(settings);
+    let defaults = "defaults: {sleepAfter: 1h, withoutActivitySource: true}, deleteWithoutActivitySource: true";
+    let (_folder, args) = adopted(&format!("keepers: {{namespaces: {{{defaults}}}}}\n"));
     let summary = |more: &[&str]| {
         let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
         text(&caretaker(&args).stdout).lines().last().unwrap().to_owned()
@@ -209,14 +210,77 @@ fn lint_says_when_a_sleep_after_leads_to_a_deletion() {
         |name: &str, labels: &str| format!("kind: Namespace\nmetadata:\n  name: {name}\n  labels: {{{labels}}}\n---\n");
     let sleep = "sleepmode.kubefree.com/sleep-after: 24h";
     let delete = "sleepmode.kubefree.com/delete-after: 9d";
+    let used = "  annotations:\n    sleepmode.kubefree.com/activity-status: '{\"LastActivityTime\":\"2026-03-01T09:00:00Z\"}'\n---\n";
+    let label = |name: &str, labels: &str| label(name, labels).replace("---\n", used);
     let folder = folder(&[("a.yaml", &(label("shop", sleep) + &label("both", &format!("{sleep}, {delete}"))))]);
 
     let output = caretaker(&["lint", folder.path().to_str().unwrap()]);
 
     let notes = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "nothing is wrong: {notes}");
-    assert!(notes.contains("asleep after 1d without a use, and deleted after 2d"), "{notes}");
+    assert!(notes.contains("deleted after 2d, not before 2026-03-03T09:00:00Z"), "{notes}");
     assert!(notes.contains("Namespace shop") && !notes.contains("Namespace both"), "{notes}");
+}
+
+#[rstest]
+#[case::sleep(
+    "Namespace",
+    "sleep-after: 24h",
+    "asleep 1d after Caretaker first sees it, or up to a tenth later",
+    "deleted after 2d only where"
+)]
+#[case::both(
+    "Deployment",
+    "sleep-after: 24h, sleepmode.kubefree.com/delete-after: 9d",
+    "asleep 1d after",
+    "deleted after 9d only where"
+)]
+#[case::delete("Namespace", "delete-after: 9d", "deleted 9d after Caretaker first sees it", "left alone otherwise")]
+#[case::a_preview("Service", "delete-after: 9d", "deleted 9d after Caretaker first sees it", "left alone otherwise")]
+fn lint_names_what_kubefree_ignored_and_what_becomes_of_it(
+    #[case] kind: &str,
+    #[case] labels: &str,
+    #[case] when: &str,
+    #[case] unless: &str,
+) {
+    let object = format!("kind: {kind}\nmetadata:\n  name: shop\n  labels: {{sleepmode.kubefree.com/{labels}}}\n");
+    let folder = folder(&[("a.yaml", &object)]);
+
+    let output = caretaker(&["lint", folder.path().to_str().unwrap()]);
+
+    let notes = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "nothing is wrong: {notes}");
+    assert!(notes.contains(&format!("{kind} shop")) && notes.contains("kubefree ignores it"), "{notes}");
+    assert!(notes.contains(when) && notes.contains(unless), "{notes}");
+}
+
+/// The reviewer of a migration looks for deletions: a clock that starts today must not hide one.
+#[rstest]
+#[case::nothing_proves_use("{}", "delete-after: 24h", ["-", "-", "NoActivitySource"], "not deleted")]
+#[case::a_sleep_follows("{}", "sleep-after: 24h", ["sleep", "in 1d", "FirstSeen"], "not deleted")]
+#[case::a_deletion_follows("{deleteWithoutActivitySource: true}", "delete-after: 24h", ["delete", "in 1d", "FirstSeen"], "deleted after")]
+#[case::a_deletion_follows_the_sleep(
+    "{deleteWithoutActivitySource: true}", "sleep-after: 24h", ["delete", "in 2d", "FirstSeen"], "it sleeps after"
+)]
+fn a_plan_names_what_kubefree_ignored_and_what_becomes_of_it(
+    #[case] settings: &str,
+    #[case] label: &str,
+    #[case] columns: [&str; 3],
+    #[case] because: &str,
+) {
+    let shop = format!(
+        "kind: Namespace\nmetadata:\n  name: shop\n  labels: {{sleepmode.kubefree.com/{label}}}\nstatus: {{phase: Active}}\n"
+    );
+    let folder = folder(&[("a.yaml", &shop), ("c.yaml", &format!("keepers: {{namespaces: {settings}}}\n"))]);
+    let [from, config] = ["a.yaml", "c.yaml"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+
+    let output = caretaker(&["plan", "--from", &from, "--config", &config, "--at", AT]);
+
+    let table = text(&output.stdout);
+    let row = table.lines().find(|line| line.contains("shop")).unwrap_or_else(|| panic!("it is shown: {table}"));
+    let [next, when, rule] = columns;
+    assert!(row.contains(&format!(" {next} ")) && row.contains(&format!(" {when}")) && row.contains(rule), "{table}");
+    assert!(row.contains(because) && !row.contains(" record "), "{table}");
 }
 
 #[test]

@@ -9,10 +9,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::PostParams;
 use operator::{
-    ACTIVITY, SLEEP_AFTER, TIMEOUT, annotate, caretaker, cluster, create_namespace, second, settings, start_operator,
-    used,
+    ACTIVITY, DELETE_AFTER, SLEEP_AFTER, TIMEOUT, annotate, caretaker, cluster, create_namespace, second, settings,
+    start_operator, used,
 };
 use serde_json::json;
+
+/// How the warning begins where no source of activity is known.
+const UNSEEN: &str = "Caretaker cannot see who uses a namespace";
 
 #[tokio::test]
 async fn plan_names_the_pods_that_a_sleep_leaves_running() {
@@ -89,19 +92,62 @@ async fn where_nothing_reports_activity_the_log_plan_and_a_metric_say_so() {
     })
     .await
     .unwrap();
-    assert!(operator.log().contains("nothing reports activity"), "{}", operator.log());
+    assert!(operator.log().contains(UNSEEN), "{}", operator.log());
     let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
-    assert!(notes.contains("nothing reports activity") && notes.contains("each of 1 namespace looks"), "{notes}");
+    assert!(notes.starts_with(&format!("caretaker: {UNSEEN}")) && notes.contains("no label deletes one"), "{notes}");
     assert!(output.contains("first seen") && !output.contains("last used"), "{output}");
 
     // A report of last month is of a program that may be gone.
     annotate(&client, "shop", ACTIVITY, Some(&used(second() - 30 * 86_400))).await;
     let (_, _, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
-    assert!(notes.contains("nothing reports activity"), "{notes}");
+    assert!(notes.contains(UNSEEN), "{notes}");
 
     annotate(&client, "shop", ACTIVITY, Some(&used(second() + 1))).await;
     let (_, output, notes) = caretaker(&cluster, &["plan", "-n", "shop"]);
 
-    assert!(!notes.contains("nothing reports activity"), "{notes}");
+    assert!(!notes.contains(UNSEEN), "{notes}");
     assert!(output.contains("last used"), "{output}");
+}
+
+/// The settings of a fresh install: kubefree never touches what has no `activity-status`.
+#[tokio::test]
+async fn a_namespace_without_a_report_is_not_deleted_while_one_with_a_report_is() {
+    let (cluster, client) = cluster().await;
+    let create = async |name: &str, annotation: Option<String>| {
+        let mut namespace = mk_namespace(name).label(DELETE_AFTER, "10s");
+        if let Some(text) = annotation {
+            namespace = namespace.annotation(ACTIVITY, &text);
+        }
+        Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    };
+    create("in-use", None).await;
+    create("left", Some(used(second()))).await;
+
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    operator.tells("left", "DeleteAfterElapsed delete done").await;
+
+    assert_eq!(operator.story("in-use"), Vec::<String>::new(), "no clock is started that leads nowhere");
+    let (_, output, _) = caretaker(&cluster, &["plan", "-n", "in-use"]);
+    assert!(output.contains("NoActivitySource") && output.contains("awake"), "{output}");
+}
+
+/// What the audit recorded is no report, also after the audit was switched off.
+#[tokio::test]
+async fn records_of_the_audit_delete_nothing_after_it_is_switched_off() {
+    let (cluster, client) = cluster().await;
+    let recorded = |name: &str, by: &str| {
+        let at = caretaker_core::Timestamp::from_second(second() - 3600).unwrap();
+        let text = json!({
+            "ActionBy": "ListPods", "LastActivityTime": at.to_string(), "RecordedBy": by, "UserInfo": { "name": "ann" },
+        });
+        mk_namespace(name).label(DELETE_AFTER, "10s").annotation(ACTIVITY, &text.to_string())
+    };
+    for (name, by) in [("recorded", "caretaker"), ("reported", "another")] {
+        Api::all(client.clone()).create(&PostParams::default(), &recorded(name, by)).await.unwrap();
+    }
+
+    let operator = start_operator(&cluster.kubeconfig(), &[]).await;
+    operator.tells("reported", "DeleteAfterElapsed delete done").await;
+
+    assert_eq!(operator.story("recorded"), Vec::<String>::new());
 }

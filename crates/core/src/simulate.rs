@@ -91,19 +91,10 @@ impl<'k, K: Keeper> Simulation<'k, K> {
         start: Timestamp,
     ) -> Self {
         let mut by_key: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        let (mut population, mut group_sizes) = (Population::default(), BTreeMap::<String, usize>::new());
-        let mut groups_apart = BTreeSet::new();
         for (i, subject) in subjects.iter().enumerate() {
             if let Some(key) = keeper.relation_key(subject) {
                 by_key.entry(key).or_default().push(i);
             }
-            let membership = keeper.membership(subject);
-            population.breaker_total += usize::from(membership.breaker && !membership.apart);
-            population.pace_total += usize::from(membership.pace);
-            if let Some(group) = membership.group.filter(|_| membership.breaker) {
-                *group_sizes.entry(group.to_owned()).or_default() += 1;
-            }
-            groups_apart.extend(membership.group.filter(|_| membership.apart).map(str::to_owned));
         }
         let relations: Vec<Vec<usize>> = by_key.into_values().filter(|places| places.len() > 1).collect();
         let mut relation_of = vec![None; subjects.len()];
@@ -112,7 +103,8 @@ impl<'k, K: Keeper> Simulation<'k, K> {
                 relation_of[*place] = Some(relation);
             }
         }
-        Self {
+        let counted: Vec<_> = subjects.iter().map(|subject| Counted::of(keeper, subject)).collect();
+        let mut simulation = Self {
             keeper,
             world,
             limits,
@@ -125,12 +117,14 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             queued: BTreeMap::new(),
             relations,
             relation_of,
-            population,
-            group_sizes,
-            groups_apart,
+            population: Population::default(),
+            group_sizes: BTreeMap::new(),
+            groups_apart: BTreeSet::new(),
             windows: BTreeMap::new(),
             subjects: subjects.into_iter().map(Some).collect(),
-        }
+        };
+        counted.into_iter().for_each(|counted| simulation.count(counted));
+        simulation
     }
 
     /// With windows on the objects of subjects, by place.
@@ -165,7 +159,9 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             let mut dirty = Vec::new();
             while let Some(change) = outside.next_if(|change| change.at <= self.now) {
                 if let Some(subject) = self.subjects.get_mut(change.subject).and_then(Option::take) {
+                    let counted = Counted::of(self.keeper, &subject);
                     self.subjects[change.subject] = Some((change.change)(subject));
+                    self.recount(change.subject, counted);
                     dirty.push(change.subject);
                 }
             }
@@ -295,9 +291,7 @@ impl<'k, K: Keeper> Simulation<'k, K> {
         self.affect_related(i, &subject, &action, again);
         let counted = Counted::of(self.keeper, &subject);
         self.subjects[i] = self.keeper.simulate_action(subject, &action, &self.world, self.now);
-        if self.subjects[i].is_none() {
-            self.remove(i, counted);
-        }
+        self.recount(i, counted);
         events.push(SimulatedEvent { at: self.now, subject: Some(i), action: Some(action), rule, because });
         again.push(i);
     }
@@ -311,26 +305,42 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             let Some(subject) = self.subjects[place].take() else { continue };
             let counted = Counted::of(self.keeper, &subject);
             self.subjects[place] = self.keeper.simulate_related_action(subject, acted, action, self.now);
-            if self.subjects[place].is_none() {
-                self.remove(place, counted);
-            } else {
+            self.recount(place, counted);
+            if self.subjects[place].is_some() {
                 again.push(place);
             }
         }
     }
 
-    fn remove(&mut self, i: usize, counted: Counted) {
-        self.population.breaker_total -= usize::from(counted.breaker && !counted.apart);
-        self.population.pace_total -= usize::from(counted.pace);
-        if let Some(size) = counted.group.and_then(|group| self.group_sizes.get_mut(&group)) {
-            *size -= usize::from(counted.breaker);
+    /// Counts a subject as it is now instead of as it was: changed, or gone.
+    fn recount(&mut self, i: usize, before: Counted) {
+        self.population.breaker_total -= usize::from(before.breaker && !before.apart);
+        self.population.pace_total -= usize::from(before.pace);
+        if let Some(size) = before.group.and_then(|group| self.group_sizes.get_mut(&group)) {
+            *size -= usize::from(before.breaker);
         }
-        self.queued.remove(&i);
-        self.held.remove(&i);
+        let Some(subject) = &self.subjects[i] else {
+            self.queued.remove(&i);
+            self.held.remove(&i);
+            return;
+        };
+        self.count(Counted::of(self.keeper, subject));
+    }
+
+    fn count(&mut self, counted: Counted) {
+        self.population.breaker_total += usize::from(counted.breaker && !counted.apart);
+        self.population.pace_total += usize::from(counted.pace);
+        let Some(group) = counted.group else { return };
+        if counted.apart {
+            self.groups_apart.insert(group.clone());
+        }
+        if counted.breaker {
+            *self.group_sizes.entry(group).or_default() += 1;
+        }
     }
 }
 
-/// How a subject was counted that may be gone in a moment.
+/// What a subject counts for in pace and breaker, kept while it changes.
 struct Counted {
     breaker: bool,
     pace: bool,

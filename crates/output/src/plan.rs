@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use caretaker_core::{Action, Keeper, Next, RuleSet as _, Timestamp, VerdictKind, VerdictOf, duration, time};
+use caretaker_core::{
+    Action, Keeper, Next, RuleSet as _, SignedDuration, Timestamp, VerdictKind, VerdictOf, duration, time,
+};
 use serde::{Serialize, Serializer};
 
 use crate::Table;
@@ -40,7 +42,7 @@ pub struct PlanRow {
     pub action: Option<Cow<'static, str>>,
     /// Its deadline.
     pub at: Option<Timestamp>,
-    /// What follows once the action is done.
+    /// What follows once the action is done; for a record the deletion that it leads to, if it leads to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub then: Option<FollowUp>,
     /// A table shows it although nothing is to be done about it.
@@ -83,7 +85,11 @@ impl PlanRow {
             next: verdict.next.kind(),
             action: verdict.next.action().map(|action| Cow::Borrowed(action.name())),
             at: verdict.next.deadline(),
-            then: next_after(keeper, subject, &verdict, world, now),
+            then: if is_record::<K>(&verdict) {
+                what_a_record_leads_to(keeper, subject, &verdict, world, now)
+            } else {
+                next_after(keeper, subject, &verdict, world, now)
+            },
             stands_out: keeper.stands_out(subject),
             rule: Cow::Borrowed(verdict.rule.name()),
             because: verdict.because,
@@ -106,6 +112,44 @@ pub fn next_after<K: Keeper>(
         Next::Act { action, due, .. } => Some(FollowUp { action: action.name(), at: due }),
         Next::Nothing | Next::Refuse { .. } => None,
     }
+}
+
+/// True if what is due takes nothing away and is only noted on the object, such as the start of a clock.
+fn is_record<K: Keeper>(verdict: &VerdictOf<K>) -> bool {
+    matches!(&verdict.next, Next::Act { action, .. } if action.name() == RECORD)
+}
+
+/// Returns the deletion that a record leads to if nothing else happens, or else the first thing that is done after it.
+/// Who reads the plan of a day looks for deletions, and a clock that starts today hides one behind a note.
+fn what_a_record_leads_to<K: Keeper>(
+    keeper: &K,
+    subject: &K::Subject,
+    verdict: &VerdictOf<K>,
+    world: &K::World,
+    now: Timestamp,
+) -> Option<FollowUp> {
+    /// A clock leads through sleep and announcement to a deletion.
+    const STEPS: usize = 6;
+    let (mut subject, mut action, mut at) = (subject.clone(), verdict.next.pending_action()?.clone(), now);
+    let mut first = None;
+    for _ in 0..STEPS {
+        let Some(later) = keeper.simulate_action(subject, &action, world, at) else { break };
+        let (next, due) = match K::Rule::judge(&later, world, at).next {
+            Next::Wait { until, then } => (then, until),
+            Next::Act { action, due, .. } => (action, due),
+            Next::Nothing | Next::Refuse { .. } => break,
+        };
+        if next.name().starts_with(DELETE) {
+            return Some(FollowUp { action: next.name(), at: due });
+        }
+        if next.name() != RECORD {
+            first.get_or_insert(FollowUp { action: next.name(), at: due });
+        }
+        // A rule that waits until a time acts after it.
+        at = time::saturating_add(at.max(due), SignedDuration::from_nanos(1));
+        (subject, action) = (later, next);
+    }
+    first
 }
 
 /// What happens now comes first, then what is refused, then what waits.
@@ -138,6 +182,18 @@ pub struct PlanView {
 }
 
 const NONE: &str = "-";
+/// The action that is only noted on the object.
+const RECORD: &str = "record";
+/// How the names of actions that delete begin.
+const DELETE: &str = "delete";
+
+/// What comes next for people: what a record leads to, if it leads to anything.
+fn shown_next(row: &PlanRow) -> (VerdictKind, Option<&str>, Option<Timestamp>) {
+    match (row.next, row.action.as_deref(), &row.then) {
+        (VerdictKind::Act, Some(RECORD), Some(then)) => (VerdictKind::Wait, Some(then.action), Some(then.at)),
+        (next, action, _) => (next, action, row.at),
+    }
+}
 
 fn name(row: &PlanRow) -> String {
     let place = row.node.as_ref().or(row.namespace.as_ref());
@@ -145,27 +201,27 @@ fn name(row: &PlanRow) -> String {
 }
 
 fn next(row: &PlanRow) -> String {
-    match (row.next, &row.action) {
-        (VerdictKind::Act | VerdictKind::Wait, Some(action)) => action.to_string(),
-        (VerdictKind::Refuse, _) => "refused".to_owned(),
-        (VerdictKind::Nothing, _) => NONE.to_owned(),
-        (next, None) => next.name().to_owned(),
+    match shown_next(row) {
+        (VerdictKind::Act | VerdictKind::Wait, Some(action), _) => action.to_owned(),
+        (VerdictKind::Refuse, ..) => "refused".to_owned(),
+        (VerdictKind::Nothing, ..) => NONE.to_owned(),
+        (next, None, _) => next.name().to_owned(),
     }
 }
 
 fn when(row: &PlanRow, now: Timestamp) -> String {
-    match (row.next, row.at) {
-        (VerdictKind::Wait, Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
-        (VerdictKind::Act, _) => "now".to_owned(),
+    match shown_next(row) {
+        (VerdictKind::Wait, _, Some(at)) => format!("in {}", duration::format_approx(time::duration_between(now, at))),
+        (VerdictKind::Act, ..) => "now".to_owned(),
         _ => NONE.to_owned(),
     }
 }
 
 /// A deletion stands out, whether it is due or comes next, and what is refused.
 fn style(row: &PlanRow) -> Option<Style> {
-    match (row.next, row.action.as_deref()) {
-        (VerdictKind::Refuse, _) => Some(Style::Caution),
-        (VerdictKind::Act | VerdictKind::Wait, Some(action)) if action.starts_with("delete") => Some(Style::Alarm),
+    match shown_next(row) {
+        (VerdictKind::Refuse, ..) => Some(Style::Caution),
+        (VerdictKind::Act | VerdictKind::Wait, Some(action), _) if action.starts_with(DELETE) => Some(Style::Alarm),
         _ => None,
     }
 }
@@ -235,7 +291,9 @@ fn table(rows: &[PlanRow], view: PlanView, shape: Shape, now: Timestamp) -> Tabl
             cells.push(or_none(r.then.as_ref().map(|then| format!("{} {}", then.action, time::format(then.at)))));
             cells.extend([r.rule.to_string(), r.because.clone()]);
         } else {
-            let then = r.then.as_ref().map(|then| format!("; then {} at {}", then.action, time::format(then.at)));
+            // What a record leads to stands in NEXT and WHEN.
+            let then = r.then.as_ref().filter(|_| shown_next(r).0 == r.next);
+            let then = then.map(|then| format!("; then {} at {}", then.action, time::format(then.at)));
             cells.extend([r.rule.to_string(), format!("{}{}", r.because, then.unwrap_or_default())]);
         }
         cells

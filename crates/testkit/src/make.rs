@@ -4,6 +4,7 @@
 //! `mk_deployment("shop", "web").replicas(3).label("tier", "front")`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use k8s_openapi::api::apps::v1::{
     DaemonSet, DaemonSetSpec, Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec, StatefulSet, StatefulSetSpec,
@@ -61,6 +62,12 @@ scaled!(Deployment, ReplicaSet, StatefulSet);
 #[must_use]
 pub fn mk_namespace(name: &str) -> Namespace {
     Namespace { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..Namespace::default() }
+}
+
+/// Value of the annotation `activity-status` with which a program other than Caretaker reports that Ann listed pods.
+#[must_use]
+pub fn activity_status(at: impl Display) -> String {
+    format!(r#"{{"LastActivityTime":"{at}","ActionBy":"ListPods","UserInfo":{{"name":"ann","uid":""}}}}"#)
 }
 
 /// Makes a pod that runs until it is deleted, and ends at once on SIGTERM.

@@ -77,6 +77,13 @@ impl Default for ActivityConfig {
     }
 }
 
+impl ActivityConfig {
+    /// True if canaries prove that audit events arrive.
+    pub(super) fn proves_use(&self) -> bool {
+        self.source == ActivitySource::Audit && self.canary_interval.is_some()
+    }
+}
+
 /// Where activity comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]

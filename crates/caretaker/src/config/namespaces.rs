@@ -28,6 +28,8 @@ pub struct NamespacesConfig {
     pub defaults: Option<DefaultsConfig>,
     /// Which labels lead to a deletion.
     pub deletion: DeletionConfig,
+    /// Whether a deletion needs no proof that its subject is unused.
+    pub delete_without_activity_source: bool,
     /// Whether namespaces with PersistentVolumeClaims are never deleted.
     #[serde(rename = "retainWithPVCs")]
     pub retain_with_pvcs: bool,
@@ -151,6 +153,7 @@ impl Default for NamespacesConfig {
             system_namespaces: Vec::new(),
             defaults: None,
             deletion: DeletionConfig::default(),
+            delete_without_activity_source: false,
             retain_with_pvcs: false,
             deletion_notice: Policy::DELETION_NOTICE,
             awake_after_use: Policy::AWAKE_AFTER_USE,
@@ -265,6 +268,8 @@ impl NamespacesConfig {
             retain_with_pvcs: self.retain_with_pvcs,
             system: globs(&self.system_namespaces),
             records_activity: self.activity.source == ActivitySource::Audit,
+            proves_activity: self.activity.proves_use(),
+            delete_without_activity_source: self.delete_without_activity_source,
             ..Policy::default()
         }
     }

@@ -87,9 +87,10 @@ impl KeeperCli for Namespaces {
             let from = time::format(gap.from);
             format!("activity may be missed since {from}, so that no idle time counts: {}", gap.because)
         });
-        let unreported = unreported(cache, self.policy(), now).map(unreported::warning);
+        let unreported = unreported(cache, self.policy(), now);
+        let unreported = unreported.map(|namespaces| unreported::warning(namespaces, self.policy()));
         let unusable = scalable::unusable(cache, &self.policy().scalable_kinds);
-        open.into_iter().chain(unreported).chain(unusable).chain(first_of_the_defaults(self, cache)).collect()
+        unreported.into_iter().chain(open).chain(unusable).chain(first_of_the_defaults(self, cache)).collect()
     }
 
     fn known_namespaces<'a>(&self, subjects: &'a [Subject]) -> Option<BTreeSet<&'a str>> {

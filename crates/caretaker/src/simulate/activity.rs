@@ -1,6 +1,7 @@
 //! Activity in a simulation: future activity from a file, or past activity from audit logs.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use caretaker_activity::state::ActivityState;
@@ -66,8 +67,12 @@ impl Activity {
         snapshot.notes.extend(self.audit.as_ref().and_then(|audit| audit.note_outside(start, end)));
         let Some(namespaces) = snapshot.keeper_mut::<Namespaces>() else { return };
         if self.audit.is_some() {
+            namespaces.keeper = Arc::new(namespaces.keeper.recording_activity());
             let world = namespaces.world(start);
             reset_to_start(&mut namespaces.subjects, &mut namespaces.ledger, &world, start);
+        }
+        if self.audit.is_none() && !self.of_subjects.is_empty() {
+            namespaces.feed.cache.assume_reports_until(end);
         }
         apply_before(start, &self.of_subjects, &mut namespaces.subjects);
         namespaces.external = self.of_subjects.iter().map(ActivityAt::change).collect();

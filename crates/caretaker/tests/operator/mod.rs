@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use caretaker_testkit::make::{Scaled, mk_deployment, mk_namespace};
+use caretaker_testkit::make::{Scaled, activity_status, mk_deployment, mk_namespace};
 pub use caretaker_testkit::operator::Operator;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -63,8 +63,7 @@ pub fn second() -> i64 {
 /// does not count.
 pub fn used(second: i64) -> String {
     let at = caretaker_core::Timestamp::from_second(second).unwrap();
-    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
-        .to_string()
+    activity_status(at)
 }
 
 /// Uses the namespace for the next minute, so that it cannot fall asleep again at once.

@@ -211,6 +211,11 @@ impl fmt::Display for State {
     }
 }
 
+/// The field of [`ACTIVITY`] with the program that wrote it; only Caretaker sets it.
+const RECORDED_BY: &str = "RecordedBy";
+/// The field of [`ACTIVITY`] with the time of the last report by another program, which Caretaker's record replaced.
+const LAST_REPORT: &str = "LastReport";
+
 /// The last activity: when, what and by whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
@@ -222,22 +227,32 @@ pub struct Activity {
     pub user: String,
     /// The uid of the user; often empty.
     pub uid: String,
+    /// Time of the last activity that another program reported on this object: [`at`](Self::at) in a value that another
+    /// program wrote; in one that Caretaker wrote the time of the report that it replaced, if there was one.
+    pub reported: Option<Timestamp>,
 }
 
 impl Activity {
     /// The user of a record that Caretaker wrote itself.
     pub const CARETAKER: &'static str = "caretaker";
 
-    /// Activity of which only the time is known.
+    /// Activity that another program reported, of which only the time is known.
     #[must_use]
-    pub fn at(at: Timestamp) -> Self {
-        Self { at, by: String::new(), user: String::new(), uid: String::new() }
+    pub fn reported(at: Timestamp) -> Self {
+        Self { at, by: String::new(), user: String::new(), uid: String::new(), reported: Some(at) }
     }
 
     /// A record of Caretaker's own: idle time counts from here, because of this rule.
     #[must_use]
     pub fn recorded(at: Timestamp, rule: Rule) -> Self {
-        Self { at, by: rule.name().to_owned(), user: Self::CARETAKER.to_owned(), uid: String::new() }
+        let (by, user) = (rule.name().to_owned(), Self::CARETAKER.to_owned());
+        Self { at, by, user, uid: String::new(), reported: None }
+    }
+
+    /// Keeps the time of the last report by another program that was known before.
+    #[must_use]
+    pub fn replacing(self, before: &Parsed<Self>) -> Self {
+        Self { reported: before.get().and_then(|before| before.reported), ..self }
     }
 
     /// The rule under which Caretaker wrote it; `None` for the activity of a user.
@@ -265,15 +280,20 @@ impl Activity {
         self.is_own_record() && rules.iter().any(|rule| self.by == rule.name())
     }
 
-    /// As the specification writes it.
+    /// The value that Caretaker writes: the specification's fields, and who wrote it, so that it is never taken for a
+    /// report by another program.
     #[must_use]
     pub fn to_json(&self) -> String {
-        json!({
+        let mut fields = json!({
             "LastActivityTime": self.at.to_string(),
             "ActionBy": self.by,
             "UserInfo": { "name": self.user, "uid": self.uid },
-        })
-        .to_string()
+            RECORDED_BY: Self::CARETAKER,
+        });
+        if let Some(reported) = self.reported {
+            fields[LAST_REPORT] = json!(reported.to_string());
+        }
+        fields.to_string()
     }
 }
 
@@ -424,7 +444,25 @@ pub fn read_activity(text: Option<&str>) -> Parsed<Activity> {
         _ => String::new(),
     };
     let (user, uid) = (info(&["Impersonate", "RancherName", "Name"]), info(&["uid"]));
-    Parsed::Valid(Activity { at, by: plain(&by), user, uid })
+    let by_caretaker = word(RECORDED_BY) == Activity::CARETAKER
+        || user == Activity::CARETAKER
+        || Rule::parse(&by).is_some()
+        || is_unsigned_record(text, at, &fields);
+    let reported = if by_caretaker { time::parse(word(LAST_REPORT)) } else { Some(at) };
+    Parsed::Valid(Activity { at, by: plain(&by), user, uid, reported })
+}
+
+/// True for a value to the letter as Caretaker wrote it before its records named their author. Files rarely have the
+/// managers of fields, so that the form is all there is to tell a record of its own from a report by another program; a
+/// program that happens to write this form proves nothing, which keeps an object longer and never shorter.
+fn is_unsigned_record(text: &str, at: Timestamp, fields: &Map<String, Value>) -> bool {
+    let user = &fields.get("UserInfo").unwrap_or(&Value::Null);
+    let form = json!({
+        "LastActivityTime": at.to_string(),
+        "ActionBy": fields.get("ActionBy"),
+        "UserInfo": { "name": user["name"], "uid": user["uid"] },
+    });
+    text == form.to_string()
 }
 
 /// The open sessions by id.

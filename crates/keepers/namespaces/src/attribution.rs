@@ -49,8 +49,15 @@ impl ActivityAt {
 #[must_use]
 pub fn with_activity(mut subject: Subject, at: Timestamp, who: Option<&BlockedUser>) -> Subject {
     if subject.activity.get().is_none_or(|known| at > known.at) {
-        let (by, user) = who.map(|who| (who.what.clone(), who.user.clone())).unwrap_or_default();
-        subject.activity = Parsed::Valid(Activity { at, by, user, uid: String::new() });
+        let activity = match who {
+            // An audit event, which Caretaker itself would have recorded.
+            Some(BlockedUser { user, what }) => {
+                let (by, user) = (what.clone(), user.clone());
+                Activity { at, by, user, uid: String::new(), reported: None }.replacing(&subject.activity)
+            }
+            None => Activity::reported(at),
+        };
+        subject.activity = Parsed::Valid(activity);
     }
     subject
 }

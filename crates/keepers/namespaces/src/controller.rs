@@ -40,7 +40,7 @@ impl Controller for Namespaces {
 
     /// While activity may be missed, no idle time counts.
     fn world(&self, cache: &NamespaceCache, _: ReplicaRole, now: Timestamp) -> World {
-        World { policy: self.policy.clone(), last_gap: cache.gaps().last_end(now) }
+        World { policy: self.policy.clone(), last_gap: cache.gaps().last_end(now), last_report: cache.last_report(now) }
     }
 
     /// Reads the subject itself: its workloads are confirmed by the resourceVersion of each write. Before a deletion,

@@ -14,7 +14,7 @@ use caretaker_core::parsed::InvalidValue;
 use caretaker_core::{Cause, RuleMatch, Timestamp, duration, rules, time};
 
 use crate::Namespaces;
-use crate::act::{Action, Bookkeeping, SleepReason};
+use crate::act::{Action, Bookkeeping, SleepReason, after_action};
 use crate::api::State;
 use crate::subject::{Kind, Subject, World, ago};
 use crate::workload::Workload;
@@ -69,7 +69,7 @@ rules! {
         MisspelledName => misspelled_name,
         /// There are defaults and it has no label: it gets one, and idle time counts from now, as with `FirstSeen`.
         DefaultsApplied => protection::defaults_applied,
-        /// It has a label and no activity: idle time counts from now. Such a first clock is spread: up to a tenth of its period is added to it, by its uid, so that what was first seen together is not due together.
+        /// It has a label that leads to its sleep or its deletion, and no activity: idle time counts from now. Such a first clock is spread: up to a tenth of its period is added to it, by its uid, so that what was first seen together is not due together.
         FirstSeen => first_seen,
         /// It is asleep without a record of when that began: the sleep counts from now.
         AsleepSinceUnknown => asleep_since_unknown,
@@ -83,6 +83,8 @@ rules! {
         HalfAwakeOver => half_awake::over,
         /// It has PersistentVolumeClaims, and the settings keep such namespaces (`retainWithPVCs`), or it is asleep and only the defaults gave it `sleep-after`, unless the settings allow that (`deleteWithPVCs`): not deleted, and an announced deletion is withdrawn.
         RetainedForPVCs => deletion::retained_for_pvcs,
+        /// Its labels lead to its deletion, and nothing proves that it is unused: Caretaker does not record activity with canaries, and no other program has written its `activity-status`, or none has written one anywhere for its whole idle time and a week. It is not deleted, and an announced deletion is withdrawn; with `sleep-after` it is put to sleep. The setting `deleteWithoutActivitySource` deletes it all the same.
+        NoActivitySource => deletion::no_activity_source,
         /// It is asleep, its deletion is due or to be announced, and something in it runs again or is excluded: refused, and idle time counts from now.
         RunningAgain => deletion::running_again,
         /// It is asleep, its deletion is due or to be announced, and pods run in it, such as those of a Job: refused, and idle time counts from now; pods that their scaled-down controller is about to delete are waited for, up to ten minutes after it fell asleep. Pods are listed live, right before the announcement and right before the deletion.
@@ -260,12 +262,21 @@ fn left_as_it_is(ns: &Subject, now: Timestamp, because: String) -> RuleMatch<Act
     }
 }
 
-fn first_seen(ns: &Subject, _: &World, now: Timestamp) -> Found {
+fn first_seen(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let labelled = ns.sleep_after().is_some() || ns.delete_after.is_set();
-    (labelled && !ns.activity.is_set() && !ns.is_asleep()).then(|| {
-        let because = "it has a label and no activity-status: idle time counts from now";
-        RuleMatch::act(Action::Record(Bookkeeping::FirstSeen), now, because)
-    })
+    if !labelled || ns.activity.is_set() || ns.is_asleep() {
+        return None;
+    }
+    let record = Action::Record(Bookkeeping::FirstSeen);
+    let after = after_action(ns.clone(), &record, world, now)?;
+    let schedule = Schedule::new(&after, world, now);
+    if schedule.why_unproven().is_some() && !schedule.leads_to_sleep_or_deletion() {
+        return None;
+    }
+    let because = "it has a label and no activity-status, so that kubefree ignores it: idle time counts from now";
+    let sleep = schedule.sleep().map(|at| format!("; unless it is used, it sleeps after {}", time::format(at)));
+    let because = format!("{because}{}{}", sleep.unwrap_or_default(), schedule.what_follows());
+    Some(RuleMatch::act(record, now, because))
 }
 
 fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
@@ -324,7 +335,7 @@ fn last_activity_outdated(ns: &Subject, _: &World, now: Timestamp) -> Found {
 
 fn counting_down(ns: &Subject, world: &World, now: Timestamp) -> Found {
     let schedule = Schedule::new(ns, world, now);
-    if ns.is_asleep() || !schedule::leads_to_sleep_or_deletion(ns, &world.policy) {
+    if ns.is_asleep() || !schedule.leads_to_sleep_or_deletion() {
         return None;
     }
     let (until, then) = schedule.next()?;

@@ -83,6 +83,13 @@ impl Namespaces {
         Self { policy: Arc::new(policy), activity, ..Self::default() }
     }
 
+    /// With these settings and audit events that canaries prove, for a rehearsal of them.
+    #[must_use]
+    pub fn recording_activity(&self) -> Self {
+        let policy = Policy { records_activity: true, proves_activity: true, ..(*self.policy).clone() };
+        Self { policy: Arc::new(policy), ..self.clone() }
+    }
+
     /// The settings that rules look at.
     #[must_use]
     pub fn policy(&self) -> &Arc<Policy> {
@@ -112,9 +119,11 @@ impl Keeper for Namespaces {
         subject.can_sleep().then(|| judge::state_word(subject))
     }
 
-    /// One that is half awake is neither as its labels nor as its owner want it.
+    /// One that is half awake is neither as its labels nor as its owner want it; and who comes from kubefree, which
+    /// ignores a label without `activity-status`, wants to see that such a label deletes nothing.
     fn stands_out(&self, subject: &Subject) -> bool {
-        judge::running_in_sleep(subject).next().is_some()
+        let is_unreported = subject.delete_after.value().is_some() && !subject.activity.is_set();
+        is_unreported || judge::running_in_sleep(subject).next().is_some()
     }
 
     fn simulate_action(&self, subject: Subject, action: &Action, world: &World, now: Timestamp) -> Option<Subject> {

@@ -2,13 +2,13 @@
 
 use caretaker_core::parsed::InvalidValue;
 use caretaker_core::suspension::Suspension;
-use caretaker_core::{Parsed, Timestamp, duration, time};
+use caretaker_core::{Parsed, SignedDuration, Timestamp, duration, time};
 use caretaker_engine::Meta;
 use jiff::tz::TimeZone;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::api::{self, Field, short_key};
+use crate::api::{self, Activity, Field, short_key};
 use crate::observe::partial::MetadataObject;
 
 /// Kinds on which the labels of a subject have an effect.
@@ -32,31 +32,63 @@ pub fn lint(kind: &str, object: &Value, now: Timestamp) -> Vec<InvalidValue> {
     found
 }
 
-/// What the owner of an object should know, although nothing is wrong with it: `sleep-after` alone leads to a deletion.
+/// Notes for the owner of an object with which nothing is wrong: what its labels lead to, and when.
 #[must_use]
 pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
     let Ok(MetadataObject { metadata, .. }) = MetadataObject::deserialize(object) else { return Vec::new() };
-    let duration = |key| api::read_duration(Field::Label(key), metadata.label(key));
-    let (Parsed::Valid(sleep), Parsed::Missing) = (duration(api::SLEEP_AFTER), duration(api::DELETE_AFTER)) else {
-        return Vec::new();
-    };
-    if !["Namespace", "Deployment"].contains(&kind) || api::read_exclude(metadata.label(api::EXCLUDE)) {
+    if !SUBJECTS.contains(&kind) || api::read_exclude(metadata.label(api::EXCLUDE)) {
         return Vec::new();
     }
-    let period = duration::format(sleep);
-    let total = sleep.checked_add(sleep).map(duration::format);
-    let total = total.unwrap_or_else(|| format!("twice {period}"));
+    let duration = |key| api::read_duration(Field::Label(key), metadata.label(key)).value();
+    let sleep = duration(api::SLEEP_AFTER).filter(|_| kind != "Service");
     let used = api::read_activity(metadata.annotation(api::ACTIVITY));
+    let (label, reason, remedy) = match (sleep, duration(api::DELETE_AFTER), &used) {
+        (None, None, _) | (_, Some(_), Parsed::Valid(_) | Parsed::Invalid(_)) => return Vec::new(),
+        (Some(sleep), delete, Parsed::Missing) => (api::SLEEP_AFTER, unreported_sleep(sleep, delete), SEE_USE),
+        (None, Some(delete), Parsed::Missing) => (api::DELETE_AFTER, unreported_deletion(delete), SEE_USE),
+        (Some(sleep), None, _) => (api::SLEEP_AFTER, reported_sleep(sleep, &used), KEEP),
+    };
+    vec![InvalidValue {
+        field: Field::Label(label).to_string(),
+        value: metadata.label(label).unwrap_or_default().to_owned(),
+        reason,
+        remedy: remedy.to_owned(),
+    }]
+}
+
+const KEEP: &str = "for another time add delete-after; to keep what sleeps, set keepers.namespaces.deletion to \
+                    onlyDeleteAfter or never";
+const SEE_USE: &str = "docs/activity.md shows how Caretaker sees use";
+
+fn twice(period: SignedDuration) -> String {
+    period.checked_add(period).map_or_else(|| format!("twice {}", duration::format(period)), duration::format)
+}
+
+/// Description of `sleep-after` alone on an object whose use another program has reported.
+fn reported_sleep(sleep: SignedDuration, used: &Parsed<Activity>) -> String {
     let at = used.get().map(|used| time::saturating_add(time::saturating_add(used.at, sleep), sleep));
     let at = at.map(|at| format!(", not before {}", time::format(at))).unwrap_or_default();
-    vec![InvalidValue {
-        field: Field::Label(api::SLEEP_AFTER).to_string(),
-        value: metadata.label(api::SLEEP_AFTER).unwrap_or_default().to_owned(),
-        reason: format!("asleep after {period} without a use, and deleted after {total}{at}"),
-        remedy: "for another time add delete-after; to keep what sleeps, set keepers.namespaces.deletion to \
-                 onlyDeleteAfter or never"
-            .to_owned(),
-    }]
+    let (period, total) = (duration::format(sleep), twice(sleep));
+    format!("asleep after {period} without a use, and, if its use is recorded or reported, deleted after {total}{at}")
+}
+
+/// Description of a sleep without `activity-status`: kubefree ignores the object, and Caretaker counts from now.
+fn unreported_sleep(sleep: SignedDuration, delete: Option<SignedDuration>) -> String {
+    let total = delete.map_or_else(|| twice(sleep), duration::format);
+    format!(
+        "kubefree ignores it, as it has no activity-status; here it is asleep {} after Caretaker first sees it, or up to a \
+         tenth later, unless it is used; deleted after {total} only where its use is recorded or reported",
+        duration::format(sleep)
+    )
+}
+
+/// Description of a deletion without `activity-status`.
+fn unreported_deletion(delete: SignedDuration) -> String {
+    format!(
+        "kubefree ignores it, as it has no activity-status; here it is deleted {} after Caretaker first sees it, or up to \
+         a tenth later, only where its use is recorded or reported, and is left alone otherwise",
+        duration::format(delete)
+    )
 }
 
 /// Names that nothing reads and whose owner meant one that people set: a typing error in the name, the prefix of

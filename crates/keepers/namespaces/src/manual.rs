@@ -153,7 +153,8 @@ impl Order {
         let known = subject.activity.get().map(|activity| activity.at);
         let is_plausible = |at: &Timestamp| *at <= time::saturating_add(now, time::SKEW);
         let at = [asleep, known].into_iter().flatten().filter(is_plausible).fold(now, Timestamp::max);
-        Activity { at, by: Rule::ManualWake.name().to_owned(), user: user.to_owned(), uid: String::new() }
+        let (by, user) = (Rule::ManualWake.name().to_owned(), user.to_owned());
+        Activity { at, by, user, uid: String::new(), reported: None }.replacing(&subject.activity)
     }
 
     /// The end of an ordered sleep.
@@ -409,7 +410,7 @@ mod tests {
         #[case] asleep_since: Option<&str>,
         #[case] expected: &str,
     ) {
-        let activity = Activity { at: at(known), by: String::new(), user: String::new(), uid: String::new() };
+        let activity = Activity::reported(at(known));
         let asleep_since = asleep_since.map(at).into();
         let subject = Subject { activity: Parsed::Valid(activity), asleep_since, ..Subject::default() };
 

@@ -166,20 +166,33 @@ fn last_order(meta: &Meta) -> Option<String> {
     (!words.is_empty()).then(|| words.join(": "))
 }
 
-/// The activity of the annotation, or only its time if the label knows a newer one.
+/// The activity of the annotation, or only its time if the label knows a newer one. The label is Caretaker's own, and no
+/// report by another program.
 fn newest_activity(annotation: Parsed<Activity>, label: Option<Timestamp>) -> Parsed<Activity> {
-    match (annotation, label) {
-        (Parsed::Missing, Some(at)) => Parsed::Valid(Activity::at(at)),
-        (Parsed::Valid(activity), Some(at)) if activity.at < at => Parsed::Valid(Activity::at(at)),
-        (annotation, _) => annotation,
+    let is_older = match &annotation {
+        Parsed::Missing => true,
+        Parsed::Valid(activity) => label > Some(activity.at),
+        Parsed::Invalid(_) => false,
+    };
+    match label.filter(|_| is_older) {
+        Some(at) => Parsed::Valid(Activity::reported(at).replacing(&annotation)),
+        None => annotation,
     }
 }
 
 /// A Namespace. A window that names no zone is in this one.
 pub(crate) fn project_namespace(object: &NamespaceObject, zone: &TimeZone) -> Row {
-    let meta = &object.metadata;
-    let sleep_during = api::read_window(api::SLEEP_DURING, meta.annotation(api::SLEEP_DURING), zone);
-    Row::Namespace(Box::new(Subject { sleep_during, ..subject(Kind::Namespace, meta, &object.status.phase) }))
+    let ManagedMeta { meta, managed_fields } = &object.metadata;
+    let mut subject = subject(Kind::Namespace, meta, &object.status.phase);
+    subject.sleep_during = api::read_window(api::SLEEP_DURING, meta.annotation(api::SLEEP_DURING), zone);
+    // Before its records named their author, only the manager of the field told them from reports.
+    if let Parsed::Valid(activity) = &mut subject.activity
+        && activity.reported == Some(activity.at)
+        && managed_fields.iter().any(ManagedFields::is_caretakers_activity)
+    {
+        activity.reported = None;
+    }
+    Row::Namespace(Box::new(subject))
 }
 
 fn workload(kind: WorkloadKind, meta: &Meta, state: WorkloadState) -> Workload {

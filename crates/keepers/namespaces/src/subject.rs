@@ -222,6 +222,12 @@ impl Subject {
         self.namespace.as_deref().unwrap_or(&self.name)
     }
 
+    /// Time of the last activity that another program reported on it.
+    #[must_use]
+    pub fn last_report(&self) -> Option<Timestamp> {
+        self.activity.get()?.reported
+    }
+
     /// The label `sleep-after`, if this kind can sleep.
     #[must_use]
     pub fn sleep_after(&self) -> Option<SignedDuration> {

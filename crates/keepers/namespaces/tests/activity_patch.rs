@@ -123,8 +123,7 @@ fn it_is_written_as_the_specification_says_and_on_condition() {
     let patch = conditional(ns.object(), &ns.resource_version, patch);
 
     assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&"id".into(), &"7".into()));
-    let text =
-        r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-10T00:00:00Z","UserInfo":{"name":"bob","uid":"u1"}}"#;
+    let text = r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-10T00:00:00Z","LastReport":"2026-01-09T23:30:00Z","RecordedBy":"caretaker","UserInfo":{"name":"bob","uid":"u1"}}"#;
     assert_eq!(patch["metadata"]["annotations"][api::ACTIVITY], text);
     assert!(patch["metadata"]["annotations"].get(api::SESSIONS).is_none());
 }

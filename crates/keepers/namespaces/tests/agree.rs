@@ -17,7 +17,9 @@ use caretaker_engine::clock::{Clock, ClockHandle};
 use caretaker_namespaces::attribution::ActivityAt;
 use caretaker_namespaces::subject::{Policy, Subject, World};
 use caretaker_namespaces::{Namespaces, api};
-use caretaker_testkit::make::{Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set};
+use caretaker_testkit::make::{
+    Said, Scaled, activity_status, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_stateful_set,
+};
 use caretaker_testkit::{Cluster, until};
 use context::list_subjects;
 use in_process::{InProcessOperator, LIMIT};
@@ -84,8 +86,7 @@ fn policy() -> Policy {
 }
 
 fn used_at(at: Timestamp) -> String {
-    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
-        .to_string()
+    activity_status(at)
 }
 
 /// What happens to a subject, in order: when, under which rule, what.
@@ -98,7 +99,8 @@ fn activity(minutes_of_use: &[i64], subject: usize) -> impl Iterator<Item = Acti
 fn simulate(subjects: Vec<Subject>, uses: &[ActivityAt]) -> (Vec<Story>, Vec<Option<Subject>>) {
     let mut stories = vec![Story::new(); subjects.len()];
     let keeper = Namespaces::new(policy(), None);
-    let world = World { policy: keeper.policy().clone(), ..World::default() };
+    // The annotations that the samples begin with were written by another program, and it goes on.
+    let world = World { policy: keeper.policy().clone(), last_report: Some(start()), ..World::default() };
     let changes: Vec<ExternalChange<Subject>> = uses.iter().map(ActivityAt::change).collect();
     let mut simulation = Simulation::new(&keeper, world, subjects, Limits::default(), Ledger::default(), start());
     for event in simulation.run(minutes(HOURS * 60), &changes) {

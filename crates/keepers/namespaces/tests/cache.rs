@@ -207,7 +207,7 @@ fn activity_source() -> SourceRef {
 
 fn activity(will_be_written: bool) -> Row {
     let at = "2036-01-10T00:00:00Z".parse().unwrap();
-    let last = Some(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() });
+    let last = Some(Activity { by: "ListPods".into(), user: "ann".into(), ..Activity::reported(at) });
     Row::Activity(ReceivedActivity { last, will_be_written })
 }
 

@@ -218,14 +218,14 @@ fn after_a_wake_without_activity_idle_time_counts_from_now() {
 #[case::after_the_gap(past("1h"), "CountingDown: wait sleep @+1h")]
 #[case::the_gap_is_still_open(now(), "CountingDown: wait sleep @+2h")]
 fn idle_time_counts_from_the_last_gap_on(#[case] gap: Timestamp, #[case] expected: &str) {
-    let world = World { last_gap: Some(gap), ..World::default() };
+    let world = World { last_gap: Some(gap), ..world() };
 
     assert_eq!(short(&judge(&awake().sleep_after("2h").idle("3h"), &world)), expected);
 }
 
 #[test]
 fn time_asleep_counts_from_the_last_gap_on_too() {
-    let world = World { last_gap: Some(past("1h")), ..World::default() };
+    let world = World { last_gap: Some(past("1h")), ..world() };
     let ns = asleep("99h").sleep_after("10h").announced("90h", past("89h"));
 
     assert_eq!(short(&judge(&ns, &world)), "AnnouncementWithdrawn: act record @+0s");

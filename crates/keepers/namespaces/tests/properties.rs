@@ -172,6 +172,28 @@ proptest! {
     }
 
     #[test]
+    fn never_deletes_what_nothing_proves_unused(subject in any_subject(), world in any_world(), uses in any_uses()) {
+        let recorded = world.policy.proves_activity && subject.kind == Kind::Namespace;
+        let may_be_deleted = world.policy.delete_without_activity_source || recorded;
+        let idle = |event: &SimulatedEventOf<Namespaces>| {
+            let report = world.last_report.expect("a report by another program");
+            time::duration_between(report, event.at)
+        };
+        for event in run(&subject, &world, &uses, &[]) {
+            if event.action != Some(Action::Delete) || may_be_deleted {
+                continue;
+            }
+            let is_reported = subject.last_report().is_some() || uses.iter().any(|u| u.at <= event.at);
+            prop_assert!(is_reported && world.last_report.is_some(), "no program reports: {event:?}");
+            // The longest idle time that its labels can lead to, with sleep windows, and a week.
+            let sleep = subject.sleep_after.value().or(world.policy.defaults.as_ref().map(|d| d.sleep_after)).unwrap_or_default();
+            let longest = subject.delete_after.value().unwrap_or_default().max(sleep + sleep);
+            let week = SignedDuration::from_hours(7 * 24);
+            prop_assert!(idle(&event) <= longest + week, "the reporter is silent for {:?}: {event:?}", idle(&event));
+        }
+    }
+
+    #[test]
     fn never_touches_what_is_protected(subject in any_subject(), world in any_world(), uses in any_uses()) {
         let home = subject.namespace.clone().unwrap_or(subject.name.clone());
         let named = home.starts_with("kube-") || home.starts_with("prod-");

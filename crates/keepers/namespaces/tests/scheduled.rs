@@ -7,7 +7,7 @@ use caretaker_core::{Cause, Next, Parsed, RuleSet as _, SignedDuration, Timestam
 use caretaker_namespaces::act::{Action, Bookkeeping, SleepReason, after_action};
 use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::judge::Rule;
-use caretaker_namespaces::subject::{Kind, Policy, Subject, World};
+use caretaker_namespaces::subject::{Kind, Policy, Subject};
 use jiff::tz::TimeZone;
 use rstest::rstest;
 use table::{SubjectBuilder as _, awake, future, now, past, scaled, short, verdict, with_policy, world};
@@ -178,7 +178,7 @@ fn the_time_asleep_by_schedule_leads_to_no_deletion_and_is_restored_exactly() {
 /// The verdict of the rules, held back by a window on the namespace.
 fn held_back(ns: &Subject, window: &str, at: Timestamp) -> String {
     let annotation = WindowAnnotation::new(SUSPENDED_DURING, window);
-    let mut verdict = Rule::judge(ns, &World::default(), at);
+    let mut verdict = Rule::judge(ns, &world(), at);
     Suspension::parse(annotation, &TimeZone::UTC).hold_back(&mut verdict, at);
     short(&verdict)
 }

@@ -17,6 +17,11 @@ fn set_times(subject: &Subject, annotations: &[TimeAnnotation]) -> Vec<TimeAnnot
     annotations.iter().copied().filter(|annotation| subject.time(*annotation).is_set()).collect()
 }
 
+/// A record of Caretaker's own, which remembers that another program reported on the subject.
+fn recorded(subject: &Subject, rule: Rule, now: Timestamp) -> Activity {
+    Activity::recorded(now, rule).replacing(&subject.activity)
+}
+
 /// Before the workloads are scaled down. One that is half awake is put back into the same sleep, which keeps its name,
 /// and that it was put back is known even if it is interrupted.
 pub(super) fn start_of_sleep(reason: SleepReason, subject: &Subject, now: Timestamp) -> MetadataPatch {
@@ -32,7 +37,7 @@ pub(super) fn start_of_sleep(reason: SleepReason, subject: &Subject, now: Timest
     MetadataPatch {
         state: Some(State::Sleeping),
         // What ran until now was of use to somebody.
-        activity: (puts_back && !is_ordered).then(|| Activity::recorded(now, Rule::HalfAwake)),
+        activity: (puts_back && !is_ordered).then(|| recorded(subject, Rule::HalfAwake, now)),
         sleep_started: Some(now).filter(|_| !puts_back || subject.sleep_started.is_none()),
         // If it is interrupted, the end of its schedule still wakes it.
         scheduled_sleep: (reason == SleepReason::Scheduled).then_some(true),
@@ -62,7 +67,7 @@ pub(super) fn end_of_wake(restart: Option<Rule>, subject: &Subject, now: Timesta
     clear.extend(set_times(subject, &HALF_AWAKE));
     MetadataPatch {
         state: Some(State::Normal),
-        activity: restart.map(|rule| Activity::recorded(now, rule)),
+        activity: restart.map(|rule| recorded(subject, rule, now)),
         clear,
         manual_sleep: subject.manual_sleep.then_some(false),
         scheduled_sleep: subject.scheduled_sleep.then_some(false),
@@ -73,7 +78,7 @@ pub(super) fn end_of_wake(restart: Option<Rule>, subject: &Subject, now: Timesta
 
 /// A record alone.
 pub(super) fn record(bookkeeping: Bookkeeping, subject: &Subject, now: Timestamp) -> MetadataPatch {
-    let seen = || Some(Activity::recorded(now, Rule::FirstSeen));
+    let seen = || Some(recorded(subject, Rule::FirstSeen, now));
     let is_deleting = subject.state() == State::Deleting;
     match bookkeeping {
         Bookkeeping::FirstSeen => MetadataPatch { activity: seen(), ..MetadataPatch::default() },
@@ -124,7 +129,7 @@ fn restart(rule: Rule, subject: &Subject, now: Timestamp) -> MetadataPatch {
         set.push((TimeAnnotation::HalfAwakeSince, now));
     }
     MetadataPatch {
-        activity: counts.then(|| Activity::recorded(now, rule)),
+        activity: counts.then(|| recorded(subject, rule, now)),
         state: (subject.state() == State::Deleting).then_some(State::Sleep),
         set,
         clear,

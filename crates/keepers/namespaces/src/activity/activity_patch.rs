@@ -31,7 +31,8 @@ const JUST_AFTER: SignedDuration = SignedDuration::from_millis(1);
 #[must_use]
 pub fn last_activity(pending: &PendingActivity) -> Option<Activity> {
     let last = pending.last.as_ref()?;
-    Some(Activity { at: last.at, by: last.what.clone(), user: last.user.clone(), uid: last.uid.clone() })
+    let (by, user, uid) = (last.what.clone(), last.user.clone(), last.uid.clone());
+    Some(Activity { at: last.at, by, user, uid, reported: None })
 }
 
 /// What to do with the pending activity of a namespace. `last_written` is when this process wrote it last, `interval`
@@ -119,7 +120,7 @@ fn new_activity(ns: &Subject, mut used: Activity, known: Option<Timestamp>, now:
     {
         used.at = time::saturating_add(since, JUST_AFTER);
     }
-    Some(used)
+    Some(used.replacing(&ns.activity))
 }
 
 /// The value of the annotation of open sessions; `None` if it does not change.

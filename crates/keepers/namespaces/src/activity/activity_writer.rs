@@ -326,7 +326,7 @@ impl ActivityWriter {
 
     /// Delivers a namespace as the API server answered, before the watch does.
     fn deliver_namespace(&mut self, object: &NamespaceObject) {
-        let meta = &object.metadata;
+        let meta = &object.metadata.meta;
         let id = ObjectId {
             uid: meta.uid.clone(),
             resource_version: meta.resource_version.clone(),

@@ -33,6 +33,16 @@ pub(super) fn retained_for_pvcs(ns: &Subject, world: &World, now: Timestamp) -> 
     })
 }
 
+pub(super) fn no_activity_source(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    let because = Schedule::new(ns, world, now).why_unproven()?;
+    // What is awake and can sleep is still put to sleep.
+    let stays_awake = ns.sleep_after().is_none() && left_scaled_down(ns).next().is_none();
+    (ns.is_asleep() || stays_awake).then(|| {
+        let kept = left_as_it_is(ns, now, format!("it is not deleted, as {because}"));
+        scheduled::not_after_next_sleep(ns, kept, now)
+    })
+}
+
 /// `Deployment/web` for each workload that the filter selects, and the excluded Services.
 fn holding_back(ns: &Subject, workloads: impl Fn(&&Workload) -> bool) -> Vec<String> {
     let names = ns.workloads.iter().filter(workloads).map(Workload::display_name);

@@ -53,7 +53,7 @@ pub fn is_managed(ns: &Subject, policy: &Policy) -> bool {
     let managed = if by_defaults {
         policy.defaults.is_some() && why_system(ns, policy).is_none()
     } else {
-        schedule::leads_to_sleep_or_deletion(ns, policy)
+        schedule::can_lead_to_sleep_or_deletion(ns, policy)
     };
     managed && !ns.excluded && why_protected(ns, policy).is_none()
 }

@@ -19,6 +19,17 @@ pub struct Schedule<'a> {
     /// The time.
     pub now: Timestamp,
     lifecycle: Lifecycle,
+    /// Why its labels do not lead to a deletion, although the settings would allow it.
+    unproven: Option<Unproven>,
+}
+
+/// Why nothing proves that a subject is unused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unproven {
+    /// No other program has reported activity on this object.
+    NeverReported,
+    /// One has, and no program has reported anything anywhere for too long.
+    Silent,
 }
 
 /// How a subject gets to its deletion, by its labels.
@@ -54,18 +65,91 @@ impl Lifecycle {
             (Some(sleep), Some(delete)) => Self::Both { sleep, delete },
         }
     }
+
+    /// The part of it that puts to sleep.
+    fn without_deletion(self, subject: &Subject) -> Self {
+        match self {
+            Self::None | Self::Sleep(_) => self,
+            Self::Idle(_) | Self::Asleep(_) | Self::Both { .. } => {
+                subject.sleep_after().map_or(Self::None, Self::Sleep)
+            }
+        }
+    }
+
+    /// The whole idle time after which it is deleted, with the time that its schedule adds; `None` if it never is.
+    fn idle_until_deletion(self, subject: &Subject) -> Option<SignedDuration> {
+        let idle = |delete| {
+            let from = subject.activity.get().map_or(Timestamp::UNIX_EPOCH, |activity| activity.at);
+            let end = scheduled::awake_for(subject, from, delete).unwrap_or(Timestamp::MAX);
+            end.duration_since(from)
+        };
+        match self {
+            Self::None | Self::Sleep(_) => None,
+            Self::Asleep(sleep) => Some(sleep.checked_add(sleep).unwrap_or(SignedDuration::MAX)),
+            Self::Idle(delete) | Self::Both { delete, .. } => Some(idle(delete)),
+        }
+    }
 }
 
-/// True if its labels lead to its sleep or its deletion, with these settings.
-pub(super) fn leads_to_sleep_or_deletion(subject: &Subject, policy: &Policy) -> bool {
-    !matches!(Lifecycle::of(subject, policy), Lifecycle::None)
+/// Why nothing proves that the subject is unused when its deletion is due; `None` if something does, and if nothing leads
+/// to its deletion.
+fn unproven(subject: &Subject, world: &World, lifecycle: Lifecycle, now: Timestamp) -> Option<Unproven> {
+    if world.policy.needs_no_report(subject.kind) {
+        return None;
+    }
+    let idle = lifecycle.idle_until_deletion(subject)?;
+    if subject.last_report().is_none() {
+        return Some(Unproven::NeverReported);
+    }
+    (!world.has_reporter(idle, now)).then_some(Unproven::Silent)
+}
+
+/// True if its labels can lead to its sleep or its deletion, with these settings.
+pub(super) fn can_lead_to_sleep_or_deletion(subject: &Subject, policy: &Policy) -> bool {
+    let lifecycle = Lifecycle::of(subject, policy);
+    let may_be_proven = policy.needs_no_report(subject.kind) || subject.last_report().is_some();
+    let lifecycle = if may_be_proven { lifecycle } else { lifecycle.without_deletion(subject) };
+    !matches!(lifecycle, Lifecycle::None)
 }
 
 impl<'a> Schedule<'a> {
     /// The schedule of a subject.
     #[must_use]
     pub fn new(subject: &'a Subject, world: &'a World, now: Timestamp) -> Self {
-        Self { subject, world, now, lifecycle: Lifecycle::of(subject, &world.policy) }
+        let lifecycle = Lifecycle::of(subject, &world.policy);
+        let unproven = unproven(subject, world, lifecycle, now);
+        let lifecycle = if unproven.is_some() { lifecycle.without_deletion(subject) } else { lifecycle };
+        Self { subject, world, now, lifecycle, unproven }
+    }
+
+    /// True if its labels lead to its sleep or its deletion.
+    pub(super) fn leads_to_sleep_or_deletion(&self) -> bool {
+        !matches!(self.lifecycle, Lifecycle::None)
+    }
+
+    /// Why its labels do not lead to a deletion, as a sentence: nothing proves that it is unused.
+    #[must_use]
+    pub fn why_unproven(&self) -> Option<String> {
+        let policy = &self.world.policy;
+        Some(match self.unproven? {
+            Unproven::NeverReported => {
+                let source = match (self.subject.kind, policy.records_activity) {
+                    (Kind::Deployment | Kind::Service, true) => "audit events tell the use of namespaces alone",
+                    (_, true) => "activity.canaryInterval is none",
+                    (_, false) => "activity.source is annotation",
+                };
+                format!(
+                    "nothing proves that it is unused: {source}, and no other program has written its activity-status"
+                )
+            }
+            Unproven::Silent => {
+                let last = match self.world.last_report {
+                    Some(at) => format!("since {}", time::format(at)),
+                    None => "yet".to_owned(),
+                };
+                format!("nothing proves that it is unused: no program has written an activity-status anywhere {last}")
+            }
+        })
     }
 
     /// Since when it is idle: idle time counts only from the last gap on. Without recorded activity, nothing is known
@@ -344,6 +428,9 @@ impl<'a> Schedule<'a> {
     /// When it is deleted if nobody uses it, as the end of a sentence; empty if nothing leads to that.
     #[must_use]
     pub fn what_follows(&self) -> String {
+        if let Some(why) = self.why_unproven() {
+            return format!("; it is not deleted, as {why}");
+        }
         let deletion = self.deletion().filter(|_| !self.world.policy.retains_by_defaults(self.subject));
         let at = deletion.map(|at| format!("; unless it is used, it is deleted after {}", time::format(at)));
         at.unwrap_or_default()

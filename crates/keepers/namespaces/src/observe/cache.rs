@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_activity::gap::Gaps;
-use caretaker_core::SourceId;
+use caretaker_core::{SourceId, Timestamp, time};
 use caretaker_engine::cache::{Cache, InvalidObject, is_newer_version};
 use caretaker_engine::source::group_of;
 use caretaker_engine::{Change, ObjectId, Observed, SourceRef};
@@ -31,6 +31,9 @@ pub struct NamespaceCache {
     definitions: BTreeMap<String, Definition>,
     /// When activity may have been missed.
     gaps: Gaps,
+    /// Time of the newest activity that another program has ever reported on an object: it lived then, also where the
+    /// object is gone by now.
+    newest_report: Option<Timestamp>,
     /// What a list in progress has not delivered yet, by source; of a source of several kinds, by kind.
     unlisted: BTreeMap<(SourceId, Option<WorkloadKind>), BTreeSet<Name>>,
     dirty: BTreeSet<String>,
@@ -82,6 +85,27 @@ impl NamespaceCache {
     #[must_use]
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
+    }
+
+    /// Time of the newest activity that another program has reported on an object. A time in the future is a mistake, and
+    /// proves nothing about the program.
+    #[must_use]
+    pub fn last_report(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_plausible = |at: &Timestamp| *at <= time::saturating_add(now, time::SKEW);
+        self.newest_report.filter(is_plausible).or_else(|| {
+            self.newest_report?;
+            let standalone = self.namespaces.values().flat_map(|rows| rows.standalone.values());
+            self.bare_namespaces().chain(standalone).filter_map(Subject::last_report).filter(is_plausible).max()
+        })
+    }
+
+    /// Counts the program that reports activity as alive until this time: in a simulation a file stands for it.
+    pub fn assume_reports_until(&mut self, end: Timestamp) {
+        self.newest_report = self.newest_report.max(Some(end));
+    }
+
+    fn note_report(&mut self, subject: Option<&Subject>) {
+        self.newest_report = self.newest_report.max(subject.and_then(Subject::last_report));
     }
 
     /// The definition of a kind that the settings name.
@@ -209,6 +233,7 @@ impl NamespaceCache {
         if source == ACTIVITY && self.namespace(name).is_none() {
             return;
         }
+        self.note_report(Some(&subject));
         let rows = self.rows_mut(name);
         let known = subject.activity.get().map(|activity| activity.at);
         let is_on_annotation = |received: &ReceivedActivity| {
@@ -223,6 +248,7 @@ impl NamespaceCache {
     }
 
     fn apply_workload(&mut self, id: &ObjectId, workload: Workload, standalone: Option<Box<Subject>>) {
+        self.note_report(standalone.as_deref());
         let rows = self.rows_mut(namespace_of(id));
         if let Some(standalone) = standalone {
             rows.standalone.insert((Kind::Deployment, id.name.clone()), *standalone);
@@ -233,6 +259,7 @@ impl NamespaceCache {
     }
 
     fn apply_service(&mut self, id: &ObjectId, excluded: bool, standalone: Option<Box<Subject>>) {
+        self.note_report(standalone.as_deref());
         let rows = self.rows_mut(namespace_of(id));
         rows.remove_service(&id.name);
         if excluded {
@@ -361,6 +388,7 @@ impl Cache for NamespaceCache {
             calls: calls.map(|(caller, called)| (caller.clone(), called.clone())).collect(),
             definitions: self.definitions.clone(),
             gaps: self.gaps.clone(),
+            newest_report: self.newest_report,
             ..Self::default()
         }
     }

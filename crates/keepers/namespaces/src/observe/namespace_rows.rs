@@ -141,6 +141,6 @@ fn add_activity(namespace: &mut Subject, received: &ReceivedActivity) {
         && namespace.activity.invalid().is_none()
         && namespace.activity.get().is_none_or(|known| known.at < last.at)
     {
-        namespace.activity = Parsed::Valid(last.clone());
+        namespace.activity = Parsed::Valid(last.clone().replacing(&namespace.activity));
     }
 }

@@ -12,9 +12,6 @@ use super::requests::{Amounts, ContainerResources, Resources};
 /// A kind of which only the metadata is read: Service, PersistentVolumeClaim, ScaledObject.
 pub type MetadataObject = Partial;
 
-/// A Namespace.
-pub type NamespaceObject = Partial<IgnoredAny, NamespaceStatus>;
-
 /// A Deployment, ReplicaSet, Rollout or CloneSet, or one of a kind that the settings name.
 pub type ScaledWorkloadObject = Partial<ScaleSpec>;
 
@@ -44,6 +41,23 @@ pub struct WebhookConfigurationObject {
 impl PartialObject for WebhookConfigurationObject {
     fn metadata(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+/// A Namespace.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct NamespaceObject {
+    /// The metadata.
+    pub metadata: ManagedMeta,
+    /// The status.
+    #[serde(deserialize_with = "null_as_default")]
+    pub status: NamespaceStatus,
+}
+
+impl PartialObject for NamespaceObject {
+    fn metadata(&self) -> &Meta {
+        &self.metadata.meta
     }
 }
 
@@ -96,6 +110,27 @@ pub struct ManagedSpec {
     /// The fields.
     #[serde(rename = "f:spec", deserialize_with = "null_as_default")]
     pub spec: ManagedClaimPolicy,
+    /// Fields of the metadata.
+    #[serde(rename = "f:metadata", deserialize_with = "null_as_default")]
+    pub metadata: ManagedAnnotations,
+}
+
+/// The annotations among the fields of metadata.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedAnnotations {
+    /// The annotations.
+    #[serde(rename = "f:annotations", deserialize_with = "null_as_default")]
+    pub annotations: ManagedActivity,
+}
+
+/// The annotation `activity-status` among those that are managed.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedActivity {
+    /// It is managed.
+    #[serde(rename = "f:sleepmode.kubefree.com/activity-status")]
+    pub activity: Option<IgnoredAny>,
 }
 
 /// The policy among the fields of a spec.
@@ -121,6 +156,12 @@ const GITOPS_MANAGERS: [&str; 7] =
     ["argocd", "kustomize-controller", "helm-controller", "fleet", "kapp", "configsync", "gitops"];
 
 impl ManagedFields {
+    /// True if these are Caretaker's, and the annotation `activity-status` is among them.
+    #[must_use]
+    pub fn is_caretakers_activity(&self) -> bool {
+        self.manager.starts_with("caretaker-") && self.fields.metadata.annotations.activity.is_some()
+    }
+
     /// True if the manager sets `whenScaled`, and sets it again when somebody else changes it: a GitOps tool, or another
     /// program that applies a manifest on the server's side. A person with kubectl does so once.
     #[must_use]

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use caretaker_core::{SignedDuration, Timestamp};
+use caretaker_core::{SignedDuration, Timestamp, time};
 use jiff::tz::TimeZone;
 use wildmatch::WildMatch;
 
-use super::Subject;
+use super::{Kind, Subject};
 
 /// What is not the subject's own.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +15,21 @@ pub struct World {
     pub policy: Arc<Policy>,
     /// When the last gap in the activity ended. Idle time counts only from here on.
     pub last_gap: Option<Timestamp>,
+    /// Time of the newest activity that another program has reported on any object.
+    pub last_report: Option<Timestamp>,
+}
+
+impl World {
+    /// How long a program that reports activity may be silent beyond the idle time that leads to a deletion. In a week
+    /// somebody uses something in every cluster; a program that is silent for longer may be gone.
+    pub const REPORTER_SILENCE: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+    /// True if another program still reports activity: somewhere in the cluster within this idle time and a week.
+    #[must_use]
+    pub fn has_reporter(&self, idle: SignedDuration, now: Timestamp) -> bool {
+        let counts_until = |at| time::saturating_add(time::saturating_add(at, idle), Self::REPORTER_SILENCE);
+        self.last_report.is_some_and(|at| counts_until(at) >= now)
+    }
 }
 
 /// The settings that rules look at.
@@ -38,6 +53,10 @@ pub struct Policy {
     pub system: Vec<WildMatch>,
     /// Caretaker records activity itself, from audit events. Otherwise another program has to.
     pub records_activity: bool,
+    /// Canaries prove that these audit events arrive, so that a namespace without any is not in use.
+    pub proves_activity: bool,
+    /// A deletion needs no proof that the subject is unused.
+    pub delete_without_activity_source: bool,
     /// What is done about a namespace that is half awake.
     pub half_awake: HalfAwake,
     /// What a CronJob does about the runs that it missed while it was asleep.
@@ -129,6 +148,13 @@ impl Policy {
         self.protected.iter().chain(&*ALWAYS).find(|glob| glob.matches(namespace)).map(ToString::to_string)
     }
 
+    /// True if the settings let it be deleted without a report by another program: Caretaker records every use of a
+    /// Namespace itself, and proves it. Audit events are not recorded for a single Deployment or Service.
+    #[must_use]
+    pub fn needs_no_report(&self, kind: Kind) -> bool {
+        self.delete_without_activity_source || (self.proves_activity && kind == Kind::Namespace)
+    }
+
     /// True if it is not deleted because of its PersistentVolumeClaims, as only the defaults put it to sleep.
     #[must_use]
     pub fn retains_by_defaults(&self, subject: &Subject) -> bool {
@@ -160,6 +186,8 @@ impl Default for Policy {
             retain_with_pvcs: false,
             system: Vec::new(),
             records_activity: false,
+            proves_activity: false,
+            delete_without_activity_source: false,
         }
     }
 }

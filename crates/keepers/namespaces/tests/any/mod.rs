@@ -136,8 +136,11 @@ pub fn any_world() -> impl Strategy<Value = World> {
     ];
     let half_awake = prop_oneof![2 => Just(HalfAwake::Leave), 1 => Just(HalfAwake::Wake), 1 => Just(HalfAwake::Sleep)];
     let settings = (defaults, notice, deletion, prop::bool::weighted(0.2), half_awake);
-    (settings, option::weighted(0.2, moment(0..100))).prop_map(|(settings, last_gap)| {
+    let source = (any::<bool>(), prop::bool::weighted(0.2));
+    let times = (option::weighted(0.2, moment(0..100)), option::weighted(0.8, moment(0..800)));
+    (settings, source, times).prop_map(|(settings, source, (last_gap, last_report))| {
         let (defaults, deletion_notice, deletion, retain_with_pvcs, half_awake) = settings;
+        let (proves_activity, delete_without_activity_source) = source;
         let sleep_after = Defaults::SLEEP_AFTER;
         let policy = Policy {
             protected: vec![wildmatch::WildMatch::new("prod-*")],
@@ -146,9 +149,12 @@ pub fn any_world() -> impl Strategy<Value = World> {
             deletion,
             retain_with_pvcs,
             half_awake,
+            records_activity: proves_activity,
+            proves_activity,
+            delete_without_activity_source,
             ..Policy::default()
         };
-        World { policy: Arc::new(policy), last_gap }
+        World { policy: Arc::new(policy), last_gap, last_report }
     })
 }
 

@@ -11,7 +11,7 @@ use caretaker_engine::ApplyError;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::api;
 use caretaker_namespaces::observe::sources::KINDS;
-use caretaker_testkit::make::{Said, mk_namespace, mk_service_account};
+use caretaker_testkit::make::{Said, activity_status, mk_namespace, mk_service_account};
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -48,8 +48,7 @@ pub fn write(n: usize) -> usize {
 }
 
 pub fn activity(at: Timestamp) -> String {
-    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
-        .to_string()
+    activity_status(at)
 }
 
 /// A namespace that was used at the start, with these labels.

@@ -8,7 +8,8 @@ use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_namespaces::api;
 use caretaker_namespaces::subject::{Kind, Subject};
 use caretaker_testkit::make::{
-    Said, Scaled, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set, mk_stateful_set,
+    Said, Scaled, activity_status, mk_cron_job, mk_daemon_set, mk_deployment, mk_namespace, mk_replica_set,
+    mk_stateful_set,
 };
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -36,8 +37,7 @@ pub fn runtime() -> Runtime {
 }
 
 pub fn used_at(at: Timestamp) -> String {
-    json!({ "LastActivityTime": at.to_string(), "ActionBy": "ListPods", "UserInfo": { "name": "ann", "uid": "" } })
-        .to_string()
+    activity_status(at)
 }
 
 /// Creates a namespace that was used at the start and sleeps after an hour without activity.

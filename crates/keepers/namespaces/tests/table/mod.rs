@@ -32,7 +32,7 @@ pub fn future(text: &str) -> Timestamp {
 }
 
 fn list_pods(at: Timestamp) -> Parsed<Activity> {
-    Parsed::Valid(Activity { at, by: "ListPods".into(), user: "ann".into(), uid: String::new() })
+    Parsed::Valid(Activity { by: "ListPods".into(), user: "ann".into(), ..Activity::reported(at) })
 }
 
 /// A namespace without any label, used just now.
@@ -174,13 +174,15 @@ pub fn excluded(mut workload: Workload) -> Workload {
     workload
 }
 
-/// The world without anything special.
+/// The world without anything special: the use of every namespace is recorded, and another program reports that of other
+/// objects.
 pub fn world() -> World {
-    World::default()
+    with_policy(Policy::default())
 }
 
 pub fn with_policy(policy: Policy) -> World {
-    World { policy: Arc::new(policy), ..World::default() }
+    let policy = Policy { records_activity: true, proves_activity: true, ..policy };
+    World { policy: Arc::new(policy), last_report: Some(now()), ..World::default() }
 }
 
 /// The world in which every namespace gets a label.
