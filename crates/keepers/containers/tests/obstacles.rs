@@ -3,14 +3,17 @@
 mod lab;
 
 use std::fs::OpenOptions;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use caretaker_containers::host::Shim;
+use caretaker_containers::host::{STEPS, Shim};
 use caretaker_testkit::containerd::{main as run, test_on_both};
 use caretaker_testkit::until;
 use lab::{Lab, Outcome, State, now, orphan};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use tracing::span;
 
 fn main() -> ExitCode {
     let tests = [test_on_both("what_is_in_the_way_is_reported_and_retried", in_the_way)];
@@ -33,7 +36,8 @@ async fn in_the_way() -> Outcome {
     shim_killed(&lab).await?;
     shim_hangs(&lab).await?;
     busy(&lab).await?;
-    held(&lab).await
+    held(&lab).await?;
+    unmounted(&lab).await
 }
 
 /// Somebody has removed its snapshot before: that is no error.
@@ -105,6 +109,42 @@ async fn busy(lab: &Lab) -> Outcome {
     })
     .await?;
     assert_eq!(lab.traces(&busy).await, [""; 0]);
+    Ok(())
+}
+
+/// Unmounts the root file system of a bundle at the first step on the host, as containerd does.
+struct Unmounts(PathBuf);
+
+impl tracing::Subscriber for Unmounts {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == STEPS
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        // Later there is nothing to unmount any more.
+        let _ = unmount(&self.0, UnmountFlags::empty());
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// containerd unmounts what the keeper is about to unmount, and the folder stays.
+async fn unmounted(lab: &Lab) -> Outcome {
+    let rootfs = lab.bundle("unmounted").join("rootfs");
+    std::fs::create_dir_all(&rootfs)?;
+    mount("tmpfs", &rootfs, "tmpfs", MountFlags::empty(), None)?;
+    let other = tracing::Dispatch::new(Unmounts(rootfs));
+
+    tracing::dispatcher::with_default(&other, || lab.host.remove_bundle("unmounted"))?;
+
+    assert!(!lab::exists(&lab.bundle("unmounted")));
     Ok(())
 }
 

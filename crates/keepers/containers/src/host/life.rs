@@ -37,14 +37,20 @@ impl Host {
     /// The control group that the spec in the bundle names; `None` if there is no bundle.
     pub fn bundle_cgroup(&self, id: &str) -> Result<Option<String>, String> {
         let bundle = self.bundle(id);
-        if bundle.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(None);
-        }
         let spec = bundle.join(SPEC);
         let unknown = |why: &str| format!("{}: {why}, so that nobody knows whether something runs", spec.display());
-        let text = std::fs::read(&spec).map_err(|error| unknown(&error.to_string()))?;
+        let text = match std::fs::read(&spec) {
+            // Looked at afterwards: the whole bundle may be removed at any moment, and its spec with it.
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_there(&bundle) => return Ok(None),
+            read => read.map_err(|error| unknown(&error.to_string()))?,
+        };
         cgroup_of(&text).map(Some).ok_or_else(|| unknown("it names no control group"))
     }
+}
+
+/// What cannot be looked at may be there.
+fn is_there(path: &Path) -> bool {
+    !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// The parent of a process, from its `stat`; `None` for one that has ended and waits to be collected.

@@ -1,5 +1,6 @@
 //! Mounts and bundles.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,9 @@ impl Host {
             // A mount that is busy is detached: it goes when its last user does.
             let result = unmount(&mount, UnmountFlags::NOFOLLOW)
                 .or_else(|_| unmount(&mount, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH));
+            // containerd unmounts it, too: what is not mounted any more is done.
             if let Err(error) = result
-                && mount.exists()
+                && self.mounts_below(&bundle).map_err(said)?.contains(&mount)
             {
                 return Err(format!("unmounting {}: {error}", mount.display()));
             }
@@ -50,20 +52,32 @@ impl Host {
 fn remove_folder(folder: &Path) -> Result<(), String> {
     let said = |error: std::io::Error| format!("{}: {error}", folder.display());
     match folder.symlink_metadata() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(said(error)),
         Ok(found) if !found.is_dir() => Err(format!("{} is no folder", folder.display())),
         Ok(found) => remove_on_device(folder, found.dev()).map_err(said),
     }
 }
 
+/// `None` for what somebody else has removed meanwhile, as containerd does when it notices that a shim is gone.
+fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Removes a folder with everything in it, and stops at the edge of its file system. The spec goes last: it says which
 /// control group belongs to the bundle.
 fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
-    let mut entries = std::fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
-    entries.sort_by_key(|entry| entry.file_name() == SPEC);
+    let Some(entries) = unless_gone(std::fs::read_dir(folder))? else { return Ok(()) };
+    let mut all = Vec::new();
     for entry in entries {
-        let found = entry.path().symlink_metadata()?;
+        all.extend(unless_gone(entry)?);
+    }
+    all.sort_by_key(|entry| entry.file_name() == SPEC);
+    for entry in all {
+        let Some(found) = unless_gone(entry.path().symlink_metadata())? else { continue };
         if found.is_dir() {
             if found.dev() != device {
                 return Err(std::io::Error::other(format!("{} is another file system", entry.path().display())));
@@ -71,11 +85,11 @@ fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
             remove_on_device(&entry.path(), device)?;
         } else {
             announce("removing", entry.path().display());
-            std::fs::remove_file(entry.path())?;
+            unless_gone(std::fs::remove_file(entry.path()))?;
         }
     }
     announce("removing folder", folder.display());
-    std::fs::remove_dir(folder)
+    unless_gone(std::fs::remove_dir(folder)).map(|_| ())
 }
 
 fn mounts_in(table: &[u8], folder: &Path) -> Vec<PathBuf> {
