@@ -49,8 +49,7 @@ pub fn run(args: &WindowArgs, now: Timestamp) -> Result<Output> {
 }
 
 fn notes(window: &Window) -> Vec<String> {
-    let meant = window.single_minutes().into_iter();
-    meant.map(|meant| format!("it opens for a single minute at a time; for whole hours write {meant:?}")).collect()
+    window.warnings().iter().map(|warning| format!("it {warning}")).collect()
 }
 
 fn text(window: &Window, state: &State, at: Timestamp) -> Result<String> {

@@ -81,6 +81,15 @@ fn a_single_minute_is_warned_about_on_standard_error() {
 }
 
 #[test]
+fn a_part_without_a_zone_next_to_one_with_a_zone_is_noted() {
+    let output = caretaker(&["window", "TZ=Europe/Paris * 20-23 * * MON-FRI; * * * * SAT-SUN", "-o", "json"]);
+
+    let notes = text(&output.stderr);
+    assert!(notes.contains("it has a part without a zone, \"* * * * SAT-SUN\", which is read in UTC"), "{notes}");
+    assert!(output.status.success());
+}
+
+#[test]
 fn it_fits_into_80_columns() {
     let output = caretaker(&["window", "TZ=Australia/Lord_Howe 15-44 22-23 * * MON-FRI"]);
 
@@ -89,9 +98,9 @@ fn it_fits_into_80_columns() {
     assert!(longest <= 80, "{longest} columns:\n{printed}");
 }
 
-/// The rights of the ClusterRole in `deploy/windows.yaml`: group, resource and verb.
+/// The rights of the ClusterRole in `deploy/windows-live.yaml`: group, resource and verb.
 fn granted() -> BTreeSet<(String, String, String)> {
-    let text = std::fs::read_to_string(root().join("deploy/windows.yaml")).unwrap();
+    let text = std::fs::read_to_string(root().join("deploy/windows-live.yaml")).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let role = documents.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
     let words = |value: &Value| value.as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned()).collect();

@@ -12,6 +12,8 @@ mod cron;
 mod dates;
 mod days;
 mod error;
+mod time_span;
+mod warning;
 mod zoned;
 
 use std::fmt;
@@ -21,9 +23,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::parsed::quoted;
 use dates::Dates;
+use warning::PartZones;
 use zoned::Zoned;
 
 pub use error::WindowError;
+pub use warning::WindowWarning;
 
 /// The zone of this name. The error says what to write.
 pub fn zone(name: &str) -> Result<TimeZone, &'static str> {
@@ -45,7 +49,7 @@ pub struct Window {
     /// The zone of those parts that name none, unless that is UTC.
     unnamed_zone: Option<String>,
     groups: Vec<Group>,
-    single_minutes: Option<String>,
+    warnings: Vec<WindowWarning>,
 }
 
 /// A part of an expression that knows its own edges.
@@ -102,8 +106,12 @@ impl Window {
         let mut single_minutes = None;
         let mut first_zone = None;
         let mut unnamed_zone = None;
+        let mut part_zones = PartZones::default();
         for part in parts {
             let (named, rest) = split_zone(part)?;
+            if !dates::has_offsets(rest) {
+                part_zones.add(rest, named.as_ref());
+            }
             if named.is_none() {
                 unnamed_zone = default_zone.iana_name().filter(|name| *name != "UTC").map(str::to_owned);
             }
@@ -122,7 +130,9 @@ impl Window {
         }
         groups.extend(zones.into_iter().map(|(zone, crons)| Group::Zoned(Box::new(Zoned::new(zone, &crons)))));
         let zone = first_zone.unwrap_or_else(|| default_zone.clone());
-        Ok(Self { text: text.trim().to_owned(), zone, unnamed_zone, groups, single_minutes })
+        let single_minutes = single_minutes.as_deref().map(WindowWarning::single_minutes);
+        let warnings = single_minutes.into_iter().chain(part_zones.warning(default_zone)).collect();
+        Ok(Self { text: text.trim().to_owned(), zone, unnamed_zone, groups, warnings })
     }
 
     /// The text that it was read from.
@@ -203,11 +213,10 @@ impl Window {
         std::iter::successors(self.next_edge(after), |edge| self.next_edge(edge.at))
     }
 
-    /// For an expression that opens for a single minute at a time, which is almost surely a mistake: the expression
-    /// with whole hours that was probably meant.
+    /// What is rarely what the author of the expression meant.
     #[must_use]
-    pub fn single_minutes(&self) -> Option<&str> {
-        self.single_minutes.as_deref()
+    pub fn warnings(&self) -> &[WindowWarning] {
+        &self.warnings
     }
 }
 

@@ -255,6 +255,58 @@ fn an_error_names_the_field_and_the_remedy(#[case] text: &str, #[case] message: 
 #[case("*/15 8 * * *", Some("* 8 * * *"))]
 #[case("* 0-4 * * *", None)]
 #[case("0-30 4 * * *", None)]
-fn a_window_of_single_minutes_is_noticed(#[case] text: &str, #[case] meant: Option<&str>) {
-    assert_eq!(window(text).single_minutes(), meant);
+fn a_window_of_single_minutes_is_worth_a_warning(#[case] text: &str, #[case] meant: Option<&str>) {
+    let sentence = |meant| format!("opens for a single minute at a time; for whole hours write {meant:?}");
+    assert_eq!(window(text).warnings().first().map(ToString::to_string), meant.map(sentence));
+}
+
+#[rstest]
+#[case::the_second("TZ=Europe/Paris * 20-23 * * *; * * * * SAT-SUN", "UTC", Some("* * * * SAT-SUN"))]
+#[case::the_first("* * * * SAT-SUN; TZ=Europe/Paris * 20-23 * * *", "UTC", Some("* * * * SAT-SUN"))]
+#[case::in_the_zone_of_the_settings("TZ=Europe/Paris * 20-23 * * *; * * * * SAT-SUN", "Europe/Paris", None)]
+#[case::each_names_one("TZ=Europe/Paris * 20-23 * * *; TZ=UTC * * * * SAT-SUN", "UTC", None)]
+#[case::none_names_one("* 20-23 * * *; * * * * SAT-SUN", "Asia/Tokyo", None)]
+#[case::dates("TZ=Europe/Paris * 20-23 * * *; 2026-12-20/2027-01-03", "UTC", Some("2026-12-20/2027-01-03"))]
+#[case::times_with_an_offset("TZ=Europe/Paris * 9 * * *; 2026-12-20T00:00Z/2027-01-03T00:00+01:00", "UTC", None)]
+fn a_part_without_a_zone_next_to_one_with_a_zone_is_worth_a_warning(
+    #[case] text: &str,
+    #[case] zone: &str,
+    #[case] part: Option<&str>,
+) {
+    let window = Window::parse(text, &TimeZone::get(zone).unwrap()).unwrap();
+
+    let expected = part.map(|part| {
+        format!(
+            "has a part without a zone, {part:?}, which is read in UTC; write a zone in each part, such as \
+             \"TZ=Europe/Paris {part}\""
+        )
+    });
+    assert_eq!(window.warnings().first().map(ToString::to_string), expected);
+}
+
+/// Users of kube-downscaler copy the value of their annotation.
+#[rstest]
+#[case::by_day("Mon-Fri 08:00-20:00 Europe/Berlin", Some("TZ=Europe/Berlin * 8-19 * * MON-FRI"))]
+#[case::over_midnight("Mon-Fri 20:00-08:00 Europe/Berlin", Some("TZ=Europe/Berlin * 0-7,20-23 * * MON-FRI"))]
+#[case::to_midnight("Mon-Fri 20:00-00:00 UTC", Some("TZ=UTC * 20-23 * * MON-FRI"))]
+#[case::whole_days("Sat-Sun 00:00-24:00 UTC", Some("TZ=UTC * * * * SAT-SUN"))]
+#[case::one_hour("mon-tue 07:00-08:00 UTC", Some("TZ=UTC * 7 * * MON-TUE"))]
+#[case::without_a_zone("Mon-Fri 20:00-24:00", Some("* 20-23 * * MON-FRI"))]
+#[case::half_hours("Mon-Fri 20:30-24:00 UTC", None)]
+#[case::never("Mon-Fri 08:00-08:00 UTC", None)]
+#[case::days_that_wrap("Sat-Mon 08:00-20:00 UTC", None)]
+#[case::no_zone("Mon-Fri 08:00-20:00 Nowhere", None)]
+#[case::no_hour("Mon-Fri 08:00-25:00 UTC", None)]
+#[case::other_words("three words here", None)]
+fn a_span_of_kube_downscaler_is_answered_with_the_window_of_its_hours(#[case] text: &str, #[case] meant: Option<&str>) {
+    let error = Window::parse(text, &TimeZone::UTC).unwrap_err();
+
+    let sentence =
+        |meant: &str| format!("for these hours of these days write {meant:?}; an uptime is written as its complement");
+    let expected = meant.map_or_else(
+        || r#"write minute, hour, day of the month, month and day of the week, such as "* 0-4 * * *""#.to_owned(),
+        sentence,
+    );
+    assert_eq!(error.remedy, expected);
+    assert!(meant.is_none_or(|meant| Window::parse(meant, &TimeZone::UTC).is_ok()));
 }

@@ -29,11 +29,8 @@ pub fn suspend(args: &SuspendArgs) -> Result<Output> {
         if let Some(during) = during {
             let zone = &session.world.policy.zone;
             let window = Window::parse(during, zone).map_err(|error| anyhow!("--during {during:?}: {error}"))?;
-            if let Some(meant) = window.single_minutes() {
-                progress(
-                    '!',
-                    &format!("the window opens for a single minute at a time; for whole hours write {meant:?}"),
-                );
+            for warning in window.warnings() {
+                progress('!', &format!("the window {warning}"));
             }
         }
         if let Some(until) = until.filter(|until| *until <= session.now) {

@@ -1,6 +1,7 @@
 //! Five fields of cron, read as sets of numbers.
 
 use super::error::WindowError;
+use super::time_span;
 
 /// The minutes, hours and days that one expression names, as bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,10 +68,13 @@ pub(super) fn parse(text: &str) -> Result<Cron, WindowError> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let [minute, hour, month_day, month, week_day] = fields[..] else {
         let reason = format!("has {} fields instead of five", fields.len());
-        let remedy = if fields.len() > 5 {
+        let remedy = if let Some(window) = time_span::as_window(&fields) {
+            format!("for these hours of these days write {window:?}; an uptime is written as its complement")
+        } else if fields.len() > 5 {
             "write minute, hour, day of the month, month and day of the week; there are no seconds and no years"
+                .to_owned()
         } else {
-            "write minute, hour, day of the month, month and day of the week, such as \"* 0-4 * * *\""
+            "write minute, hour, day of the month, month and day of the week, such as \"* 0-4 * * *\"".to_owned()
         };
         return Err(WindowError::new("the window", text, reason, remedy));
     };

@@ -20,6 +20,11 @@ pub(super) fn looks_like_dates(text: &str) -> bool {
     year.len() == 4 && year.chars().all(|c| c.is_ascii_digit()) && text.contains('-')
 }
 
+/// True for two times that each have an offset of their own, so that no zone matters.
+pub(super) fn has_offsets(text: &str) -> bool {
+    text.split('/').all(|time| time.trim().parse::<Timestamp>().is_ok())
+}
+
 impl Dates {
     /// Reads two dates, of which the last day is part of the window, or two times, of which the last is its end.
     pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<Self, WindowError> {

@@ -16,9 +16,11 @@ use crate::subject::{FluxObject, Name, Policy, WindowRule};
 #[must_use]
 pub fn all(cache: &FluxCache, policy: &Policy) -> Vec<String> {
     let of_rule = |(place, rule): (usize, &WindowRule)| {
-        Some(format!("keepers.windows.rules[{place}].during: {}", single_minutes(&rule.during)?))
+        let warnings =
+            of_window(&rule.during).map(|warning| format!("keepers.windows.rules[{place}].during: {warning}"));
+        warnings.collect::<Vec<_>>()
     };
-    let of_rules = policy.rules.iter().enumerate().filter_map(of_rule);
+    let of_rules = policy.rules.iter().enumerate().flat_map(of_rule);
     let named = |object: &FluxObject| {
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
         of(object, policy).into_iter().map(move |warning| format!("{name}: {warning}")).collect::<Vec<_>>()
@@ -26,11 +28,9 @@ pub fn all(cache: &FluxCache, policy: &Policy) -> Vec<String> {
     of_rules.chain(cache.subjects().iter().flat_map(named)).collect()
 }
 
-/// What is worth a word about a window that is almost surely not what somebody meant.
-fn single_minutes(window: &Window) -> Option<String> {
-    let meant = window.single_minutes()?;
-    let window = window.quoted();
-    Some(format!("the window {window} opens for a single minute at a time; for whole hours write {meant:?}"))
+/// Sentences about a window that is rarely what its author meant.
+fn of_window(window: &Window) -> impl Iterator<Item = String> {
+    window.warnings().iter().map(|warning| format!("the window {} {warning}", window.quoted()))
 }
 
 /// What is worth a word about one object with a window.
@@ -40,7 +40,7 @@ pub fn of(object: &FluxObject, policy: &Policy) -> Vec<String> {
     if !policy.has_window(object) {
         return warnings;
     }
-    warnings.extend(object.during.get().and_then(|window| single_minutes(window)));
+    warnings.extend(object.during.get().into_iter().flat_map(|window| of_window(window)));
     warnings.extend(object.invalid().map(ToString::to_string));
     // In a file nobody has set anything yet; what it says is what Git says.
     let in_file = (object.suspended == Some(false) && object.managers.is_empty() && !object.relations.is_detached)
@@ -92,10 +92,8 @@ pub fn lint_notes(object: &Value) -> Vec<InvalidValue> {
         notes.push(InvalidValue { field, value: value.to_owned(), reason: reason.to_owned(), remedy });
     };
     let window = Window::parse(&during, &TimeZone::UTC).ok();
-    let meant = window.as_ref().and_then(Window::single_minutes);
-    if let Some(meant) = meant {
-        let remedy = format!("for whole hours write {meant:?}");
-        note(format!("annotation {key}"), &during, "it opens for a single minute at a time", remedy);
+    for warning in window.iter().flat_map(Window::warnings) {
+        note(format!("annotation {key}"), &during, &format!("it {}", warning.reason), warning.remedy.clone());
     }
     if object["spec"]["suspend"] == false && text(api::DETACHED) != Some(api::DISABLED) {
         let reason = "Flux declares it again and again, so that the window cannot suspend the object";

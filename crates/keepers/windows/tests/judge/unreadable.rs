@@ -87,3 +87,14 @@ fn a_rule_that_opens_for_single_minutes_is_worth_a_word() {
     let expected = "keepers.windows.rules[1].during: the window \"@daily\" opens for a single minute at a time";
     assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
 }
+
+#[test]
+fn a_part_without_a_zone_next_to_one_with_a_zone_is_worth_a_word() {
+    let mixed =
+        FluxObject { during: Parsed::Valid(window("TZ=Europe/Paris * 20-23 * * MON-FRI; * * * * SAT-SUN")), ..plain() };
+
+    let found = warnings::of(&mixed, &Policy::default());
+
+    let expected = "has a part without a zone, \"* * * * SAT-SUN\", which is read in UTC";
+    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+}
