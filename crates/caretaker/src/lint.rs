@@ -1,5 +1,7 @@
 //! `caretaker lint`: bad labels, annotations and durations, before they reach a cluster.
 
+mod schedules;
+
 use std::path::Path;
 
 use anyhow::Result;
@@ -12,7 +14,7 @@ use serde_json::Value;
 use crate::cli::{LintArgs, TextOutput};
 use crate::config::Config;
 use crate::keepers::{self, DynKeeper};
-use crate::manifests::{ManifestSet, Problem, RawFiles};
+use crate::manifests::{Found, ManifestSet, Problem, RawFiles};
 use crate::output::{Output, json, sanitize_line};
 
 /// Something that is wrong with a manifest. A manifest that cannot be read at all has no field.
@@ -46,6 +48,7 @@ pub fn run(args: &LintArgs, now: Timestamp) -> Result<Output> {
         keepers::keepers(&Config::default()).into_iter().filter(|keeper| keeper.lints()).collect();
     let mut findings: Vec<LintFinding> = keepers.iter().flat_map(|keeper| keeper.lint(&mut manifests, now)).collect();
     findings.extend(manifests.problems.iter().map(unreadable));
+    findings.extend(manifests.with_text(schedules::may_have_one).into_iter().flat_map(about_schedules));
     findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
 
     let (notes, findings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.is_note);
@@ -70,6 +73,13 @@ pub fn run(args: &LintArgs, now: Timestamp) -> Result<Output> {
             Output { text: json(&findings)?, notes, code }
         }
     })
+}
+
+/// Notes about the schedules of an object, whichever keeper reads it, and where none does.
+fn about_schedules(found: Found<'_, Value>) -> impl Iterator<Item = LintFinding> {
+    let Found { file, line, kind, object } = found;
+    let notes = schedules::notes(&kind, &object).into_iter();
+    notes.map(move |note| LintFinding::new(note, file, line, &kind, &object).note(true))
 }
 
 fn unreadable(problem: &Problem) -> LintFinding {

@@ -12,6 +12,7 @@ mod parse;
 mod prune;
 mod split;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -150,6 +151,16 @@ impl<'a> ManifestSet<'a> {
         )
     }
 
+    /// The objects whose text satisfies this, as JSON values; those that cannot be decoded are left out.
+    pub fn with_text(&self, wanted: impl Fn(&str) -> bool) -> Vec<Found<'a, Value>> {
+        let objects = self.objects.iter().filter(|object| wanted(&object.text()));
+        let found = |object: &Object<'a>| {
+            let Object { file, line, kind, .. } = object;
+            Some(Found { file, line: *line, kind: kind.clone(), object: object.value().ok()? })
+        };
+        objects.filter_map(found).collect()
+    }
+
     fn decode_with<T: Send>(
         &mut self,
         reads: impl Fn(&str, &str) -> bool,
@@ -286,6 +297,13 @@ impl Object<'_> {
                 pruned.map_or_else(|| decode(piece.document(&piece.text)), Ok)
             }
             Body::Value { value, .. } => decode(Document::Value(value)),
+        }
+    }
+
+    fn text(&self) -> Cow<'_, str> {
+        match &self.body {
+            Body::Text(piece) => Cow::Borrowed(&*piece.text),
+            Body::Value { value, .. } => Cow::Owned(value.to_string()),
         }
     }
 
