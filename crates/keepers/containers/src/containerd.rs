@@ -3,7 +3,7 @@
 mod grpc;
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -62,6 +62,19 @@ pub struct Task {
     pub fifos: [String; 3],
 }
 
+/// What a snapshot is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotKind {
+    /// Something that this client does not know.
+    Unknown,
+    /// Read by somebody.
+    View,
+    /// Written by somebody: the root file system of a container.
+    Active,
+    /// Finished, for others to be made of: a layer of an image, or a template.
+    Committed,
+}
+
 /// A snapshot, for finding residue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -69,14 +82,16 @@ pub struct Snapshot {
     pub snapshotter: String,
     /// Its key.
     pub key: String,
+    /// What it is for.
+    pub kind: SnapshotKind,
 }
 
 /// A client of one containerd namespace.
 pub trait Containerd: Send + Sync + 'static {
     /// Every container with this label at `true`.
     fn list<'a>(&'a self, managed: &'a str) -> BoxFuture<'a, Answer<Vec<Container>>>;
-    /// The IDs of all containers, whatever their labels.
-    fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>>;
+    /// Every container, whatever its labels.
+    fn list_all(&self) -> BoxFuture<'_, Answer<Vec<Container>>>;
     /// One container; `None` if there is none of that ID.
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>>;
     /// Sets labels of a container; the others stay.
@@ -97,8 +112,12 @@ pub trait Containerd: Send + Sync + 'static {
     fn snapshot_bytes<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<u64>>>;
     /// Removes a snapshot.
     fn remove_snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<()>>;
-    /// The keys of all snapshots of a snapshotter.
+    /// All snapshots of a snapshotter.
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>>;
+    /// One snapshot; `None` if there is none of that key.
+    fn snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<Snapshot>>>;
+    /// The keys of a snapshotter's snapshots that leases hold.
+    fn leased_snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<BTreeSet<String>>>;
     /// The IDs of containers that were created, updated or deleted, until the connection breaks. It starts when it is
     /// first polled, a moment after that: nothing says when.
     fn events(&self) -> BoxStream<'static, String>;

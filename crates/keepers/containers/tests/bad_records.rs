@@ -93,10 +93,12 @@ async fn a_socket_that_is_not_containerds_is_an_error_and_nothing_is_missing(#[c
     let answers = [
         client.get("a").await.map(drop).unwrap_err(),
         client.list("x").await.map(drop).unwrap_err(),
-        client.all_ids().await.map(drop).unwrap_err(),
+        client.list_all().await.map(drop).unwrap_err(),
         client.task("a").await.map(drop).unwrap_err(),
         client.snapshot_bytes("overlayfs", "a").await.map(drop).unwrap_err(),
         client.snapshots("overlayfs").await.map(drop).unwrap_err(),
+        client.snapshot("overlayfs", "a").await.map(drop).unwrap_err(),
+        client.leased_snapshots("overlayfs").await.map(drop).unwrap_err(),
         client.delete_task("a").await.unwrap_err(),
         client.delete_container("a").await.unwrap_err(),
     ];

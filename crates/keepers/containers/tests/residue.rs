@@ -2,7 +2,7 @@
 
 mod lab;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         test_on_both("containerd_itself_removes_work_folders_without_a_bundle_when_it_starts", work_folders),
         test_on_both("fifos_that_a_process_has_open_are_never_removed", of_an_exec),
         test_on_both("what_runs_without_a_record_keeps_everything_until_it_has_ended", runs_without_a_record),
+        test_on_both("a_snapshot_that_a_record_names_a_lease_holds_or_others_are_made_of_stays", kept_snapshots),
     ];
     run(tests.into_iter().flatten().collect())
 }
@@ -91,6 +92,42 @@ async fn left_behind() -> Outcome {
     assert_eq!(lab.host.fifos("back")?.len(), 3);
     let kept = lab.get("kept").await.unwrap();
     lab.cleaner().clean(&kept, now()).await?;
+    Ok(())
+}
+
+/// The ID in the key of a snapshot says little: a record may name any key, and others have other reasons to keep one.
+async fn kept_snapshots() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create_on("web-7f3a", &BTreeMap::new(), State::Running, &["sleep", "3600"], "web-snapshot").await?;
+    lab.snapshot("template", "").await?;
+    lab.commit_snapshot("template", "golden-snapshot").await?;
+    lab.snapshot("new-snapshot", "").await?;
+    lab.lease("new", "new-snapshot").await?;
+    lab.snapshot("lost-snapshot", "").await?;
+
+    let (twice, shown) = seen_twice(&lab, &mut Sightings::default()).await?;
+
+    assert_eq!(shown, ["snapshot lost-snapshot of overlayfs"]);
+    for lost in &twice {
+        assert_eq!(remove(&lab, lost).await?, Removal::Removed);
+        assert_eq!(remove(&lab, lost).await?, Removal::Removed, "somebody else may have removed it");
+    }
+    // What was residue when it was seen is looked at again before it is removed.
+    let kept = [("web", "container web-7f3a"), ("golden", "committed"), ("new", "lease")];
+    for (id, why) in kept {
+        let snapshot = Residue::Snapshot("overlayfs".to_owned(), format!("{id}-snapshot"));
+        let removed = remove(&lab, &snapshot).await?;
+        assert!(matches!(&removed, Removal::Kept(said) if said.contains(why)), "{id}: {removed:?}");
+    }
+    let container = lab.get("web-7f3a").await.ok_or("it runs")?;
+    assert!(lab.client.snapshot_bytes("overlayfs", &container.snapshot_key).await?.is_some());
+    assert!(is_alive(lab.pid("web-7f3a")));
+
+    // Its record and its lease have gone, and nothing else was done about them.
+    lab.cleaner().clean(&container, now()).await?;
+    lab.end_lease("new").await?;
+    let left: Vec<String> = find(&lab).await?.iter().map(ToString::to_string).collect();
+    assert_eq!(left, ["snapshot new-snapshot of overlayfs"]);
     Ok(())
 }
 

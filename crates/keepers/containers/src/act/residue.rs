@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::api::{self, SNAPSHOT_SUFFIX};
-use crate::containerd::{Containerd, ContainerdError, Snapshot};
+use crate::containerd::{Answer, Containerd, ContainerdError, Snapshot, SnapshotKind};
 use crate::host::{FifoError, Host, Shim, ShimUse};
+use crate::subject::Container;
 
 /// A trace of a container without a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +23,8 @@ pub enum Residue {
     Fifos(String),
     /// A folder for FIFOs in which nothing is.
     Folder(String),
-    /// A snapshot with a key of our form: its snapshotter and its key.
+    /// A snapshot with a key of our form, which no record names, no lease holds, and nothing can be made of: its
+    /// snapshotter and its key.
     Snapshot(String, String),
 }
 
@@ -51,6 +53,36 @@ impl std::fmt::Display for Residue {
     }
 }
 
+/// What keeps snapshots beside the container whose ID is in their key. A client that makes a container takes a lease, makes
+/// the snapshot, makes the record, and ends the lease; so that whoever reads the leases first misses neither.
+struct Holders {
+    leased: BTreeSet<String>,
+    records: Vec<Container>,
+}
+
+impl Holders {
+    async fn read(containerd: &dyn Containerd, snapshotter: &str) -> Answer<Self> {
+        let leased = containerd.leased_snapshots(snapshotter).await?;
+        Ok(Self { leased, records: containerd.list_all().await? })
+    }
+
+    /// Why a snapshot is no residue; `None` if nothing keeps it. Two snapshotters may have snapshots of one key; either is
+    /// kept by a record that names it.
+    fn keep(&self, snapshot: &Snapshot) -> Option<String> {
+        let key = &snapshot.key;
+        match snapshot.kind {
+            SnapshotKind::Active | SnapshotKind::View => {}
+            SnapshotKind::Committed => return Some("it is committed: others may be made of it".to_owned()),
+            SnapshotKind::Unknown => return Some("containerd does not say what it is for".to_owned()),
+        }
+        if self.leased.contains(key) {
+            return Some("a lease holds it".to_owned());
+        }
+        let of = self.records.iter().find(|record| record.snapshot_key == *key);
+        of.map(|record| format!("it is the root file system of container {}", record.id))
+    }
+}
+
 /// Finds residue. The traces are read before the records: what gets a record meanwhile is not residue.
 pub async fn find(
     containerd: &dyn Containerd,
@@ -61,10 +93,13 @@ pub async fn find(
     let unread = |error: FifoError| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string());
     let (fifos, folders) = (host.all_fifos().map_err(unread)?, host.empty_fifo_folders().map_err(unread)?);
     let (shims, bundles) = (host.shims(), host.bundle_ids());
-    let known: BTreeSet<String> = containerd.all_ids().await?.into_iter().collect();
+    let holders = Holders::read(containerd, snapshotter).await?;
+    let known: BTreeSet<&str> = holders.records.iter().map(|record| record.id.as_str()).collect();
     let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
     // A snapshot of our key form whose container exists belongs to it; so does one of a container that is cleaned.
-    let of_ours = |snapshot: &Snapshot| snapshot.key.strip_suffix(SNAPSHOT_SUFFIX).is_some_and(api::is_plain_id);
+    let of_ours = |snapshot: &Snapshot| {
+        snapshot.key.strip_suffix(SNAPSHOT_SUFFIX).is_some_and(api::is_plain_id) && holders.keep(snapshot).is_none()
+    };
     let snapshots = snapshots.into_iter().filter(of_ours).map(|s| Residue::Snapshot(s.snapshotter, s.key));
     let all = shims.into_iter().map(Residue::Shim).chain(bundles.into_iter().map(Residue::Bundle)).chain(snapshots);
     let all = all.filter(|found| found.id().is_some_and(is_unknown));
@@ -163,9 +198,20 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
             let is_gone = host.remove_empty_fifo_folder(name).map_err(|error| error.to_string())?;
             if is_gone { Ok(Removal::Removed) } else { kept("it is not empty any more") }
         }
-        Residue::Snapshot(snapshotter, key) => match containerd.remove_snapshot(snapshotter, key).await {
-            Err(error) if !error.is_not_found() => Err(error.to_string()),
-            _ => Ok(Removal::Removed),
-        },
+        Residue::Snapshot(snapshotter, key) => {
+            remove_snapshot(containerd, snapshotter, key).await.map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Removes a snapshot that nothing keeps at this moment.
+async fn remove_snapshot(containerd: &dyn Containerd, snapshotter: &str, key: &str) -> Answer<Removal> {
+    let Some(found) = containerd.snapshot(snapshotter, key).await? else { return Ok(Removal::Removed) };
+    if let Some(why) = Holders::read(containerd, snapshotter).await?.keep(&found) {
+        return Ok(Removal::Kept(why));
+    }
+    match containerd.remove_snapshot(snapshotter, key).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(Removal::Removed),
     }
 }

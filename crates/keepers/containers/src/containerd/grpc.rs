@@ -1,6 +1,6 @@
 //! The gRPC client.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,8 +8,11 @@ use containerd_client::events::{ContainerCreate, ContainerDelete, ContainerUpdat
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::events_client::EventsClient;
+use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
-use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, RemoveSnapshotRequest, UsageRequest};
+use containerd_client::services::v1::snapshots::{
+    Info, Kind, ListSnapshotsRequest, RemoveSnapshotRequest, StatSnapshotRequest, UsageRequest,
+};
 use containerd_client::services::v1::tasks_client::TasksClient;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -26,7 +29,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::record::RecordMessage;
-use super::{Answer, Containerd, ContainerdError, Snapshot, Task, TaskStatus};
+use super::{Answer, Containerd, ContainerdError, Snapshot, SnapshotKind, Task, TaskStatus};
 use crate::subject::Container;
 
 /// The largest message that is read. A single record with its spec takes a few kilobytes; a list comes as a stream,
@@ -82,6 +85,10 @@ impl GrpcClient {
 
     fn snapshots_client(&self) -> SnapshotsClient<Channel> {
         SnapshotsClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    fn leases(&self) -> LeasesClient<Channel> {
+        LeasesClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     fn error(&self, what: String, status: &Status) -> ContainerdError {
@@ -162,8 +169,8 @@ impl Containerd for GrpcClient {
         self.list_stream(vec![format!("labels.{managed:?}==true")]).boxed()
     }
 
-    fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>> {
-        async { Ok(self.list_stream(Vec::new()).await?.into_iter().map(|container| container.id).collect()) }.boxed()
+    fn list_all(&self) -> BoxFuture<'_, Answer<Vec<Container>>> {
+        self.list_stream(Vec::new()).boxed()
     }
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
@@ -277,10 +284,7 @@ impl Containerd for GrpcClient {
                 let mut stream = self.snapshots_client().list(request).await?.into_inner();
                 let mut all = Vec::new();
                 while let Some(page) = stream.message().await? {
-                    let snapshotter = || snapshotter.to_owned();
-                    all.extend(
-                        page.info.into_iter().map(|info| Snapshot { snapshotter: snapshotter(), key: info.name }),
-                    );
+                    all.extend(page.info.into_iter().map(|info| snapshot_of(snapshotter, info)));
                 }
                 Ok::<_, Status>(all)
             };
@@ -288,6 +292,33 @@ impl Containerd for GrpcClient {
                 Ok(read) => read.map_err(|status| self.error(what(), &status)),
                 Err(_) => Err(late(what(), LIST)),
             }
+        }
+        .boxed()
+    }
+
+    fn snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<Snapshot>>> {
+        async move {
+            let message = StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.to_owned() };
+            let answer = call!(self, format!("reading snapshot {key}"), CALL, self.snapshots_client(), stat, message);
+            Ok(optional(answer)?.and_then(|answer| answer.info).map(|info| snapshot_of(snapshotter, info)))
+        }
+        .boxed()
+    }
+
+    fn leased_snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<BTreeSet<String>>> {
+        async move {
+            let message = api::ListRequest { filters: Vec::new() };
+            let leases = call!(self, "listing leases".to_owned(), LIST, self.leases(), list, message)?.leases;
+            let (kind, mut held) = (format!("snapshots/{snapshotter}"), BTreeSet::new());
+            for lease in leases {
+                let what = format!("reading lease {}", lease.id);
+                let message = api::ListResourcesRequest { id: lease.id };
+                // One that has ended meanwhile holds nothing.
+                let found = optional(call!(self, what, CALL, self.leases(), list_resources, message))?;
+                let resources = found.map(|found| found.resources).unwrap_or_default();
+                held.extend(resources.into_iter().filter(|one| one.r#type == kind).map(|one| one.id));
+            }
+            Ok(held)
         }
         .boxed()
     }
@@ -312,6 +343,16 @@ impl Containerd for GrpcClient {
             })
             .boxed()
     }
+}
+
+fn snapshot_of(snapshotter: &str, info: Info) -> Snapshot {
+    let kind = match Kind::try_from(info.kind) {
+        Ok(Kind::View) => SnapshotKind::View,
+        Ok(Kind::Active) => SnapshotKind::Active,
+        Ok(Kind::Committed) => SnapshotKind::Committed,
+        _ => SnapshotKind::Unknown,
+    };
+    Snapshot { snapshotter: snapshotter.to_owned(), key: info.name, kind }
 }
 
 /// The container that an event is about. The type URLs of containerd have no leading slash.

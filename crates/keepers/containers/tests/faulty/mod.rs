@@ -5,7 +5,7 @@
 
 pub mod deadly;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -123,7 +123,7 @@ macro_rules! passes {
         impl Containerd for $client {
             pass! {
                 list(managed: &'a str) -> Vec<Container>;
-                all_ids() -> Vec<String>;
+                list_all() -> Vec<Container>;
                 get(id: &'a str) -> Option<Container>;
                 set_labels(id: &'a str, labels: BTreeMap<String, String>) -> ();
                 delete_container(id: &'a str) -> ();
@@ -135,6 +135,8 @@ macro_rules! passes {
                 snapshot_bytes(snapshotter: &'a str, key: &'a str) -> Option<u64>;
                 remove_snapshot(snapshotter: &'a str, key: &'a str) -> ();
                 snapshots(snapshotter: &'a str) -> Vec<Snapshot>;
+                snapshot(snapshotter: &'a str, key: &'a str) -> Option<Snapshot>;
+                leased_snapshots(snapshotter: &'a str) -> BTreeSet<String>;
             }
 
             fn events(&self) -> BoxStream<'static, String> {

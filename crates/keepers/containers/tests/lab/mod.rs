@@ -14,7 +14,7 @@ use caretaker_containers::subject::Container;
 use caretaker_core::Timestamp;
 use caretaker_testkit::containerd::Containerd;
 use containerd_client::services::v1 as api;
-use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, PrepareSnapshotRequest};
+use containerd_client::services::v1::snapshots::{CommitSnapshotRequest, ListSnapshotsRequest, PrepareSnapshotRequest};
 use containerd_client::tonic::Request;
 use containerd_client::tonic::transport::Channel;
 use containerd_client::types::Mount;
@@ -134,8 +134,42 @@ impl Lab {
         Ok(ask!(snapshots, prepare, PrepareSnapshotRequest { snapshotter, key, parent, labels }).mounts)
     }
 
+    /// Turns a snapshot into one that others can be made of.
+    pub async fn commit_snapshot(&self, key: &str, name: &str) -> Outcome {
+        let mut snapshots = self.api().snapshots();
+        let labels = HashMap::from([("containerd.io/gc.root".to_owned(), "2036-01-01T00:00:00Z".to_owned())]);
+        let (snapshotter, key, name) = ("overlayfs".to_owned(), key.to_owned(), name.to_owned());
+        ask!(snapshots, commit, CommitSnapshotRequest { snapshotter, name, key, labels });
+        Ok(())
+    }
+
+    /// A lease that holds a snapshot, as clients take one before they make the record.
+    pub async fn lease(&self, id: &str, key: &str) -> Outcome {
+        let mut leases = self.api().leases();
+        ask!(leases, create, api::CreateRequest { id: id.to_owned(), ..Default::default() });
+        let resource = api::Resource { id: key.to_owned(), r#type: "snapshots/overlayfs".to_owned() };
+        ask!(leases, add_resource, api::AddResourceRequest { id: id.to_owned(), resource: Some(resource) });
+        Ok(())
+    }
+
+    pub async fn end_lease(&self, id: &str) -> Outcome {
+        let mut leases = self.api().leases();
+        ask!(leases, delete, api::DeleteRequest { id: id.to_owned(), sync: true });
+        Ok(())
+    }
+
     /// The record alone, with its labels.
     pub async fn record(&self, id: &str, labels: &BTreeMap<String, String>, args: &[&str]) -> Outcome {
+        self.record_on(id, labels, args, &format!("{id}-snapshot")).await
+    }
+
+    async fn record_on(
+        &self,
+        id: &str,
+        labels: &BTreeMap<String, String>,
+        args: &[&str],
+        snapshot_key: &str,
+    ) -> Outcome {
         let annotations: BTreeMap<&str, &str> =
             self.group.iter().map(|group| ("io.containerd.runc.v2.group", *group)).collect();
         let spec = json!({
@@ -160,7 +194,7 @@ impl Lab {
             runtime: Some(runtime),
             spec: Some(spec),
             snapshotter: "overlayfs".into(),
-            snapshot_key: format!("{id}-snapshot"),
+            snapshot_key: snapshot_key.to_owned(),
             ..api::Container::default()
         };
         let mut containers = self.api().containers();
@@ -199,8 +233,20 @@ impl Lab {
         state: State,
         args: &[&str],
     ) -> Outcome {
-        let rootfs = self.snapshot(&format!("{id}-snapshot"), &self.parent).await?;
-        self.record(id, labels, args).await?;
+        self.create_on(id, labels, state, args, &format!("{id}-snapshot")).await
+    }
+
+    /// The same with another key of its snapshot.
+    pub async fn create_on(
+        &self,
+        id: &str,
+        labels: &BTreeMap<String, String>,
+        state: State,
+        args: &[&str],
+        snapshot_key: &str,
+    ) -> Outcome {
+        let rootfs = self.snapshot(snapshot_key, &self.parent).await?;
+        self.record_on(id, labels, args, snapshot_key).await?;
         let [stdin, stdout, stderr] = self.fifos(id)?;
         if state == State::NoTask {
             return Ok(());
@@ -235,6 +281,21 @@ impl Lab {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Sends a signal to the first process of a task, as an agent does.
+    pub async fn signal(&self, id: &str, signal: u32) -> Outcome {
+        let (container_id, exec_id) = (id.to_owned(), String::new());
+        let mut tasks = self.api().tasks();
+        ask!(tasks, kill, api::KillRequest { container_id, exec_id, signal, all: false });
+        Ok(())
+    }
+
+    /// Waits for the end of a task. Returns its exit status.
+    pub async fn exit_status(&self, id: &str) -> Failable<u32> {
+        let (container_id, exec_id) = (id.to_owned(), String::new());
+        let mut tasks = self.api().tasks();
+        Ok(ask!(tasks, wait, api::WaitRequest { container_id, exec_id }).exit_status)
     }
 
     /// The container as the keeper reads it.

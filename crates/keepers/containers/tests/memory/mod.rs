@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
-use caretaker_containers::containerd::{Answer, Containerd, ContainerdError, Snapshot, Task, TaskStatus};
+use caretaker_containers::containerd::{Answer, Containerd, ContainerdError, Snapshot, SnapshotKind, Task, TaskStatus};
 use caretaker_containers::subject::Container;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -36,6 +36,10 @@ pub struct InMemory {
     pub on_touch: Mutex<Option<OnTouch>>,
     pub on_call: Mutex<Option<OnCall>>,
     pub at_read: Mutex<Option<AtRead>>,
+}
+
+fn active(snapshotter: &str, key: &str) -> Snapshot {
+    Snapshot { snapshotter: snapshotter.to_owned(), key: key.to_owned(), kind: SnapshotKind::Active }
 }
 
 fn missing(what: &str) -> ContainerdError {
@@ -93,9 +97,9 @@ impl Containerd for InMemory {
         answer(move || Ok(self.records().containers.values().filter(is_managed).cloned().collect()))
     }
 
-    fn all_ids(&self) -> BoxFuture<'_, Answer<Vec<String>>> {
-        self.begin("all_ids");
-        answer(|| Ok(self.records().containers.keys().cloned().collect()))
+    fn list_all(&self) -> BoxFuture<'_, Answer<Vec<Container>>> {
+        self.begin("list_all");
+        answer(|| Ok(self.records().containers.values().cloned().collect()))
     }
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Answer<Option<Container>>> {
@@ -198,8 +202,17 @@ impl Containerd for InMemory {
 
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>> {
         self.begin("snapshots");
-        let one = |key: &String| Snapshot { snapshotter: snapshotter.to_owned(), key: key.clone() };
-        answer(move || Ok(self.records().snapshots.iter().map(one).collect()))
+        answer(move || Ok(self.records().snapshots.iter().map(|key| active(snapshotter, key)).collect()))
+    }
+
+    fn snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<Snapshot>>> {
+        self.begin("snapshot");
+        answer(move || Ok(self.records().snapshots.get(key).map(|key| active(snapshotter, key))))
+    }
+
+    fn leased_snapshots<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Answer<BTreeSet<String>>> {
+        self.begin("leased_snapshots");
+        answer(|| Ok(BTreeSet::new()))
     }
 
     fn events(&self) -> BoxStream<'static, String> {
