@@ -52,7 +52,8 @@ pub(crate) async fn rows() -> Result<Vec<Row>> {
 
     let kubeconfig = cluster.user_kubeconfig("caretaker", Some("system:masters"))?;
     let began = Instant::now();
-    let operator = Operator::start(&program, &kubeconfig, &["--keepers", "runtimes"]).await?;
+    let home = [("CARETAKER_RUNTIMES_NAMESPACE", NAMESPACE)];
+    let operator = Operator::start_with(&program, &kubeconfig, &["--keepers", "runtimes"], &home).await?;
     until_all(&client, "creating", count, &operator).await?;
     let creating = began.elapsed();
     let writes = writes(&cluster)?;

@@ -53,6 +53,8 @@ pub fn run(args: &CleanupArgs, now: Timestamp) -> Result<Output> {
             stays.extend(release_flux(&flux, &context, None, &mut report).await?);
             let (done, failed) = caretaker_runtimes::cleanup::clean_up(&runtimes, &context).await?;
             merge(&mut report, CleanupReport { done, failed });
+            let unnamed = runtimes.policy.namespace.is_none() && has_lease(&client, caretaker_runtimes::NAME).await?;
+            stays.extend(unnamed.then(|| UNNAMED_RUNTIMES.to_owned()));
             delete_own_objects(&client, args.dry_run, &mut report).await;
         }
         for name in &namespaces {
@@ -80,14 +82,19 @@ async fn settings(client: &Client, path: Option<&Path>) -> Result<Config> {
 
 /// True if an operator was ever live in this cluster: in a dry run it has neither a Lease nor a state.
 async fn was_live(client: &Client) -> Result<bool> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
     for keeper in keepers::names() {
-        if leases.get_opt(&lease_name(keeper)).await.context("looking for a Lease of the operator")?.is_some() {
+        if has_lease(client, keeper).await? {
             return Ok(true);
         }
     }
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), state::NAMESPACE);
     Ok(config_maps.get_opt(state::NAME).await.context("looking for the state of the operator")?.is_some())
+}
+
+/// True if a keeper was ever live in this cluster.
+async fn has_lease(client: &Client, keeper: &str) -> Result<bool> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), state::NAMESPACE);
+    Ok(leases.get_opt(&lease_name(keeper)).await.context("looking for a Lease of the operator")?.is_some())
 }
 
 /// Releases Flux's objects, and returns what stays suspended because somebody asked for it.
@@ -107,6 +114,10 @@ fn merge(report: &mut CleanupReport, more: CleanupReport) {
     report.done.extend(more.done);
     report.failed.extend(more.failed);
 }
+
+/// What is said where runtimes were kept and no setting says any more where they are.
+const UNNAMED_RUNTIMES: &str = "runtimes: caretaker.dev/finished-seen-at stays on them, because keepers.runtimes.namespace \
+                                is not set; name kdoctor's namespace there (--config) to remove it";
 
 /// The label of everything that the chart and the manifests install.
 const INSTALLED: &str = "app.kubernetes.io/part-of=caretaker";

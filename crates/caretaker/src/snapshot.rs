@@ -86,10 +86,12 @@ impl Snapshot {
         files: Option<&BTreeSet<&str>>,
     ) -> Result<Vec<Box<dyn DynKeeper>>> {
         let selected = keepers::select(&self.config, input.keepers.as_deref(), files)?;
-        match wanted {
-            Wanted::Selected => Ok(selected),
-            Wanted::Only(name) => Ok(vec![keepers::by_name(&self.config, name)?]),
-        }
+        let wanted = match wanted {
+            Wanted::Selected => selected,
+            Wanted::Only(name) => vec![keepers::by_name(&self.config, name)?],
+        };
+        keepers::check_usable(&self.config, &wanted)?;
+        Ok(wanted)
     }
 
     /// Loads the keepers from files.

@@ -14,9 +14,10 @@ use caretaker_engine::permissions::RequiredRight;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
 use caretaker_runtimes::Runtimes;
+use caretaker_runtimes::subject::Policy as RuntimesPolicy;
 use caretaker_testkit::helm;
 use caretaker_testkit::release::workspace;
-use granted::{Right, required_by, right, rights};
+use granted::{ByNamespace, Right, by_namespace, required_by, rights};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ fn namespaces(deletion: Deletion, dry_run: bool) -> Vec<RequiredRight> {
     "namespaces", &["keepers.namespaces.settings.deletion=never"], |dry| namespaces(Deletion::Never, dry)
 )]
 #[case::addresses("addresses", &[], |dry| required_by(&Addresses::new(AddressesPolicy::default()), dry))]
-#[case::runtimes("runtimes", &[], |dry| required_by(&Runtimes::default(), dry))]
+#[case::runtimes("runtimes", &["keepers.runtimes.settings.namespace=tools"], runtimes)]
 fn the_roles_grant_exactly_what_these_values_need(
     #[case] keeper: &str,
     #[case] values: &[&str],
@@ -68,16 +69,43 @@ fn the_roles_grant_exactly_what_these_values_need(
     let objects = objects(&[values, &[enabled.as_str(), dry.as_str()]].concat());
 
     let role = format!("caretaker-{keeper}");
-    let required = required(dry_run).into_iter().map(|required| required.right);
-    let (local, global): (Vec<_>, Vec<_>) = required.partition(|right| right.namespace == Some(NAMESPACE));
-    assert_eq!(granted_by(&objects, "ClusterRole", &role), global.iter().map(right).collect());
-    assert_eq!(granted_by(&objects, "Role", &role), local.iter().map(right).collect());
+    let roles = objects.iter().filter(|object| object["metadata"]["name"] == *role && object["rules"].is_array());
+    let namespace = |role: &Value| role["metadata"]["namespace"].as_str().map(str::to_owned);
+    let granted: ByNamespace = roles.map(|role| (namespace(role), rights(rules_of(role)))).collect();
+    assert_eq!(granted, by_namespace(required(dry_run)));
 }
 
-const ALL_ENABLED: [&str; 5] = [
+fn runtimes(dry_run: bool) -> Vec<RequiredRight> {
+    let policy = RuntimesPolicy { namespace: Some("tools".to_owned()), ..RuntimesPolicy::default() };
+    required_by(&Runtimes::new(policy), dry_run)
+}
+
+/// Whoever may write a DaemonSet anywhere owns every node.
+#[test]
+fn of_runtimes_nothing_in_a_namespace_is_granted_outside_of_kdoctors() {
+    let values = ["keepers.runtimes.enabled=true", "keepers.runtimes.settings.namespace=tools", "dryRun=false"];
+    let objects = objects(&[values.as_slice(), &["rbac.minimal=false"]].concat());
+
+    let granted = granted_by(&objects, "ClusterRole", "caretaker-runtimes");
+    let kinds: BTreeSet<String> = granted.iter().map(|(_, resource, ..)| resource.clone()).collect();
+    let of_the_cluster = ["apphttphealthies", "netdnses", "netreaches", "nodes", "servicecidrs"];
+    let written = ["apphttphealthies/status", "netdnses/status", "netreaches/status", "events"];
+    assert_eq!(kinds, of_the_cluster.into_iter().chain(written).map(str::to_owned).collect());
+    let writes = granted.iter().filter(|(_, _, verb, _)| !["get", "list", "watch"].contains(&verb.as_str()));
+    assert!(writes.clone().all(|(_, resource, ..)| written.contains(&resource.as_str())), "{granted:?}");
+    let named = |kind: &str, name: &str| -> BTreeSet<String> {
+        let of_kind = objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        of_kind.filter_map(|object| object["metadata"]["namespace"].as_str()).map(str::to_owned).collect()
+    };
+    let both: BTreeSet<String> = [NAMESPACE, "tools"].map(str::to_owned).into();
+    assert_eq!((named("Role", "caretaker-runtimes"), named("RoleBinding", "caretaker-runtimes")), (both.clone(), both));
+}
+
+const ALL_ENABLED: [&str; 6] = [
     "keepers.addresses.enabled=true",
     "keepers.windows.enabled=true",
     "keepers.runtimes.enabled=true",
+    "keepers.runtimes.settings.namespace=kdoctor",
     "keepers.containers.enabled=true",
     "audit.enabled=true",
 ];
@@ -176,6 +204,14 @@ fn what_is_not_enabled_gets_no_role_and_no_pod() {
     &["--set", "audit.enabled=true,keepers.namespaces.enabled=false,keepers.windows.enabled=true"],
     &["audit.enabled needs keepers.namespaces.enabled"]
 )]
+#[case::runtimes_without_kdoctors_namespace(
+    &["--set", "keepers.runtimes.enabled=true"],
+    &["keepers.runtimes.settings.namespace is not set", "write the namespace that kdoctor-controller runs in"]
+)]
+#[case::runtimes_in_caretakers_own_namespace(
+    &["--set", "keepers.runtimes.enabled=true,keepers.runtimes.settings.namespace=caretaker-system"],
+    &["keepers.runtimes.settings.namespace is caretaker-system"]
+)]
 #[case::another_namespace(&["--namespace", "other-place"], &["--namespace caretaker-system", "not in other-place"])]
 fn bad_values_fail_with_a_message_that_names_them(#[case] args: &[&str], #[case] said: &[&str]) {
     let error = template(args).unwrap_err();
@@ -254,13 +290,16 @@ const MANIFESTS: [DeployFile; 8] = [
         file: "runtimes.yaml",
         head: "The runtimes keeper alone, in dry run: it writes nothing, and the journal has what it would have done.\n\
                \n  kubectl apply -f deploy/runtimes.yaml\n  kubectl -n caretaker-system logs deployment/caretaker-runtimes\n\n\
+               kdoctor runs in the namespace kdoctor here, which must exist: where it runs in another, write that instead in\n\
+               the Role, its RoleBinding and the variable CARETAKER_RUNTIMES_NAMESPACE. caretaker plan reads that variable, too.\n\
                When you agree with what it says, remove --dry-run. It has exactly the rights below; in dry run only list and\n\
                watch are used.",
         args: &[
             "--set",
             ALONE,
             "--set",
-            "config.create=false,keepers.namespaces.enabled=false,keepers.runtimes.enabled=true",
+            "config.create=false,keepers.namespaces.enabled=false,keepers.runtimes.enabled=true,\
+             keepers.runtimes.settings.namespace=kdoctor",
         ],
     },
     DeployFile {

@@ -68,9 +68,14 @@ async fn runtimes_stay_and_everything_that_caretaker_noted_of_them_goes() {
     .unwrap();
     assert!(operator.stop().success());
 
-    let (code, output, errors) = caretaker(&cluster, &["cleanup", "--all"]);
+    // Nothing but a setting says where runtimes are.
+    let (code, output, _) = caretaker(&cluster, &["cleanup", "--all", "--dry-run"]);
+    assert!(code == 0 && output.contains(&format!("runtimes: {SEEN} stays on them")), "{output}");
+    assert!(output.contains("keepers.runtimes.namespace is not set"), "{output}");
+    let (code, output, errors) = caretaker(&cluster, &["cleanup", "--all", "--config", config.to_str().unwrap()]);
 
     assert_eq!((code, errors.as_str()), (0, ""), "{output}");
+    assert!(!output.contains("stays on them"), "{output}");
     assert!(output.contains(&format!("DaemonSet kdoctor/kdoctor-netreach-mesh: remove {SEEN}")), "{output}");
     let after = carriers.get("kdoctor-netreach-mesh").await.unwrap();
     assert_eq!((after.uid(), &after.spec), (before.uid(), &before.spec), "its runtime stays");

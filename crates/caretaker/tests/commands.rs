@@ -534,7 +534,8 @@ fn where_kdoctors_controller_runs_plan_says_that_the_maximum_cannot_hold(
     );
     let tasks = std::fs::read_to_string(root().join("examples/tasks/tasks.yaml")).unwrap();
     let cluster = folder(&[("tasks.yaml", &tasks), ("controller.yaml", &controller)]);
-    let settings = folder(&[("config.yaml", &format!("keepers: {{runtimes: {{enabled: true, {setting}}}}}"))]);
+    let settings =
+        folder(&[("config.yaml", &format!("keepers: {{runtimes: {{enabled: true, namespace: kdoctor, {setting}}}}}"))]);
     let (from, config) = (cluster.path().to_str().unwrap(), settings.path().join("config.yaml"));
 
     let output = caretaker(&["plan", "--from", from, "--at", AT, "--config", config.to_str().unwrap()]);

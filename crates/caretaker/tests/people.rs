@@ -37,6 +37,8 @@ async fn bound(user: &str, role: &str) -> (Cluster, Client) {
     Api::namespaced(client.clone(), "shop").create(&PostParams::default(), &web).await.unwrap();
     let people = "../../deploy/people.yaml";
     cluster.kubectl(&["apply", "-f", people]).unwrap();
+    let named = "--from-literal=config.yaml=keepers: {runtimes: {namespace: kdoctor}}";
+    cluster.kubectl(&["-n", "caretaker-system", "create", "configmap", "caretaker-config", named]).unwrap();
     // The API server makes its own roles after it is ready.
     until("the role to exist", TIMEOUT, async || {
         let found = Api::<ClusterRole>::all(client.clone()).get_opt(role).await.unwrap();

@@ -23,7 +23,7 @@ use caretaker_engine::permissions::{AccessRight, RequiredRight, denied};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
 use caretaker_testkit::{Cluster, until};
-use granted::{Right, required_by, right};
+use granted::{Right, by_namespace, required_by, right};
 use kube::Client;
 use operator::{TIMEOUT, create_namespace, settings, start_operator, state_of, use_namespace, wait_for_state};
 use rstest::rstest;
@@ -38,12 +38,7 @@ use shipped::{ADDRESSES, NAMESPACE, NAMESPACES, RUNTIMES, Shipped, WINDOWS};
 async fn the_roles_grant_what_is_required_and_nothing_else(#[case] shipped: Shipped) {
     let (_cluster, client) = shipped.installed(Cluster::builder()).await;
 
-    let (everywhere, own) = shipped.allowed(&client).await;
-
-    let required = (shipped.required)(false).into_iter().map(|required| required.right);
-    let (local, global): (Vec<_>, Vec<_>) = required.partition(|right| right.namespace == Some(NAMESPACE));
-    assert_eq!(everywhere, global.iter().map(right).collect());
-    assert_eq!(own, local.iter().map(right).collect());
+    assert_eq!(shipped.granted(&client).await, by_namespace((shipped.required)(false)));
     let in_dry_run: BTreeSet<&str> = (shipped.required)(true).iter().map(|required| required.right.verb).collect();
     assert_eq!(in_dry_run, ["get", "list", "watch"].into());
 }

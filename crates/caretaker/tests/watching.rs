@@ -207,6 +207,8 @@ async fn a_watch_ends_when_nobody_reads_any_more_although_nothing_changes() {
 async fn watched_runtimes_show_a_task_that_is_created_and_one_that_is_gone() {
     let (cluster, _client, rita) = reader().await;
     serve_kinds(&cluster, "runtimes");
+    let named = "--from-literal=config.yaml=keepers: {runtimes: {namespace: kdoctor}}";
+    cluster.kubectl(&["-n", "caretaker-system", "create", "configmap", "caretaker-config", named]).unwrap();
     let mut runtimes = Watching::start(&rita, &["runtimes", "-w"]);
     let example = "tests/watching/netreach.yaml";
     cluster.kubectl(&["apply", "-f", example]).unwrap();

@@ -25,6 +25,17 @@ pub enum Permission {
         /// The plural name, with `/subresource` where needed.
         resource: &'static str,
     },
+    /// The same, only in the namespace that a source reads, if it reads one alone.
+    BesideSource {
+        /// `list`, `get` and so on.
+        verb: &'static str,
+        /// The API group; empty for the core group.
+        group: &'static str,
+        /// The plural name, with `/subresource` where needed.
+        resource: &'static str,
+        /// The source.
+        source: SourceId,
+    },
 }
 
 impl Permission {
@@ -38,6 +49,13 @@ impl Permission {
     #[must_use]
     pub const fn resource(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
         Self::OnResource { verb, group, resource }
+    }
+
+    /// A verb on a resource that no source reads, only in the namespace of this source. A source of all namespaces
+    /// has none: then the right is needed everywhere.
+    #[must_use]
+    pub const fn beside(source: SourceId, verb: &'static str, group: &'static str, resource: &'static str) -> Self {
+        Self::BesideSource { verb, group, resource, source }
     }
 }
 

@@ -31,7 +31,7 @@ pub struct AccessRight {
     /// `list`, `patch` and so on.
     pub verb: &'static str,
     /// Only in this namespace.
-    pub namespace: Option<&'static str>,
+    pub namespace: Option<String>,
     /// Only this object.
     pub name: Option<String>,
 }
@@ -42,7 +42,7 @@ impl fmt::Display for AccessRight {
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        match (self.namespace, &self.name) {
+        match (&self.namespace, &self.name) {
             (Some(namespace), _) => write!(f, " in {namespace}"),
             (None, Some(name)) => write!(f, " {name}"),
             (None, None) => Ok(()),
@@ -59,7 +59,7 @@ impl AccessRight {
 
     /// Only in Caretaker's own namespace, and only this object.
     fn own(verb: &'static str, group: &str, resource: &str, name: Option<&str>) -> Self {
-        let (namespace, name) = (Some(state::NAMESPACE), name.map(str::to_owned));
+        let (namespace, name) = (Some(state::NAMESPACE.to_owned()), name.map(str::to_owned));
         Self { namespace, name, ..Self::new(verb, group, resource) }
     }
 }
@@ -94,8 +94,10 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
     for source in sources.iter().filter(|source| !matches!(source.origin, Origin::Stream { .. })) {
         for resource in sources.kinds_of(source.id) {
             for verb in ["list", "watch"] {
-                let name = source.only_name().map(str::to_owned);
-                let right = AccessRight { name, ..AccessRight::new(verb, &resource.group, &resource.plural) };
+                let [name, namespace] =
+                    [source.only_name(), source.only_namespace()].map(|only| only.map(str::to_owned));
+                let right =
+                    AccessRight { name, namespace, ..AccessRight::new(verb, &resource.group, &resource.plural) };
                 if source.is_optional() {
                     optional.insert(right.clone(), resource.clone());
                 }
@@ -108,12 +110,18 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
             let needed_for = |other: &ActionKind| other == *kind && !kind.kinds_alone;
             match permission {
                 Permission::OnSource { verb, source } => {
+                    let namespace = sources.only_namespace(*source);
                     for resource in sources.kinds_of(*source) {
-                        need(AccessRight::new(verb, &resource.group, &resource.plural), &needed_for);
+                        let right = AccessRight::new(verb, &resource.group, &resource.plural);
+                        need(AccessRight { namespace: namespace.clone(), ..right }, &needed_for);
                     }
                 }
                 Permission::OnResource { verb, group, resource } => {
                     need(AccessRight::new(verb, group, resource), &needed_for);
+                }
+                Permission::BesideSource { verb, group, resource, source } => {
+                    let namespace = sources.only_namespace(*source);
+                    need(AccessRight { namespace, ..AccessRight::new(verb, group, resource) }, &needed_for);
                 }
             }
         }
@@ -221,7 +229,7 @@ pub async fn denied(client: &Client, required: Vec<RequiredRight>) -> Result<Vec
             group: Some(group),
             subresource: resource.split_once('/').map(|(_, subresource)| subresource.to_owned()),
             resource: Some(resource.split('/').next().unwrap_or_default().to_owned()),
-            namespace: namespace.map(str::to_owned),
+            namespace,
             name,
             ..ResourceAttributes::default()
         };

@@ -71,7 +71,7 @@ pub(crate) trait Projection<R>: Send + Sync {
         name: &'a str,
     ) -> BoxFuture<'a, Result<ReadChange<R>, kube::Error>>;
 
-    /// From one page of a list.
+    /// From one page of a list: of a namespace, else of what the selector says.
     fn page<'a>(
         &'a self,
         client: &'a Client,
@@ -181,6 +181,7 @@ impl<T: PartialObject, R: Send + 'static> Projection<R> for Typed<T, R> {
             let mut params = ListParams::default().limit(selector.page_size.unwrap_or(PAGE));
             params.field_selector.clone_from(&selector.fields);
             params.continue_token = token;
+            let namespace = namespace.or(selector.namespace.as_deref());
             let request = Request::new(ApiObject::<T>::url_path(resource, namespace)).list(&params);
             let page: PageOf<ApiObject<T>> = list_with_server_time(client, request).await?;
             Ok(page.filter_map(|found| Some(change(&*self.project, resource, found.object))))

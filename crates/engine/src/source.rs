@@ -100,6 +100,8 @@ pub type Delivered<C> = (SourceRef, Change<<C as Cache>::Row>);
 pub struct Selector {
     /// A field selector.
     pub fields: Option<String>,
+    /// The only namespace that is read; `None`: all of them.
+    pub namespace: Option<String>,
     /// Maximum number of objects in a page of a list; `None`: the engine's own.
     pub page_size: Option<u32>,
 }
@@ -243,6 +245,16 @@ impl<C: Cache> Source<C> {
         self
     }
 
+    /// Only objects in this namespace: a Role there is enough. A file is read as a whole, so that a projection which
+    /// must not see objects of other namespaces checks the namespace itself.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: impl Into<String>) -> Self {
+        if let Origin::Watch { selector, .. } = &mut self.origin {
+            selector.namespace = Some(namespace.into());
+        }
+        self
+    }
+
     /// Lists come in pages of at most so many objects: for a kind whose objects are large, so that a page fits
     /// into memory.
     #[must_use]
@@ -337,6 +349,13 @@ impl<C: Cache> Source<C> {
     pub fn only_name(&self) -> Option<&str> {
         let Origin::Watch { selector, .. } = &self.origin else { return None };
         selector.fields.as_deref()?.strip_prefix("metadata.name=").filter(|name| !name.contains(','))
+    }
+
+    /// The only namespace that it reads. A right in that namespace is then enough.
+    #[must_use]
+    pub fn only_namespace(&self) -> Option<&str> {
+        let Origin::Watch { selector, .. } = &self.origin else { return None };
+        selector.namespace.as_deref()
     }
 
     /// True if a cluster may lack the kind that it watches.

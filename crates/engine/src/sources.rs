@@ -104,6 +104,12 @@ impl<C: Cache> Sources<C> {
         fixed.chain(found).collect()
     }
 
+    /// The only namespace that a source reads; `None` if it reads all of them.
+    pub(crate) fn only_namespace(&self, id: SourceId) -> Option<String> {
+        let source = self.all.iter().find(|source| source.id == id);
+        source.and_then(Source::only_namespace).map(str::to_owned)
+    }
+
     /// The source that reads objects of this group and kind.
     pub(crate) fn reading(&self, group: &str, kind: &str) -> Option<Reading<'_, C>> {
         let discovered = self.discovered.read().unwrap_or_else(PoisonError::into_inner);
@@ -380,9 +386,9 @@ fn reading_fixed<C: Cache>(source: &Source<C>) -> Option<Reading<'_, C>> {
 }
 
 impl<C: Cache> Reading<'_, C> {
-    /// The path of all objects of this kind, or of those in one namespace, for messages.
+    /// The path of everything that the source reads of this kind, or of the objects in one namespace.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
-        ApiObject::<Partial>::url_path(&self.resource, namespace)
+        ApiObject::<Partial>::url_path(&self.resource, namespace.or(self.selector.namespace.as_deref()))
     }
 
     /// The names of one page of a list of metadata.

@@ -48,7 +48,7 @@ pub(crate) fn watch<T: PartialObject>(
     let mut config = watcher::Config::default().page_size(selector.page_size.unwrap_or(PAGE));
     config.field_selector.clone_from(&selector.fields);
     let kind = optional.then(|| resource.clone());
-    follow(api(client, resource, None), config, resource, kind, Drift::new(resync, interval))
+    follow(api(client, resource, selector.namespace.as_deref()), config, resource, kind, Drift::new(resync, interval))
 }
 
 /// The same for one object of a namespace, which is read again every interval.
@@ -71,7 +71,7 @@ fn follow<T: PartialObject>(
     drift: Drift,
 ) -> impl Stream<Item = Raw<T>> + Send + use<T> {
     let stream = watcher(api.clone(), config.clone()).boxed();
-    let (path, backoff) = (ApiObject::<T>::url_path(resource, None), DefaultBackoff::default());
+    let (path, backoff) = (ApiObject::<T>::url_path(resource, api.namespace()), DefaultBackoff::default());
     let watching = Watching { api, config, path, optional, stream, drift, pause: None, backoff };
     futures::stream::unfold(watching, |mut watching| async {
         let raw = watching.next().await;

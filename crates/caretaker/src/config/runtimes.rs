@@ -14,13 +14,24 @@ use super::common::{
     self, BreakerConfig, CommonConfig, DEFAULT_CONCURRENCY, DEFAULT_QPS, DEFAULT_RESYNC, OrNone, PaceConfig, Selection,
 };
 
+/// The setting that names kdoctor's namespace.
+const NAMESPACE_KEY: &str = "keepers.runtimes.namespace";
+/// The variable that names it, for a manifest without a file of settings.
+const NAMESPACE_VARIABLE: &str = "CARETAKER_RUNTIMES_NAMESPACE";
+
+/// True for what the API server accepts as the name of a namespace.
+fn is_namespace_name(name: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&name.len()) && name.chars().all(is_inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
 /// Settings of the runtimes keeper.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RuntimesConfig {
     /// Whether the keeper runs. If it is not set: only on files with tasks.
     pub enabled: Option<bool>,
-    /// kdoctor's namespace; default: where its templates are.
+    /// kdoctor's namespace, which has no default: no object says where runtimes are created.
     pub namespace: Option<String>,
     /// A file with templates instead of kdoctor's.
     pub template: Option<PathBuf>,
@@ -103,6 +114,11 @@ impl RuntimesConfig {
 
     /// A template file is not read here: the settings of the operator are also read where its files are not.
     pub(super) fn validate(&self) -> Result<(), String> {
+        if let Some(name) = self.namespace.as_deref().filter(|name| !is_namespace_name(name)) {
+            return Err(format!(
+                "{NAMESPACE_KEY} is {name:?}, which is no name of a namespace: write the one that kdoctor-controller runs in"
+            ));
+        }
         let Some(agent) = &self.default_agent else { return Ok(()) };
         let key = "keepers.runtimes.defaultAgent";
         if agent.name.is_empty() {
@@ -112,6 +128,18 @@ impl RuntimesConfig {
             return Err(format!("{key}.kind is {:?}: write DaemonSet or Deployment", agent.kind));
         }
         Ok(())
+    }
+
+    /// An error without a namespace: the keeper cannot be used then. It is asked for only where the keeper is used.
+    pub(crate) fn require_namespace(&self) -> Result<(), String> {
+        if self.namespace.is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "{NAMESPACE_KEY} is not set: write the namespace that kdoctor-controller runs in, as keepers: {{runtimes: \
+             {{namespace: kdoctor}}}} in the settings (--config), or into {NAMESPACE_VARIABLE}; no object says it, \
+             because a tenant may write objects. --keepers with other names leaves the keeper of runtimes out"
+        ))
     }
 
     /// The settings that the rules use.
@@ -139,9 +167,11 @@ impl RuntimesConfig {
         }
     }
 
-    /// Applies the environment variables of kdoctor's controller; they override the file.
+    /// Applies the environment variables: that of the namespace, and those of kdoctor's controller. They override the
+    /// file.
     pub(super) fn apply_env(&mut self, variable: impl Fn(&str) -> Option<String>) {
         let set = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
+        self.namespace = set(NAMESPACE_VARIABLE).or(self.namespace.take());
         let Some(name) = set("ENV_DEFAULT_AGENT_NAME") else { return };
         let agent = self.default_agent.get_or_insert_default();
         agent.name = name;
@@ -154,6 +184,36 @@ impl RuntimesConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::as_kdoctors_chart("kdoctor", true)]
+    #[case::with_dashes_and_digits("kdoctor-2", true)]
+    #[case::empty("", false)]
+    #[case::upper_case("Kdoctor", false)]
+    #[case::all_of_them("*", false)]
+    #[case::a_path("kdoctor/../default", false)]
+    #[case::a_dash_at_the_end("kdoctor-", false)]
+    #[case::too_long(&"x".repeat(64), false)]
+    fn a_namespace_that_cannot_exist_is_an_error_with_its_key(#[case] name: &str, #[case] accepted: bool) {
+        let read = Config::parse(&format!("keepers: {{runtimes: {{namespace: {name:?}}}}}"), "x");
+
+        assert_eq!(read.is_ok(), accepted, "{read:?}");
+        if let Err(error) = read {
+            assert!(error.to_string().contains("keepers.runtimes.namespace"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_variable_names_the_namespace_where_there_is_no_file() {
+        let mut config = RuntimesConfig::default();
+        assert!(config.require_namespace().unwrap_err().contains("keepers.runtimes.namespace is not set"));
+
+        config.apply_env(|name| (name == "CARETAKER_RUNTIMES_NAMESPACE").then(|| "kdoctor".to_owned()));
+
+        assert_eq!((config.require_namespace(), config.namespace.as_deref()), (Ok(()), Some("kdoctor")));
+    }
 
     #[test]
     fn the_variables_of_kdoctors_controller_name_the_default_agent() {

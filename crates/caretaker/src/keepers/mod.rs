@@ -28,7 +28,7 @@ use crate::config::did_you_mean;
 
 pub use erased::{DynKeeper, Erased};
 pub use registry::{by_name, keepers, names, select};
-pub(crate) use registry::{keepers_to_run, make_keepers, off_although_served};
+pub(crate) use registry::{check_usable, keepers_to_run, make_keepers, off_although_served};
 
 /// The names of a kind of subject, as people type them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -72,6 +72,14 @@ pub fn select(
     Ok(selected.map(|(_, keeper)| keeper).collect())
 }
 
+/// An error if a keeper that is used lacks a setting that it cannot do without.
+pub(crate) fn check_usable(config: &Config, used: &[Box<dyn DynKeeper>]) -> Result<()> {
+    if used.iter().any(|keeper| keeper.name() == caretaker_runtimes::NAME) {
+        config.keepers.runtimes.require_namespace().map_err(anyhow::Error::msg)?;
+    }
+    Ok(())
+}
+
 /// A note for each keeper that the settings leave off although the cluster serves what it works on.
 pub(crate) fn off_although_served(config: &Config, served: &[ApiResource]) -> Vec<String> {
     let all = keepers(config);
@@ -89,6 +97,7 @@ pub(crate) fn keepers_to_run(args: &RunArgs, config: &Config) -> Result<Vec<&'st
             names().join(", ")
         );
     }
+    check_usable(config, &selected)?;
     let selected: Vec<&str> = selected.iter().map(|keeper| keeper.name()).collect();
     if selected.contains(&caretaker_namespaces::NAME) {
         config.keepers.namespaces.activity.sources(&args.audit).map_err(anyhow::Error::msg)?;

@@ -6,7 +6,7 @@ use caretaker_core::Timestamp;
 use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::act::{Action, Record};
 use caretaker_runtimes::api::{self, TaskKind};
-use caretaker_runtimes::observe::RuntimeCache;
+use caretaker_runtimes::observe::{Elsewhere, RuntimeCache};
 use caretaker_runtimes::subject::Subject;
 
 use super::{KeeperCli, KindNames, TimelineMark};
@@ -14,6 +14,8 @@ use super::{KeeperCli, KindNames, TimelineMark};
 const NONE: char = '·';
 const CREATING: char = '░';
 const RUNNING: char = '█';
+/// How many objects a note names.
+const NAMED: usize = 3;
 
 impl KeeperCli for Runtimes {
     /// Of a carrier without a task there is no name that another keeper does not use.
@@ -23,18 +25,36 @@ impl KeeperCli for Runtimes {
 
     fn missing_inputs(&self, kinds: &BTreeSet<&str>) -> Vec<String> {
         let found = TaskKind::ALL.iter().any(|kind| kinds.contains(kind.name()));
-        if !found {
-            return vec!["there is no task of kdoctor: no runtime is judged".to_owned()];
-        }
-        let has_config = kinds.contains("ConfigMap") || self.policy.namespace.is_some();
-        let note = format!("there is no ConfigMap: where {} is, runtimes are created", api::TEMPLATES);
-        if has_config { Vec::new() } else { vec![note] }
+        if found { Vec::new() } else { vec!["there is no task of kdoctor: no runtime is judged".to_owned()] }
     }
 
     fn notes(&self, cache: &RuntimeCache, _: Timestamp) -> Vec<String> {
-        let capped = self.policy.max_runtimes.is_some() && cache.kdoctor_runs();
-        let note = "kdoctor-controller runs and creates runtimes by itself: maxRuntimes cannot hold";
-        if capped { vec![note.to_owned()] } else { Vec::new() }
+        let home = self.policy.namespace.as_deref().unwrap_or_default();
+        let mut notes = Vec::new();
+        if self.policy.max_runtimes.is_some() && cache.kdoctor_runs() {
+            notes.push("kdoctor-controller runs and creates runtimes by itself: maxRuntimes cannot hold".to_owned());
+        }
+        if self.policy.templates.is_none() && !cache.has_templates() {
+            notes.push(format!(
+                "there is no ConfigMap {home}/{}, so that a built-in template is used: if kdoctor is in another \
+                 namespace, name that in keepers.runtimes.namespace",
+                api::TEMPLATES
+            ));
+        }
+        let (maps, carriers): (Vec<_>, Vec<_>) = cache.elsewhere().partition(|found| found.kind == "ConfigMap");
+        for (found, why) in [(maps, "not used"), (carriers, "left alone, and removed with their tasks")] {
+            let named = |found: &&Elsewhere| format!("{} {}/{}", found.kind, found.namespace, found.name);
+            let names: Vec<String> = found.iter().take(NAMED).map(named).collect();
+            let more = match found.len().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            if !names.is_empty() {
+                let names = names.join(", ");
+                notes.push(format!("not in the namespace {home}, and so {why}: {names}{more}"));
+            }
+        }
+        notes
     }
 
     fn initial_fill(&self, subject: &Subject) -> char {

@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use super::objects;
 
-const ALL: [&str; 9] = [
+const ALL: [&str; 10] = [
     "dryRun=false",
     "keepers.addresses.enabled=true",
     "keepers.windows.enabled=true",
     "keepers.runtimes.enabled=true",
+    "keepers.runtimes.settings.namespace=kdoctor",
     "keepers.containers.enabled=true",
     "serviceMonitor.enabled=true",
     "serviceMonitor.labels.release=prometheus",

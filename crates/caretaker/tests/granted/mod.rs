@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use caretaker_engine::Controller;
 use caretaker_engine::permissions::{AccessRight, RequiredRight, required};
@@ -31,6 +31,18 @@ pub fn rights(rules: Vec<PolicyRule>) -> BTreeSet<Right> {
         }
     }
     rights
+}
+
+/// Rights by the namespace in which they hold; `None`: in all of them.
+pub type ByNamespace = BTreeMap<Option<String>, BTreeSet<Right>>;
+
+/// What is required, by the namespace in which it is.
+pub fn by_namespace(required: impl IntoIterator<Item = RequiredRight>) -> ByNamespace {
+    let mut all = ByNamespace::new();
+    for RequiredRight { right: required, .. } in required {
+        all.entry(required.namespace.clone()).or_default().insert(right(&required));
+    }
+    all
 }
 
 pub fn right(right: &AccessRight) -> Right {

@@ -8,17 +8,20 @@ use caretaker_engine::permissions::RequiredRight;
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::subject::Policy as NamespacesPolicy;
 use caretaker_runtimes::Runtimes;
+use caretaker_runtimes::subject::Policy as RuntimesPolicy;
 use caretaker_testkit::audit::{AuditLog, AuditedCall};
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::Windows;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 
-use crate::granted::{Right, required_by, rights};
+use crate::granted::{ByNamespace, Right, required_by, rights};
 use crate::operator::TIMEOUT;
 
 pub const NAMESPACE: &str = "caretaker-system";
+/// The namespace of kdoctor in `deploy/runtimes.yaml`.
+pub const KDOCTOR: &str = "kdoctor";
 
 /// A manifest that is shipped.
 pub struct Shipped {
@@ -26,6 +29,8 @@ pub struct Shipped {
     /// The name of both its roles.
     pub role: &'static str,
     pub account: &'static str,
+    /// The namespaces that must exist before it is applied.
+    pub namespaces: &'static [&'static str],
     /// The rights that its keeper needs, for a dry run or not.
     pub required: fn(bool) -> Vec<RequiredRight>,
 }
@@ -34,6 +39,7 @@ pub const NAMESPACES: Shipped = Shipped {
     file: "namespaces.yaml",
     role: "caretaker-namespaces",
     account: "caretaker",
+    namespaces: &[],
     required: |dry_run| required_by(&Namespaces::new(NamespacesPolicy::default(), None), dry_run),
 };
 
@@ -41,6 +47,7 @@ pub const ADDRESSES: Shipped = Shipped {
     file: "addresses.yaml",
     role: "caretaker-addresses",
     account: "caretaker-addresses",
+    namespaces: &[],
     required: |dry_run| required_by(&Addresses::new(AddressesPolicy::default()), dry_run),
 };
 
@@ -48,6 +55,7 @@ pub const WINDOWS: Shipped = Shipped {
     file: "windows.yaml",
     role: "caretaker-windows",
     account: "caretaker-windows",
+    namespaces: &[],
     required: |dry_run| required_by(&Windows::default(), dry_run),
 };
 
@@ -55,17 +63,30 @@ pub const RUNTIMES: Shipped = Shipped {
     file: "runtimes.yaml",
     role: "caretaker-runtimes",
     account: "caretaker-runtimes",
-    required: |dry_run| required_by(&Runtimes::default(), dry_run),
+    namespaces: &[KDOCTOR],
+    required: |dry_run| required_by(&Runtimes::new(in_kdoctors_namespace()), dry_run),
 };
 
 /// The Job that the chart runs at an uninstall; no manifest has it.
-pub const CLEANUP: Shipped =
-    Shipped { file: "", role: "caretaker-cleanup", account: "caretaker-cleanup", required: |_| Vec::new() };
+pub const CLEANUP: Shipped = Shipped {
+    file: "",
+    role: "caretaker-cleanup",
+    account: "caretaker-cleanup",
+    namespaces: &[],
+    required: |_| Vec::new(),
+};
+
+fn in_kdoctors_namespace() -> RuntimesPolicy {
+    RuntimesPolicy { namespace: Some(KDOCTOR.to_owned()), ..RuntimesPolicy::default() }
+}
 
 impl Shipped {
     /// A control plane with the manifest applied.
     pub async fn installed(&self, builder: caretaker_testkit::ClusterBuilder) -> (Cluster, Client) {
         let cluster = builder.start().await.unwrap();
+        for namespace in self.namespaces {
+            cluster.namespace(namespace).await.unwrap();
+        }
         let folder = "../../deploy/";
         cluster.kubectl(&["apply", "-f", &format!("{folder}{}", self.file)]).unwrap();
         let client = cluster.client().await.unwrap();
@@ -79,6 +100,18 @@ impl Shipped {
         (rights(everywhere.rules.unwrap()), rights(own.rules.unwrap()))
     }
 
+    /// The rights of its roles in every namespace.
+    pub async fn granted(&self, client: &Client) -> ByNamespace {
+        let mut all = ByNamespace::new();
+        let everywhere = Api::<ClusterRole>::all(client.clone()).get(self.role).await.unwrap();
+        all.insert(None, rights(everywhere.rules.unwrap()));
+        let named = ListParams::default().fields(&format!("metadata.name={}", self.role));
+        for role in Api::<Role>::all(client.clone()).list(&named).await.unwrap() {
+            all.insert(role.metadata.namespace, rights(role.rules.unwrap()));
+        }
+        all
+    }
+
     pub async fn allow(&self, client: &Client, everywhere: &BTreeSet<Right>, own: &BTreeSet<Right>) {
         let roles: Api<ClusterRole> = Api::all(client.clone());
         let mut role = roles.get(self.role).await.unwrap();
@@ -90,23 +123,24 @@ impl Shipped {
         roles.replace(self.role, &PostParams::default(), &role).await.unwrap();
     }
 
-    fn calls(&self, cluster: &Cluster) -> AuditLog {
+    /// What its account called.
+    pub fn calls(&self, cluster: &Cluster) -> AuditLog {
         cluster.audit().unwrap().of(&format!("system:serviceaccount:{NAMESPACE}:{}", self.account))
     }
 
     /// Waits until each right of its roles was used by a call, without those that the test cannot make it use; no call
     /// was refused.
     pub async fn uses_every_right(&self, cluster: &Cluster, client: &Client, is_excepted: impl Fn(&Right) -> bool) {
-        let (everywhere, own) = self.allowed(client).await;
+        let granted = self.granted(client).await;
         until("every right to be used", TIMEOUT, async || {
             let calls = self.calls(cluster);
-            let unused = |right: &&Right, is_there: &dyn Fn(&AuditedCall) -> bool| {
-                !calls.calls().iter().any(|call| is_there(call) && is_use_of(call, right))
+            let is_used = |namespace: &Option<String>, right: &Right| {
+                let is_there = |call: &AuditedCall| namespace.as_ref().is_none_or(|name| call.namespace == *name);
+                calls.calls().iter().any(|call| is_there(call) && is_use_of(call, right))
             };
-            let unused: Vec<&Right> = (everywhere.iter().filter(|right| unused(right, &|_| true)))
-                .chain(own.iter().filter(|right| unused(right, &|call| call.namespace == NAMESPACE)))
-                .filter(|right| !is_excepted(right))
-                .collect();
+            let all = granted.iter().flat_map(|(namespace, rights)| rights.iter().map(move |right| (namespace, right)));
+            let unused: Vec<_> =
+                all.filter(|(namespace, right)| !is_used(namespace, right) && !is_excepted(right)).collect();
             Ok(if unused.is_empty() { Ok(()) } else { Err(format!("never used: {unused:#?}")) })
         })
         .await

@@ -70,6 +70,8 @@ async fn with_exactly_the_rights_of_its_job_a_cleanup_wakes_resumes_and_removes_
     let installed = mk_deployment(NAMESPACE, "caretaker").label("app.kubernetes.io/part-of", "caretaker");
     Api::namespaced(client.clone(), NAMESPACE).create(&post, &installed).await.unwrap();
     cluster.kubectl(&["-n", NAMESPACE, "create", "configmap", "caretaker-state"]).unwrap();
+    let named = "--from-literal=config.yaml=keepers: {runtimes: {namespace: kdoctor}}";
+    cluster.kubectl(&["-n", NAMESPACE, "create", "configmap", "caretaker-config", named]).unwrap();
     let leases = ["namespaces", "addresses", "runtimes"].map(|keeper| {
         let metadata = json!({ "name": format!("caretaker-{keeper}"), "namespace": NAMESPACE });
         json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata })

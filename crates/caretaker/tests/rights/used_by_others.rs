@@ -62,8 +62,14 @@ async fn with_exactly_these_rights_addresses_and_endpoints_are_released() {
 async fn with_exactly_these_rights_runtimes_are_created_and_retired() {
     let (cluster, client) = RUNTIMES.installed(Cluster::builder()).await;
     serve_kinds(&cluster, "runtimes");
-    let post = PostParams::default();
-    Api::all(client.clone()).create(&post, &mk_namespace("kdoctor")).await.unwrap();
+    // It comes first in the order of names, and so do its templates.
+    cluster.namespace("a-tenant").await.unwrap();
+    let evil = "spec: {hostPID: true, containers: [{name: agent, image: evil, securityContext: {privileged: true}}]}";
+    let hers = json!({ "name": "kdoctor-app-config-template", "namespace": "a-tenant" });
+    create(
+        &cluster,
+        &[json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": hers, "data": { "pod.yml": evil } })],
+    );
     let template = json!({ "pod.yml": "spec: {containers: [{name: agent, image: registry.example/agent}]}" });
     let metadata = json!({ "name": "kdoctor-app-config-template", "namespace": "kdoctor" });
     create(
@@ -77,7 +83,7 @@ async fn with_exactly_these_rights_runtimes_are_created_and_retired() {
         ],
     );
     let kubeconfig = cluster.account_kubeconfig(NAMESPACE, RUNTIMES.account).await.unwrap();
-    let (_folder, config) = settings("keepers: {runtimes: {creationTimeout: 1s, sweepAfter: 1s}}");
+    let (_folder, config) = settings("keepers: {runtimes: {namespace: kdoctor, creationTimeout: 1s, sweepAfter: 1s}}");
 
     let args = ["--keepers", "runtimes", "--config", config.to_str().unwrap()];
     let operator = start_operator(&kubeconfig, &args).await;
@@ -124,6 +130,8 @@ async fn with_exactly_these_rights_runtimes_are_created_and_retired() {
     let after_a_conflict =
         |(_, resource, verb, _): &Right| ["services", "ingresses"].contains(&resource.as_str()) && verb == "get";
     RUNTIMES.uses_every_right(&cluster, &client, |right| after_a_conflict(right) || is_repeated_event(right)).await;
+    let hers = RUNTIMES.calls(&cluster).only(|call| call.namespace == "a-tenant");
+    assert!(hers.is_empty(), "{hers}");
 }
 
 fn task(kind: &str, name: &str, carrier: &str) -> Value {

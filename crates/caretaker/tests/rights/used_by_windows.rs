@@ -23,7 +23,7 @@ async fn the_roles_of_windows_grant_what_flux_needs_and_with_exactly_these_right
 
     let (everywhere, own) = WINDOWS.allowed(&client).await;
     let all = required(&keeper, &sources, false).into_iter().map(|required| required.right);
-    let (local, global): (Vec<_>, Vec<_>) = all.partition(|right| right.namespace == Some(NAMESPACE));
+    let (local, global): (Vec<_>, Vec<_>) = all.partition(|right| right.namespace.as_deref() == Some(NAMESPACE));
     assert_eq!(everywhere, global.iter().map(right).collect());
     assert_eq!(own, local.iter().map(right).collect());
 

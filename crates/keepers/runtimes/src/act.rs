@@ -64,8 +64,8 @@ const RETIRE: &[Permission] = &[
     Permission::on(DEPLOYMENTS, "get"),
     Permission::on(DEPLOYMENTS, "delete"),
     // The last lines of a failed task.
-    Permission::resource("list", "", "pods"),
-    Permission::resource("get", "", "pods/log"),
+    Permission::beside(DAEMON_SETS, "list", "", "pods"),
+    Permission::beside(DAEMON_SETS, "get", "", "pods/log"),
     APP_STATUS,
     DNS_STATUS,
     REACH_STATUS,
@@ -82,9 +82,9 @@ const CLEAN: &[Permission] = &[
 ];
 
 const WARN: &[Permission] = &[
-    Permission::resource("list", "", "pods"),
+    Permission::beside(DAEMON_SETS, "list", "", "pods"),
     Permission::resource("list", "", "nodes"),
-    Permission::resource("list", "", "events"),
+    Permission::beside(DAEMON_SETS, "list", "", "events"),
 ];
 
 actions! {

@@ -35,7 +35,7 @@ rules! {
         RoundMissed => round_missed,
         /// The task cannot be read: nothing is created.
         InvalidTask => invalid_task,
-        /// There is nothing to create runtimes from, or no place for them.
+        /// There is nothing to create runtimes from, or no namespace is named for them.
         NoPlace => no_place,
         /// Somebody else has an object of a name that the runtime needs: never touched, reported.
         ForeignObject => foreign_object,
@@ -287,9 +287,10 @@ fn no_runtime(subject: &Subject, world: &World, now: Timestamp) -> Found {
     if runtime.carrier().is_some() {
         return None;
     }
-    let because = match runtime.task.runtime_status() {
-        Some(_) => "its runtime is gone",
-        None => "it has no runtime",
+    let because = match (runtime.task.runtime_status(), &world.place) {
+        (Some(_), Ok(place)) => format!("its runtime is gone: there is none in the namespace {}", place.namespace),
+        (Some(_), Err(_)) => "its runtime is gone".to_owned(),
+        (None, _) => "it has no runtime".to_owned(),
     };
     let because = format!("{because}{}", absent_families(world));
     Some(RuleMatch::act(Action::Create, now, because).with_cause(Cause::Ordered))

@@ -17,6 +17,8 @@
 //!
 //! # What it never does
 //!
+//! - It never reads or writes a part of a runtime outside of the one namespace that the settings name: no object says
+//!   where runtimes are created, because a tenant may write objects.
 //! - It never adopts or deletes an object by its name or labels: what belongs to a task says so by the task's uid.
 //! - It never deletes the default agent.
 //! - It never writes more of a task than `status.resource`, and `finish: false` where the status is empty.

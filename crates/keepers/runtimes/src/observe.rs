@@ -52,6 +52,8 @@ pub enum Row {
     Carrier(Carrier),
     /// Another object with a name of a runtime.
     Named(Named),
+    /// A carrier of a task, or kdoctor's templates or settings, outside of kdoctor's namespace: never used or touched.
+    Elsewhere(Elsewhere),
     /// kdoctor's templates; the error if they cannot be used.
     Templates(Result<Arc<Templates>, Arc<str>>),
     /// kdoctor's settings.
@@ -66,14 +68,28 @@ pub enum Row {
     Failure(TaskKey, Failure),
 }
 
-/// Everything that is read.
+/// An object outside of kdoctor's namespace that looks as if it belonged there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Its kind: `ConfigMap`, `DaemonSet` or `Deployment`.
+    pub kind: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Everything that is read: tasks, which are in no namespace, and what is in kdoctor's. Without a setting that names
+/// that namespace nothing is read in any.
 #[must_use]
 pub fn sources(policy: &Policy) -> Vec<Source<RuntimeCache>> {
-    let in_place = |source: Source<RuntimeCache>| match &policy.namespace {
-        Some(namespace) => source.fields(format!("metadata.namespace={namespace}")),
-        None => source,
-    };
-    let named = |name: &str| format!("metadata.name={name}");
+    let mut sources = of_the_cluster();
+    let home = policy.namespace.as_deref().map(Arc::from);
+    sources.extend(home.into_iter().flat_map(|home| in_home(&home)));
+    sources
+}
+
+fn of_the_cluster() -> Vec<Source<RuntimeCache>> {
     let mut sources = Vec::new();
     for (id, kind) in
         [(APP_HTTP_HEALTHIES, TaskKind::AppHttpHealthy), (NETDNSES, TaskKind::Netdns), (NETREACHES, TaskKind::NetReach)]
@@ -81,26 +97,38 @@ pub fn sources(policy: &Policy) -> Vec<Source<RuntimeCache>> {
         let served = resource(api::GROUP, api::VERSION, kind.name(), kind.plural());
         sources.push(Source::watch(id, served, move |task| objects::task(kind, task)).optional());
     }
-    let daemon_set = |carrier| objects::carrier(CarrierKind::DaemonSet, carrier);
-    let deployment = |carrier| objects::carrier(CarrierKind::Deployment, carrier);
-    let apps = |kind, plural| resource("apps", "v1", kind, plural);
-    let service = |object| objects::named("Service", object);
-    let ingress = |object| objects::named("Ingress", object);
-    sources.extend([
-        in_place(Source::watch(DAEMON_SETS, apps("DaemonSet", "daemonsets"), daemon_set)),
-        in_place(Source::watch(DEPLOYMENTS, apps("Deployment", "deployments"), deployment)),
-        in_place(Source::watch(SERVICES, resource("", "v1", "Service", "services"), service)),
-        in_place(Source::watch(INGRESSES, resource("networking.k8s.io", "v1", "Ingress", "ingresses"), ingress)),
-        Source::watch(TEMPLATES, resource("", "v1", "ConfigMap", "configmaps"), objects::config_map)
-            .fields(named(api::TEMPLATES)),
-        Source::watch(SETTINGS, resource("", "v1", "ConfigMap", "configmaps"), objects::config_map)
-            .fields(named(api::SETTINGS)),
-        Source::watch(
-            SERVICE_CIDRS,
-            resource("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs"),
-            objects::families,
-        )
-        .optional(),
-    ]);
+    let cidrs = resource("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs");
+    sources.push(Source::watch(SERVICE_CIDRS, cidrs, objects::families).optional());
     sources
+}
+
+/// Rows of other namespaces come from files alone; a projection tells them apart all the same.
+fn in_home(home: &Arc<str>) -> [Source<RuntimeCache>; 6] {
+    let named = |name: &str| format!("metadata.name={name}");
+    let (daemon_sets, deployments) =
+        (resource("apps", "v1", "DaemonSet", "daemonsets"), resource("apps", "v1", "Deployment", "deployments"));
+    let carrier = |kind| {
+        let home = home.clone();
+        move |object| objects::carrier(kind, &home, object)
+    };
+    let part = |kind| {
+        let home = home.clone();
+        move |object| objects::part(kind, &home, object)
+    };
+    let config_map = || {
+        let home = home.clone();
+        move |object| objects::config_map(&home, object)
+    };
+    let config_maps = || resource("", "v1", "ConfigMap", "configmaps");
+    let services = resource("", "v1", "Service", "services");
+    let ingresses = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
+    let all = [
+        Source::watch(DAEMON_SETS, daemon_sets, carrier(CarrierKind::DaemonSet)),
+        Source::watch(DEPLOYMENTS, deployments, carrier(CarrierKind::Deployment)),
+        Source::watch(SERVICES, services, part("Service")),
+        Source::watch(INGRESSES, ingresses, part("Ingress")),
+        Source::watch(TEMPLATES, config_maps(), config_map()).fields(named(api::TEMPLATES)),
+        Source::watch(SETTINGS, config_maps(), config_map()).fields(named(api::SETTINGS)),
+    ];
+    all.map(|source| source.in_namespace(&**home))
 }

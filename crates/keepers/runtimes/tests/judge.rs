@@ -13,8 +13,9 @@ use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::act::{Action, Record};
 use caretaker_runtimes::api::{AgentSpec, CarrierKind, Family, KdoctorSettings, RuntimeStatus};
 use caretaker_runtimes::judge::Rule;
+use caretaker_runtimes::observe::RuntimeCache;
 use caretaker_runtimes::subject::{
-    DefaultAgent, Diagnosis, Failure, Orphan, Round, RoundStatus, Subject, TaskRuntime, World,
+    DefaultAgent, Diagnosis, Failure, Orphan, Policy, Round, RoundStatus, Subject, TaskRuntime, World,
 };
 use rstest::rstest;
 use sample::{at, carrier, complete, named, not_started, runtime, task, world, world_with};
@@ -306,7 +307,7 @@ fn a_list_of_the_settings_says_nothing_about_the_templates() {
     use caretaker_engine::source::resource;
     use caretaker_engine::{Cache as _, Change, ObjectId, Observed, SourceRef};
     use caretaker_runtimes::api::Templates;
-    use caretaker_runtimes::observe::{Row, RuntimeCache, SETTINGS, TEMPLATES};
+    use caretaker_runtimes::observe::{Row, SETTINGS, TEMPLATES};
     let config_maps = || Some(Arc::new(resource("", "v1", "ConfigMap", "configmaps")));
     let (templates, settings) =
         (SourceRef { id: TEMPLATES, resource: config_maps() }, SourceRef { id: SETTINGS, resource: config_maps() });
@@ -322,14 +323,26 @@ fn a_list_of_the_settings_says_nothing_about_the_templates() {
     cache.update(&settings, Change::Apply(Observed::new(named("kdoctor"), Row::Settings(Arc::new(read)))));
     cache.update(&settings, Change::InitDone);
 
-    let found = cache.world(&Arc::default(), at(0));
-    assert_eq!(found.place.map(|place| place.namespace.to_string()), Ok("kdoctor".to_owned()));
-    assert_eq!(found.kdoctor.enable_ipv6, Some(true));
+    let policy = Arc::new(Policy { namespace: Some("kdoctor".to_owned()), ..Policy::default() });
+    assert!(cache.has_templates());
+    assert_eq!(cache.world(&policy, at(0)).kdoctor.enable_ipv6, Some(true));
 
     cache.update(&settings, Change::Delete(named("kdoctor")));
-    assert_eq!(cache.world(&Arc::default(), at(0)).kdoctor.enable_ipv6, None);
+    assert!(cache.has_templates());
+    assert_eq!(cache.world(&policy, at(0)).kdoctor.enable_ipv6, None);
     cache.update(&templates, Change::Delete(named("kdoctor-app-config-template")));
-    assert!(cache.world(&Arc::default(), at(0)).place.is_err());
+    assert!(!cache.has_templates());
+}
+
+#[test]
+fn without_a_setting_that_names_a_namespace_nothing_is_created_and_the_key_is_named() {
+    let mut world = world();
+    world.place = RuntimeCache::default().world(&Arc::default(), at(0)).place;
+
+    let verdict = judge(&task(runtime()), &world, at(0));
+
+    assert_eq!((verdict.rule.to_string().as_str(), verdict.next.pending_action()), ("NoPlace", None));
+    assert!(verdict.because.contains("keepers.runtimes.namespace is not set"), "{}", verdict.because);
 }
 
 /// kdoctor's cache keeps deleted tasks, and is full at 5,000.
@@ -337,7 +350,7 @@ fn a_list_of_the_settings_says_nothing_about_the_templates() {
 fn nothing_of_a_deleted_task_stays_in_the_cache() {
     use caretaker_engine::source::resource;
     use caretaker_engine::{Cache as _, Change, ObjectId, Observed, SourceRef};
-    use caretaker_runtimes::observe::{DIAGNOSES, NETREACHES, Row, RuntimeCache};
+    use caretaker_runtimes::observe::{DIAGNOSES, NETREACHES, Row};
     let kind = resource("kdoctor.io", "v1beta1", "NetReach", "netreaches");
     let tasks = SourceRef { id: NETREACHES, resource: Some(Arc::new(kind)) };
     let looks = SourceRef { id: DIAGNOSES, resource: None };

@@ -14,16 +14,18 @@ mod queue;
 mod sweep;
 #[path = "live/templates.rs"]
 mod templates;
+#[path = "live/tenant.rs"]
+mod tenant;
 
 use std::sync::Arc;
 
 use caretaker_core::SignedDuration;
 use caretaker_engine::clock::Clock;
 use caretaker_keeper_testkit::{MemoryJournal, context};
-use caretaker_runtimes::NAME;
 use caretaker_runtimes::api::{CarrierKind, TaskKind};
 use caretaker_runtimes::cleanup::clean_up;
 use caretaker_runtimes::subject::{DefaultAgent, Policy};
+use caretaker_runtimes::{NAME, Runtimes};
 use kdoctor::Place;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -330,7 +332,7 @@ async fn a_finished_task_without_a_time_counts_from_first_sight_also_after_a_res
     assert_eq!(place.get("DaemonSet", "kdoctor-netreach-zero").await, None);
     keeper.stop().await;
     let context = context(&place.client, NAME, Clock::manual(place.at(0)).0, MemoryJournal::default());
-    let cleaned = clean_up(&Arc::default(), &context).await.unwrap();
+    let cleaned = clean_up(&Arc::new(Runtimes::new(place.policy())), &context).await.unwrap();
     let expected = "DaemonSet first-sight/kdoctor-netreach-left: remove caretaker.dev/finished-seen-at";
     assert_eq!(cleaned, (vec![expected.to_owned()], Vec::new()));
     let left = place.get("DaemonSet", "kdoctor-netreach-left").await.unwrap();

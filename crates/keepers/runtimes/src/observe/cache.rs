@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use queue::Obstacles;
 pub(crate) use queue::failure_name;
 
-use super::{DIAGNOSES, FAILURES, Row, SETTINGS};
+use super::{DIAGNOSES, Elsewhere, FAILURES, Row, SETTINGS};
 use crate::api::{self, Family, GROUP, KDOCTOR_CONTROLLER, KdoctorSettings, RuntimeStatus, Templates};
 use crate::subject::{
     Carrier, Diagnosis, Ended, Named, Orphan, Place, Policy, Subject, Task, TaskKey, TaskRuntime, World,
@@ -41,8 +41,10 @@ pub struct RuntimeCache {
     by_name: ByKey<Arc<str>, RowKey>,
     /// The task whose runtime needs a name.
     needed_by: ByKey<Arc<str>, TaskKey>,
-    templates: BTreeMap<String, Result<Arc<Templates>, Arc<str>>>,
-    settings: BTreeMap<String, Arc<KdoctorSettings>>,
+    templates: Option<Result<Arc<Templates>, Arc<str>>>,
+    settings: Option<Arc<KdoctorSettings>>,
+    /// What is outside of kdoctor's namespace; only files have it.
+    elsewhere: BTreeMap<RowKey, Elsewhere>,
     families: BTreeMap<String, Vec<Family>>,
     refused: BTreeSet<Family>,
     /// When a carrier was first seen without its task, by its uid.
@@ -121,7 +123,10 @@ impl RuntimeCache {
     /// Follows a row that changed, so that every task that it matters to is judged.
     fn follow(&mut self, key: RowKey) {
         let row = self.row(&key);
+        let was_elsewhere = self.elsewhere.remove(&key).is_some();
         match (&row, key.source().group(), key.source().kind()) {
+            (Some(Row::Elsewhere(found)), ..) => _ = self.elsewhere.insert(key, found.clone()),
+            (None, ..) if was_elsewhere => {}
             (Some(Row::Task(_)), ..) | (None, GROUP, _) => {
                 let kind = api::TaskKind::parse(key.source().kind());
                 if let Some(kind) = kind {
@@ -154,12 +159,12 @@ impl RuntimeCache {
     }
 
     fn follow_config(&mut self, key: &RowKey, row: Option<Row>) {
-        let namespace = key.namespace().unwrap_or_default().to_owned();
         match row {
-            Some(Row::Templates(read)) => _ = self.templates.insert(namespace, read),
-            Some(Row::Settings(read)) => _ = self.settings.insert(namespace, read),
-            _ if key.name() == api::TEMPLATES => _ = self.templates.remove(&namespace),
-            _ => _ = self.settings.remove(&namespace),
+            Some(Row::Templates(read)) => self.templates = Some(read),
+            Some(Row::Settings(read)) => self.settings = Some(read),
+            _ if key.name() == api::TEMPLATES => self.templates = None,
+            _ if key.name() == api::SETTINGS => self.settings = None,
+            _ => return,
         }
         // What the API server refused was made from what was there before.
         for task in self.noted.values().cloned().collect::<Vec<_>>() {
@@ -257,15 +262,13 @@ impl RuntimeCache {
     #[must_use]
     pub fn world(&self, policy: &Arc<Policy>, now: Timestamp) -> World {
         let place = self.place(policy);
-        let namespace = place.as_ref().ok().map(|place| &*place.namespace);
-        let settings = namespace.and_then(|namespace| self.settings.get(namespace)).or(self.settings.values().next());
         let queue = if policy.max_runtimes.is_some() { self.queue(policy, now) } else { BTreeMap::new() };
         let mut cluster_families: Vec<Family> = self.families.values().flatten().copied().collect();
         cluster_families.sort_unstable();
         cluster_families.dedup();
         World {
             policy: policy.clone(),
-            kdoctor: settings.cloned().unwrap_or_default(),
+            kdoctor: self.settings.clone().unwrap_or_default(),
             place,
             cluster_families,
             refused_families: self.refused.iter().copied().collect(),
@@ -275,25 +278,27 @@ impl RuntimeCache {
     }
 
     fn place(&self, policy: &Policy) -> Result<Place, Arc<str>> {
-        let chosen = policy.namespace.as_deref();
-        let found = match chosen {
-            Some(namespace) => self.templates.get_key_value(namespace),
-            None => self.templates.first_key_value(),
+        let Some(namespace) = policy.namespace.as_deref() else {
+            return Err("keepers.runtimes.namespace is not set: write kdoctor's namespace there".into());
         };
-        let Some(namespace) = chosen.or(found.map(|(namespace, _)| namespace.as_str())) else {
-            return Err(format!(
-                "nothing says where runtimes are created: there is no ConfigMap {}; name kdoctor's namespace in keepers.runtimes.namespace",
-                api::TEMPLATES
-            )
-            .into());
-        };
-        let templates = match (&policy.templates, found) {
+        let templates = match (&policy.templates, &self.templates) {
             (Some(Ok(templates)), _) => templates.clone(),
             (Some(Err(error)), _) => return Err(format!("keepers.runtimes.template: {error}").into()),
-            (None, Some((_, read))) => read.clone()?,
+            (None, Some(read)) => read.clone()?,
             (None, None) => default_templates(),
         };
         Ok(Place { namespace: namespace.into(), templates })
+    }
+
+    /// True if kdoctor's namespace has its templates.
+    #[must_use]
+    pub fn has_templates(&self) -> bool {
+        self.templates.is_some()
+    }
+
+    /// What is outside of kdoctor's namespace and looks as if it belonged there: left alone.
+    pub fn elsewhere(&self) -> impl Iterator<Item = &Elsewhere> {
+        self.elsewhere.values()
     }
 
     /// True if kdoctor's own controller runs: it creates runtimes as well.

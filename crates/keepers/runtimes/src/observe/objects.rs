@@ -11,7 +11,7 @@ use caretaker_engine::{Meta, Partial, PartialObject};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Row;
+use super::{Elsewhere, Row};
 use crate::api::{
     self, AgentSpec, CarrierKind, FINISHED_SEEN_AT, Family, GROUP, INSTANCE_LABEL, KdoctorSettings, PREFIX,
     RuntimeStatus, TaskKind, Templates,
@@ -174,9 +174,17 @@ impl PartialObject for CarrierObject {
     }
 }
 
-/// By owner alone, never by name or label; what has a name of a runtime and another owner is in the way.
-pub(super) fn carrier(kind: CarrierKind, object: CarrierObject) -> Option<Row> {
+fn elsewhere(kind: &'static str, meta: &Meta) -> Row {
+    Row::Elsewhere(Elsewhere { kind, namespace: meta.namespace.clone(), name: meta.name.clone() })
+}
+
+/// By owner alone, never by name or label; what has a name of a runtime and another owner is in the way. What is outside
+/// of kdoctor's namespace is nobody's carrier.
+pub(super) fn carrier(kind: CarrierKind, home: &str, object: CarrierObject) -> Option<Row> {
     let CarrierObject { metadata: CarrierMeta { meta, generation }, spec, status } = object;
+    if meta.namespace != home {
+        return meta.controller().and_then(task_owner).map(|_| elsewhere(kind.name(), &meta));
+    }
     let (desired, ready) = match kind {
         CarrierKind::DaemonSet => (status.desired_number_scheduled, status.number_ready),
         // The API server's own default.
@@ -220,8 +228,9 @@ fn named_as(kind: &'static str, meta: Meta, ready: i64) -> Option<Row> {
     Some(Row::Named(Named { kind, namespace, name: meta.name, uid: meta.uid, controller, is_deleting, ready }))
 }
 
-pub(super) fn named(kind: &'static str, object: Partial) -> Option<Row> {
-    named_as(kind, object.metadata, 0)
+/// A Service or an Ingress in kdoctor's namespace.
+pub(super) fn part(kind: &'static str, home: &str, object: Partial) -> Option<Row> {
+    if object.metadata.namespace == home { named_as(kind, object.metadata, 0) } else { None }
 }
 
 /// A ConfigMap.
@@ -239,10 +248,16 @@ impl PartialObject for ConfigMapObject {
     }
 }
 
-/// Either of kdoctor's ConfigMaps, whichever source delivers it.
+/// Either of kdoctor's ConfigMaps, whichever source delivers it. Whoever may write ConfigMaps in another namespace has
+/// no part in what runs.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a projection")]
-pub(super) fn config_map(object: ConfigMapObject) -> Option<Row> {
-    if object.metadata.name == api::SETTINGS { settings(&object) } else { templates(&object) }
+pub(super) fn config_map(home: &str, object: ConfigMapObject) -> Option<Row> {
+    let meta = &object.metadata;
+    match meta.name.as_str() {
+        api::SETTINGS | api::TEMPLATES if meta.namespace != home => Some(elsewhere("ConfigMap", meta)),
+        api::SETTINGS => settings(&object),
+        _ => templates(&object),
+    }
 }
 
 fn templates(object: &ConfigMapObject) -> Option<Row> {
@@ -278,6 +293,59 @@ mod tests {
     use super::*;
     use rstest::rstest;
     use serde_json::json;
+
+    /// What the sources of a keeper make of an object in a file.
+    fn read(object: Value) -> Option<Row> {
+        use crate::subject::Policy;
+        use caretaker_engine::Change;
+        use caretaker_engine::decode::Document;
+        let policy = Policy { namespace: Some("kdoctor".to_owned()), ..Policy::default() };
+        let sources = caretaker_engine::sources::Sources::of(&crate::Runtimes::new(policy));
+        let [api_version, kind] = ["apiVersion", "kind"].map(|key| object[key].as_str().unwrap().to_owned());
+        let (_, change) = sources.decode(&api_version, &kind, Document::Value(&object)).unwrap().unwrap();
+        if let Change::Apply(observed) = change { Some(observed.row) } else { None }
+    }
+
+    #[rstest]
+    #[case::a_carrier("apps/v1", "DaemonSet", "kdoctor-netreach-mesh")]
+    #[case::a_carrier_with_replicas("apps/v1", "Deployment", "kdoctor-netreach-mesh")]
+    #[case::the_templates("v1", "ConfigMap", "kdoctor-app-config-template")]
+    #[case::the_settings("v1", "ConfigMap", "kdoctor")]
+    fn what_is_outside_of_kdoctors_namespace_is_known_and_not_used(
+        #[case] api_version: &str,
+        #[case] kind: &str,
+        #[case] name: &str,
+    ) {
+        let owner = json!({
+            "apiVersion": "kdoctor.io/v1beta1", "kind": "NetReach", "name": "mesh", "uid": "u", "controller": true,
+        });
+        let object = |namespace: &str| {
+            json!({
+                "apiVersion": api_version, "kind": kind,
+                "metadata": { "namespace": namespace, "name": name, "ownerReferences": [owner] },
+                "data": { "conf.yml": "enableIPv6: true", "pod.yml": "spec: {containers: [{name: a, image: x}]}" },
+            })
+        };
+
+        let used = read(object("kdoctor"));
+        assert!(matches!(used, Some(Row::Carrier(_) | Row::Templates(Ok(_)) | Row::Settings(_))), "{used:?}");
+        let Some(Row::Elsewhere(found)) = read(object("a-tenant")) else { panic!("it is known") };
+        assert_eq!((found.kind, &*found.namespace, &*found.name), (kind, "a-tenant", name));
+    }
+
+    #[rstest]
+    #[case::a_service("v1", "Service")]
+    #[case::an_ingress("networking.k8s.io/v1", "Ingress")]
+    #[case::a_carrier_of_nobody("apps/v1", "DaemonSet")]
+    fn what_has_a_name_of_a_runtime_counts_in_kdoctors_namespace_alone(#[case] api_version: &str, #[case] kind: &str) {
+        let object = |namespace: &str| {
+            let metadata = json!({ "namespace": namespace, "name": "kdoctor-netreach-mesh" });
+            json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata })
+        };
+
+        assert!(matches!(read(object("kdoctor")), Some(Row::Named(_))));
+        assert_eq!(read(object("a-tenant")), None);
+    }
 
     #[test]
     fn a_grace_beside_what_cannot_be_read_is_kept() {

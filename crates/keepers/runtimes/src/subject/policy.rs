@@ -13,7 +13,8 @@ use crate::api::{CarrierKind, Family, KdoctorSettings, RuntimeStatus, Templates}
 /// The settings that rules look at.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Where runtimes are; `None`: where kdoctor's templates are.
+    /// kdoctor's namespace, as the settings name it: everything of runtimes is read and written there and nowhere else.
+    /// `None`: nothing is read in any namespace, and nothing is created.
     pub namespace: Option<String>,
     /// Templates of a file instead of kdoctor's; the error if that cannot be used.
     pub templates: Option<Result<Arc<Templates>, String>>,

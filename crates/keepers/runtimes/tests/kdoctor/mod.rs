@@ -221,6 +221,10 @@ impl Place {
 
     /// A carrier of a NetReach as kdoctor's controller makes it.
     pub async fn create_kdoctors_carrier(&self, task: &DynamicObject) -> Value {
+        self.create("DaemonSet", self.kdoctors_carrier(task)).await
+    }
+
+    pub fn kdoctors_carrier(&self, task: &DynamicObject) -> Value {
         let (labels, pod) = (json!({ "app": "kdoctor" }), json!({ "containers": [{ "name": "a", "image": "x" }] }));
         let name = task.metadata.name.as_deref().unwrap();
         let owner = json!({
@@ -228,12 +232,11 @@ impl Place {
             "controller": true, "blockOwnerDeletion": true,
         });
         let template = json!({ "metadata": { "labels": labels }, "spec": pod });
-        let carrier = json!({
+        json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": { "name": format!("kdoctor-netreach-{name}"), "ownerReferences": [owner] },
             "spec": { "selector": { "matchLabels": labels }, "template": template },
-        });
-        self.create("DaemonSet", carrier).await
+        })
     }
 
     pub async fn delete(&self, kind: &str, name: &str) {

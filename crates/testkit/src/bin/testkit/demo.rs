@@ -139,7 +139,7 @@ fn settings_text(audited: bool, protected: &[String]) -> String {
         "leaseDuration: 5s\n\
          keepers:\n  \
            namespaces: {{protected: {protected:?}, activity: {activity}}}\n  \
-           addresses: {{enabled: true}}\n  windows: {{enabled: true}}\n  runtimes: {{enabled: true}}\n"
+           addresses: {{enabled: true}}\n  windows: {{enabled: true}}\n  runtimes: {{enabled: true, namespace: {TASKS}}}\n"
     )
 }
 
