@@ -259,8 +259,8 @@ impl Bench {
             sandbox_api_version: sandbox_resource().api_version,
             sandbox_kind: sandbox_resource().kind,
         });
-        let world =
-            World { node: name.to_owned(), window: SignedDuration::from_mins(1), sandboxes_served: true, doubt: None };
+        let (window, shutdown_grace) = (SignedDuration::from_mins(1), SignedDuration::from_mins(1));
+        let world = World { node: name.to_owned(), window, shutdown_grace, sandboxes_served: true, doubt: None };
         let mut times = Vec::new();
         for _ in 0..SCANS {
             let began = Instant::now();

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use caretaker_containers::api::{CONTAINERD_NAMESPACE, LabelKeys, parse_sandbox_resource};
 use caretaker_containers::containerd::GrpcClient;
 use caretaker_containers::host::Host;
-use caretaker_containers::{Containers, PARALLEL, Settings};
+use caretaker_containers::{Containers, MIN_SHUTDOWN_GRACE, PARALLEL, Settings};
 use caretaker_core::{SignedDuration, duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -40,8 +40,16 @@ pub enum Command {
 
 fn parse_duration(text: &str) -> Result<SignedDuration, String> {
     duration::parse(text).map_err(|error| error.to_string()).and_then(|parsed| {
-        if parsed.is_positive() { Ok(parsed) } else { Err("it must be longer than nothing".to_owned()) }
+        if parsed.is_positive() { Ok(parsed) } else { Err("give a duration that is longer than 0s".to_owned()) }
     })
+}
+
+fn parse_shutdown_grace(text: &str) -> Result<SignedDuration, String> {
+    let (parsed, least) = (parse_duration(text)?, duration::format(MIN_SHUTDOWN_GRACE));
+    if parsed >= MIN_SHUTDOWN_GRACE {
+        return Ok(parsed);
+    }
+    Err(format!("containers would be killed while their agent still ends them; give {least} or more"))
 }
 
 /// What every command needs to know about the node.
@@ -68,6 +76,10 @@ pub struct NodeArgs {
     /// How young a container is protected.
     #[arg(long, value_name = "DURATION", alias = "orphan-timeout", default_value = "60s", value_parser = parse_duration)]
     pub window: SignedDuration,
+    /// How long an agent has to end a container itself, from when its Sandbox was first seen to have expired, moved or
+    /// replaced it, or the agent to have finished; 30s or more.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_shutdown_grace)]
+    pub shutdown_grace: SignedDuration,
     /// How often everything is scanned.
     #[arg(long, value_name = "DURATION", alias = "scan-interval", default_value = "60s", value_parser = parse_duration)]
     pub interval: SignedDuration,
@@ -231,6 +243,7 @@ impl NodeArgs {
         };
         let mut settings = Settings::new(self.node.clone(), self.state_file.clone());
         settings.window = self.window;
+        settings.shutdown_grace = self.shutdown_grace;
         settings.interval = self.interval.unsigned_abs();
         settings.parallel = self.parallel.max(1);
         settings.labels = Arc::new(keys);

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use caretaker_containers::act::residue;
 use caretaker_containers::controller::{AgentSearch, check_identity, scan as scan_containers};
-use caretaker_containers::judge::Rule;
+use caretaker_containers::judge::{Rule, is_left_to_agent};
 use caretaker_containers::observe::{CONTAINERS, ContainerCache, IDENTITY};
-use caretaker_containers::subject::Subject;
+use caretaker_containers::subject::{Container, Subject};
 use caretaker_containers::{Containers, Settings};
 use caretaker_core::count::{counted, is_or_are};
 use caretaker_core::keeper::{groups, population};
 use caretaker_core::limits::{Ledger, OpenBreaker, enforce};
 use caretaker_core::simulate::{SimulatedEventOf, Simulation};
-use caretaker_core::{Action as _, Keeper as _, RuleSet as _, Timestamp, VerdictOf, duration, time};
+use caretaker_core::{
+    Action as _, Keeper as _, RuleId, RuleSet as _, Timestamp, VerdictKind, VerdictOf, duration, time,
+};
 use caretaker_engine::clock::Clock;
 use caretaker_engine::feed::CacheFeed;
 use caretaker_engine::sources::Sources;
@@ -67,14 +69,23 @@ impl Snapshot {
     }
 
     /// What a person should know beside the verdicts.
-    fn notes(&self) -> Vec<String> {
-        self.ledger.open.iter().map(describe_breaker).collect()
+    fn notes(&self, now: Timestamp) -> Vec<String> {
+        let waits = |(_, verdict): &(Subject, VerdictOf<Containers>)| {
+            matches!(verdict.rule, RuleId::Keeper(rule) if is_left_to_agent(rule))
+                && verdict.next.kind() == VerdictKind::Wait
+        };
+        let left = self.verdicts(now).iter().any(waits).then(|| LEFT_TO_AGENTS.to_owned());
+        self.ledger.open.iter().map(describe_breaker).chain(left).collect()
     }
 
     fn rows(&self, now: Timestamp) -> Vec<PlanRow> {
         rows(&self.keeper, &self.feed, &self.agents, &self.ledger, now)
     }
 }
+
+/// This command has seen each state for the first time.
+const LEFT_TO_AGENTS: &str = "the shutdown grace is counted here from now on; the keeper that runs may have seen it begin \
+                              earlier, and caretaker plan shows when that one acts";
 
 /// Every container, with its agent wherever that is.
 fn subjects(feed: &CacheFeed<ContainerCache>, agents: &AgentSearch) -> Vec<Subject> {
@@ -130,7 +141,7 @@ pub fn plan(args: &PlanArgs) -> Result<Output> {
             show(rows, view, now)
         }
     };
-    Ok(Output { text, notes: snapshot.notes(), code: 0 })
+    Ok(Output { text, notes: snapshot.notes(now), code: 0 })
 }
 
 /// Everything about one container.
@@ -144,7 +155,7 @@ pub fn explain(args: &ExplainArgs) -> Result<Output> {
     let window = snapshot.feed.windows.on(keeper.subject_ref(&subject).object).map(|window| window.describe(now));
     let world = keeper.world(&snapshot.feed.cache, ReplicaRole::Leader, now);
     let explanation = Explanation::new(keeper, &subject, verdict, &world, now).with_window(window);
-    Ok(Output { text: explanation.show(args.rules), notes: snapshot.notes(), code: 0 })
+    Ok(Output { text: explanation.show(args.rules), notes: snapshot.notes(now), code: 0 })
 }
 
 /// What is on the node.
@@ -154,6 +165,7 @@ pub fn scan(args: &NodeArgs) -> Result<Output> {
         let cleaner = keeper.cleaner();
         let containers = cleaner.containerd.list(&keeper.settings().labels.managed).await?;
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let (of_kubelet, containers): (Vec<_>, Vec<_>) = containers.into_iter().partition(Container::is_of_kubelet);
         let mut rows = Vec::new();
         for container in containers {
             let owner = container.owner(&keeper.settings().labels);
@@ -165,6 +177,7 @@ pub fn scan(args: &NodeArgs) -> Result<Output> {
         let count = rows.len();
         let mut shown = table(["CONTAINER", "CREATED", "AGENT", "SANDBOX"], rows);
         shown.push_str(&format!("\n{count} managed containers, {} traces without a record\n", found.len()));
+        shown.extend(of_kubelet.iter().map(|one| format!("  container {} is of the kubelet: never touched\n", one.id)));
         shown.extend(found.iter().map(|one| format!("  {}\n", sanitize_line(&one.to_string()))));
         Ok(Output::text(shown))
     })
@@ -174,7 +187,7 @@ pub fn scan(args: &NodeArgs) -> Result<Output> {
 pub fn simulate(args: &SimulateArgs) -> Result<Output> {
     let now = crate::now();
     let snapshot = block_on(Snapshot::load(&args.node))?;
-    let notes = snapshot.notes();
+    let notes = snapshot.notes(now);
     let Snapshot { keeper, feed, agents, ledger } = snapshot;
     let world = keeper.world(&feed.cache, ReplicaRole::Leader, now);
     let subjects = subjects(&feed, &agents);

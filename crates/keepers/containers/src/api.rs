@@ -2,7 +2,12 @@
 
 use kube::core::ApiResource;
 
-/// The prefix of the labels that the keeper writes on a container before it kills its task.
+/// The label on every container that the kubelet has made through the CRI: pause containers and those of pods. containerd
+/// copies the labels of pods and images to them, so that no other label says whose they are; it refuses images that have
+/// this one.
+pub const CRI_KIND_LABEL: &str = "io.cri-containerd.kind";
+/// The prefix of the labels that the keeper writes on a container before it kills its task. Their values begin with the
+/// time of its creation, by which the keeper [knows its own](crate::subject::Container::own).
 pub const OWN_PREFIX: &str = "caretaker.dev/";
 /// Labels of the keeper: the FIFOs of the task, which nobody knows once the task is deleted.
 pub const FIFO_LABELS: [&str; 3] =
@@ -11,8 +16,6 @@ pub const FIFO_LABELS: [&str; 3] =
 pub const BYTES_LABEL: &str = "caretaker.dev/bytes";
 /// Label of the keeper: when it began to clean the container.
 pub const CLEANING_LABEL: &str = "caretaker.dev/cleaning-since";
-/// Label of the keeper: the control group of the container, as its spec names it.
-pub const CGROUP_LABEL: &str = "caretaker.dev/cgroup";
 /// Key and value of a label together take at most this much in containerd.
 pub const LABEL_LIMIT: usize = 4096;
 

@@ -106,6 +106,7 @@ impl Controller for Containers {
         World {
             node: self.settings.node.clone(),
             window: self.settings.window,
+            shutdown_grace: self.settings.shutdown_grace,
             sandboxes_served: cache.has_definition(),
             doubt: cache.doubt().map(str::to_owned),
         }

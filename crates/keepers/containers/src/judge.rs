@@ -3,18 +3,21 @@
 //! The first matching rule decides. What must never be touched comes first, then what cannot be known, then the agent,
 //! then the Sandbox. Everything is judged again on what was read live before anything is removed.
 
-use caretaker_core::{RuleMatch, Timestamp, rules, time};
+use caretaker_core::{RuleMatch, Timestamp, duration, rules, time};
 
 use crate::Containers;
 use crate::act::Action;
 use crate::api;
-use crate::subject::{Agent, Sandbox, SandboxState, Subject, World};
+use crate::ending::{self, Ending};
+use crate::subject::{Agent, SandboxState, Subject, World};
 
 rules! {
     /// Why a container is cleaned or kept.
     pub enum Rule for Containers {
         /// It is not labelled as managed: never touched.
         NotManaged => not_managed,
+        /// The kubelet has made it, whatever its labels say: never touched, and not counted by the breaker.
+        KubeletContainer => kubelet_container,
         /// Its ID cannot be part of a path: never touched.
         UnsafeId => unsafe_id,
         /// A part of its record is not UTF-8: never touched.
@@ -31,7 +34,7 @@ rules! {
         AgentGone => agent_gone,
         /// Its agent is Terminating: kept until it is gone.
         AgentTerminating => agent_terminating,
-        /// Its agent has failed or succeeded: cleaned once past the window.
+        /// Its agent has failed or succeeded: cleaned once past the window and the shutdown grace.
         AgentFinished => agent_finished,
         /// It names no Sandbox: kept, and counted.
         NoSandboxName => no_sandbox_name,
@@ -43,11 +46,11 @@ rules! {
         SandboxSomewhere => sandbox_somewhere,
         /// A Sandbox with another uid has the name of its own: cleaned at once.
         SandboxReplaced => sandbox_replaced,
-        /// Its Sandbox is assigned to another agent: cleaned once past the window.
+        /// Its Sandbox is assigned to another agent: cleaned once past the window and the shutdown grace.
         SandboxMoved => sandbox_moved,
-        /// Its Sandbox has expired: cleaned once past the window.
+        /// Its Sandbox has expired: cleaned once past the window and the shutdown grace.
         SandboxExpired => sandbox_expired,
-        /// Its Sandbox has another container now: cleaned once past the window.
+        /// Its Sandbox has another container now: cleaned once past the window and the shutdown grace.
         ContainerReplaced => container_replaced,
         /// Its agent and its Sandbox are there: kept.
         InUse => in_use,
@@ -56,8 +59,26 @@ rules! {
 
 type Found = Option<RuleMatch<Action>>;
 
+/// True for rules about what an agent is ending itself: they wait from when the keeper first saw that.
+#[must_use]
+pub fn is_left_to_agent(rule: Rule) -> bool {
+    use Rule::{AgentFinished, ContainerReplaced, SandboxExpired, SandboxMoved};
+
+    matches!(rule, AgentFinished | SandboxMoved | SandboxExpired | ContainerReplaced)
+}
+
 fn not_managed(subject: &Subject, _: &World, _: Timestamp) -> Found {
     (!subject.owner.managed).then(|| RuleMatch::nothing("its label managed is not \"true\""))
+}
+
+fn kubelet_container(subject: &Subject, _: &World, _: Timestamp) -> Found {
+    subject.container.is_of_kubelet().then(|| {
+        let because = format!(
+            "the kubelet has made it, by its label {}; its other labels are those of its pod or image",
+            api::CRI_KIND_LABEL
+        );
+        RuleMatch::refuse(None, because)
+    })
 }
 
 fn unsafe_id(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -116,9 +137,9 @@ fn agent_terminating(subject: &Subject, _: &World, _: Timestamp) -> Found {
 }
 
 fn agent_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    let ending = ending::finished(subject)?;
     let Agent::Found(pod) = &subject.agent else { return None };
-    let finished = api::FINISHED_PHASES.contains(&pod.phase.as_str());
-    finished.then(|| past_window(subject, world, now, &format!("its agent {} is {}", pod.name, pod.phase)))
+    Some(past_grace(subject, world, now, &ending, &format!("its agent {} is {}", pod.name, pod.phase)))
 }
 
 fn no_sandbox_name(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -132,10 +153,16 @@ fn no_definition(_: &Subject, world: &World, _: Timestamp) -> Found {
 }
 
 fn sandbox_missing(subject: &Subject, world: &World, now: Timestamp) -> Found {
+    if subject.sandbox != SandboxState::Missing {
+        return None;
+    }
     let name = subject.owner.sandbox_name.as_deref().unwrap_or_default();
     let place = subject.owner.namespace.as_ref().map_or_else(|| "any namespace".to_owned(), Clone::clone);
-    (subject.sandbox == SandboxState::Missing)
-        .then(|| past_window(subject, world, now, &format!("there is no Sandbox {name} in {place}")))
+    let because = format!("there is no Sandbox {name} in {place}");
+    Some(match &subject.sighting {
+        Some(sighting) => past_both(subject, world, now, sighting.since, &because),
+        None => past_window(subject, world, now, &because),
+    })
 }
 
 fn sandbox_somewhere(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -143,12 +170,8 @@ fn sandbox_somewhere(subject: &Subject, _: &World, _: Timestamp) -> Found {
     Some(RuleMatch::nothing(format!("a Sandbox of that name is in {}", namespaces.join(", "))))
 }
 
-fn sandbox(subject: &Subject) -> Option<&Sandbox> {
-    if let SandboxState::Found(sandbox) = &subject.sandbox { Some(sandbox) } else { None }
-}
-
 fn sandbox_replaced(subject: &Subject, _: &World, now: Timestamp) -> Found {
-    let (sandbox, claim) = (sandbox(subject)?, subject.owner.claim_uid.as_ref()?);
+    let (sandbox, claim) = (ending::sandbox(subject)?, subject.owner.claim_uid.as_ref()?);
     (sandbox.uid != *claim).then(|| {
         let because = format!("Sandbox {} has the uid {}, not {claim}", sandbox.name, sandbox.uid);
         RuleMatch::act(Action::Clean, subject.gone_since.unwrap_or(now), because)
@@ -156,28 +179,22 @@ fn sandbox_replaced(subject: &Subject, _: &World, now: Timestamp) -> Found {
 }
 
 fn sandbox_moved(subject: &Subject, world: &World, now: Timestamp) -> Found {
-    let (sandbox, agent) = (sandbox(subject)?, subject.owner.agent_name.as_ref()?);
-    let assigned = api::ASSIGNED_PHASES.contains(&sandbox.phase.as_str()) && !sandbox.assigned_pod.is_empty();
-    (assigned && sandbox.assigned_pod != *agent).then(|| {
-        let because = format!("Sandbox {} is assigned to {}, not to {agent}", sandbox.name, sandbox.assigned_pod);
-        past_window(subject, world, now, &because)
-    })
+    let (ending, sandbox) = (ending::moved(subject)?, ending::sandbox(subject)?);
+    let agent = subject.owner.agent_name.as_deref().unwrap_or_default();
+    let because = format!("Sandbox {} is assigned to {}, not to {agent}", sandbox.name, sandbox.assigned_pod);
+    Some(past_grace(subject, world, now, &ending, &because))
 }
 
 fn sandbox_expired(subject: &Subject, world: &World, now: Timestamp) -> Found {
-    let sandbox = sandbox(subject)?;
-    (sandbox.phase == api::EXPIRED)
-        .then(|| past_window(subject, world, now, &format!("Sandbox {} has expired", sandbox.name)))
+    let (ending, sandbox) = (ending::expired(subject)?, ending::sandbox(subject)?);
+    Some(past_grace(subject, world, now, &ending, &format!("Sandbox {} has expired", sandbox.name)))
 }
 
-/// The fast path makes the container first and the object later: one that is being deleted may be the one before.
 fn container_replaced(subject: &Subject, world: &World, now: Timestamp) -> Found {
-    let (sandbox, id) = (sandbox(subject)?, subject.owner.sandbox_id.as_ref()?);
-    let tested = subject.owner.claim_uid.is_none() && !sandbox.deleting && !sandbox.sandbox_id.is_empty();
-    (tested && sandbox.sandbox_id != *id).then(|| {
-        let because = format!("Sandbox {} has the container {}, not {id}", sandbox.name, sandbox.sandbox_id);
-        past_window(subject, world, now, &because)
-    })
+    let (ending, sandbox) = (ending::replaced(subject)?, ending::sandbox(subject)?);
+    let id = subject.owner.sandbox_id.as_deref().unwrap_or_default();
+    let because = format!("Sandbox {} has the container {}, not {id}", sandbox.name, sandbox.sandbox_id);
+    Some(past_grace(subject, world, now, &ending, &because))
 }
 
 fn in_use(_: &Subject, _: &World, _: Timestamp) -> Found {
@@ -190,4 +207,21 @@ fn past_window(subject: &Subject, world: &World, now: Timestamp, because: &str) 
     let because =
         format!("{because}; it was created {}, the window is {}", time::ago(created, now), world.window_text());
     RuleMatch::act_after(time::saturating_add(created, world.window), Action::Clean, now, because)
+}
+
+/// Cleaned once the container is older than the window, and this state was seen for as long as an agent has to end it.
+fn past_grace(subject: &Subject, world: &World, now: Timestamp, ending: &Ending, because: &str) -> RuleMatch<Action> {
+    let since = subject.sighting.as_ref().filter(|sighting| sighting.ending == *ending).map(|sighting| sighting.since);
+    past_both(subject, world, now, since.unwrap_or(now), because)
+}
+
+fn past_both(subject: &Subject, world: &World, now: Timestamp, since: Timestamp, because: &str) -> RuleMatch<Action> {
+    let created = subject.container.created.unwrap_or(now);
+    let until = time::saturating_add(since, world.shutdown_grace);
+    if time::saturating_add(created, world.window) > until {
+        return past_window(subject, world, now, because);
+    }
+    let (ago, grace) = (time::ago(since, now), duration::format(world.shutdown_grace));
+    let because = format!("{because}; first seen {ago}, and its agent has {grace} to end it");
+    RuleMatch::act_after(until, Action::Clean, now, because)
 }

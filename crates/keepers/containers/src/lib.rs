@@ -14,6 +14,7 @@ pub mod act;
 pub mod api;
 pub mod containerd;
 pub mod controller;
+pub mod ending;
 pub mod host;
 pub mod judge;
 pub mod metrics;
@@ -36,6 +37,7 @@ use act::clean::Cleaner;
 use api::LabelKeys;
 use containerd::Containerd;
 use controller::{Checker, Follower, NodeReads};
+use ending::Sighting;
 use host::Host;
 use judge::Rule;
 use metrics::ContainerMetrics;
@@ -44,6 +46,10 @@ use subject::{Agent, NodeRef, SandboxState, Subject, World};
 
 /// How many containers are cleaned at once. More gains nothing: containerd is busy then.
 pub const PARALLEL: usize = 8;
+
+/// The shortest time that an agent has to end a container itself: an agent of Fast Sandbox sends SIGKILL ten seconds after
+/// SIGTERM, and its node may be slow.
+pub const MIN_SHUTDOWN_GRACE: SignedDuration = SignedDuration::from_secs(30);
 
 /// What the keeper is told.
 #[derive(Debug, Clone)]
@@ -54,6 +60,9 @@ pub struct Settings {
     pub state_file: PathBuf,
     /// How young a container is protected.
     pub window: SignedDuration,
+    /// How long an agent has to end a container itself, from when the keeper first saw that it does; at least
+    /// [`MIN_SHUTDOWN_GRACE`].
+    pub shutdown_grace: SignedDuration,
     /// How often everything is scanned.
     pub interval: Duration,
     /// How many containers are cleaned at once.
@@ -72,6 +81,7 @@ impl Settings {
             node: node.into(),
             state_file: state_file.into(),
             window: SignedDuration::from_mins(1),
+            shutdown_grace: SignedDuration::from_mins(1),
             interval: Duration::from_mins(1),
             parallel: PARALLEL,
             labels: Arc::default(),
@@ -173,10 +183,10 @@ impl Keeper for Containers {
         "containers"
     }
 
-    /// Events are on the Sandbox if there is one, else on the Node.
+    /// Events are on the Sandbox if there is one, else on the Node. What a container of the kubelet names is no Sandbox.
     fn subject_ref<'a>(&self, subject: &'a Subject) -> SubjectRef<'a> {
         let object = match &subject.sandbox {
-            SandboxState::Found(sandbox) => ObjectRef {
+            SandboxState::Found(sandbox) if !subject.container.is_of_kubelet() => ObjectRef {
                 api_version: &subject.node.sandbox_api_version,
                 kind: &subject.node.sandbox_kind,
                 namespace: Some(&sandbox.namespace),
@@ -205,21 +215,27 @@ impl Keeper for Containers {
         act::describe(subject)
     }
 
-    /// All containers of an agent that is gone are one incident.
+    /// All containers of an agent that is gone are one incident. Those of the kubelet count for nothing: whoever may make
+    /// pods chooses their labels.
     fn membership<'a>(&self, subject: &'a Subject) -> Membership<'a> {
         let gone = !matches!(subject.agent, Agent::Found(_));
         let incident = subject.owner.agent_uid.as_deref().filter(|_| gone);
-        Membership { breaker: subject.owner.managed, incident, ..Membership::default() }
+        let counts = subject.owner.managed && !subject.container.is_of_kubelet();
+        Membership { breaker: counts, incident, ..Membership::default() }
     }
 
     fn default_limits(&self) -> Limits {
         Limits { breaker: Some(Breaker::DEFAULT), ..Limits::default() }
     }
 
-    /// What must go at once is due since it was first seen.
+    /// What must go at once is due since it was first seen, and what its agent ends is left to it from then on.
     fn record_verdict(&self, subject: &mut Subject, verdict: &VerdictOf<Self>, now: Timestamp) -> bool {
         let at_once = matches!(verdict.rule, RuleId::Keeper(Rule::AgentGone | Rule::SandboxReplaced));
         let since = if at_once { subject.gone_since.or(Some(now)) } else { None };
-        std::mem::replace(&mut subject.gone_since, since) != since
+        let RuleId::Keeper(rule) = verdict.rule else { return false };
+        let sighting = Sighting::after(subject.sighting.clone(), rule, subject, now);
+        let is_news = subject.gone_since != since || subject.sighting != sighting;
+        (subject.gone_since, subject.sighting) = (since, sighting);
+        is_news
     }
 }

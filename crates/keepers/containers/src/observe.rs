@@ -8,6 +8,7 @@ use caretaker_engine::{Cache, Change, ObjectId, Observed, Partial, SourceRef};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::ending::Sighting;
 use crate::subject::{Agent, AgentPod, Container, NodeIdentity, NodeRef, Owner, Sandbox, SandboxState, Subject};
 
 /// The containers of this node.
@@ -92,6 +93,7 @@ struct Known {
     owner: Owner,
     node: Arc<NodeRef>,
     gone_since: Option<Timestamp>,
+    sighting: Option<Sighting>,
 }
 
 /// Name and namespace, in this order: some containers do not say the namespace.
@@ -223,8 +225,8 @@ impl ContainerCache {
             return;
         }
         let same = before.filter(|known| known.container.created == container.created);
-        let gone_since = same.and_then(|known| known.gone_since);
-        self.containers.insert(id.clone(), Known { container, owner, node, gone_since });
+        let (gone_since, sighting) = same.map(|known| (known.gone_since, known.sighting.clone())).unwrap_or_default();
+        self.containers.insert(id.clone(), Known { container, owner, node, gone_since, sighting });
         self.dirty.insert(id);
     }
 
@@ -395,6 +397,7 @@ impl Cache for ContainerCache {
             sandbox: self.sandbox_of(&known.owner),
             node: known.node.clone(),
             gone_since: known.gone_since,
+            sighting: known.sighting.clone(),
         });
         subject.into_iter().collect()
     }
@@ -424,6 +427,7 @@ impl Cache for ContainerCache {
     fn remember(&mut self, id: &String, subject: &Subject) {
         if let Some(known) = self.containers.get_mut(id) {
             known.gone_since = subject.gone_since;
+            known.sighting.clone_from(&subject.sighting);
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
 
-use crate::api::{LabelKeys, OWN_PREFIX};
+use crate::api::{CRI_KIND_LABEL, LabelKeys, OWN_PREFIX};
+use crate::ending::Sighting;
 
 /// A container as containerd has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,12 +31,37 @@ impl Container {
     /// True if the other is the same container, unchanged but for what the keeper itself wrote on it.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let foreign = |container: &Self| -> Vec<(String, String)> {
-            let own = container.labels.iter().filter(|(key, _)| !key.starts_with(OWN_PREFIX));
-            own.map(|(key, value)| (key.clone(), value.clone())).collect()
-        };
         let whole = self.unreadable.is_none() && other.unreadable.is_none();
-        whole && self.id == other.id && self.created == other.created && foreign(self) == foreign(other)
+        whole && self.id == other.id && self.created == other.created && self.foreign().eq(other.foreign())
+    }
+
+    /// Its labels but those that the keeper wrote.
+    fn foreign(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.labels.iter().filter(|(key, value)| !(key.starts_with(OWN_PREFIX) && self.unseal(value).is_some()))
+    }
+
+    /// True if the kubelet has made it. Its labels may come from a pod or an image, and say nothing about an agent.
+    #[must_use]
+    pub fn is_of_kubelet(&self) -> bool {
+        self.labels.contains_key(CRI_KIND_LABEL)
+    }
+
+    /// A value as the keeper writes it into a label of this container: after the time of the container's creation.
+    /// containerd sets that time, to the nanosecond, after the labels of a new container are given, so that none that was
+    /// inherited from an image, a pod or another container has it.
+    #[must_use]
+    pub fn seal(&self, value: &str) -> Option<String> {
+        Some(format!("{} {value}", self.created?))
+    }
+
+    fn unseal<'v>(&self, value: &'v str) -> Option<&'v str> {
+        value.strip_prefix(&self.created?.to_string())?.strip_prefix(' ')
+    }
+
+    /// The value of a label that the keeper itself wrote on this container; `None` for any other.
+    #[must_use]
+    pub fn own(&self, key: &str) -> Option<&str> {
+        self.unseal(self.labels.get(key)?)
     }
 
     /// A label; an empty one counts as none.
@@ -158,6 +184,8 @@ pub struct Subject {
     pub uid: String,
     /// Since when it is known that it must go at once.
     pub gone_since: Option<Timestamp>,
+    /// Since when its agent is seen to end it.
+    pub sighting: Option<Sighting>,
 }
 
 /// The node, as Events name it, and the kind of Sandboxes.
@@ -186,6 +214,7 @@ impl Subject {
     pub fn state(&self) -> &'static str {
         match (&self.agent, &self.sandbox) {
             _ if !self.owner.managed => "not managed",
+            _ if self.container.is_of_kubelet() => "of the kubelet",
             (Agent::Gone | Agent::Replaced(_), _) => "agent gone",
             (Agent::Found(agent), _) if agent.deleting => "agent ending",
             (_, SandboxState::Missing) => "sandbox gone",
@@ -223,7 +252,7 @@ impl Subject {
                 )
             }
         };
-        vec![
+        let mut facts = vec![
             ("created", created),
             ("managed", owner.managed.to_string()),
             ("agent-uid", text(&owner.agent_uid)),
@@ -234,7 +263,14 @@ impl Subject {
             ("id", text(&owner.sandbox_id)),
             ("agent", agent),
             ("sandbox", sandbox),
-        ]
+        ];
+        if container.is_of_kubelet() {
+            facts.push((CRI_KIND_LABEL, container.labels[CRI_KIND_LABEL].clone()));
+        }
+        if let Some(Sighting { since, .. }) = &self.sighting {
+            facts.push(("left to its agent since", format!("{} ({})", time::format(*since), time::ago(*since, now))));
+        }
+        facts
     }
 }
 
@@ -245,6 +281,8 @@ pub struct World {
     pub node: String,
     /// How young a container is protected.
     pub window: SignedDuration,
+    /// How long an agent has to end a container itself.
+    pub shutdown_grace: SignedDuration,
     /// The definition of Sandboxes is there: that one is missing means something.
     pub sandboxes_served: bool,
     /// Why nothing that is read here can be trusted: another cluster, another node, another boot, another time.

@@ -17,7 +17,7 @@ use caretaker_core::{SignedDuration, Timestamp};
 use memory::InMemory;
 use model::api::ModelApi;
 use model::{RealPod, RealSandbox, Truth, name};
-use once::once;
+use once::{Remembered, once};
 use rstest::rstest;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -63,7 +63,7 @@ impl Node {
     /// How each cleaning ended, and Events.
     async fn round(&self) -> Vec<(String, String)> {
         let scanned = scan(&*self.memory, &self.keeper.settings().labels, self.keeper.node_name()).await.unwrap();
-        once(&self.keeper, &self.api, &scanned).await
+        once(&self.keeper, &self.api, &scanned, &mut Remembered::new()).await
     }
 
     fn left(&self) -> usize {

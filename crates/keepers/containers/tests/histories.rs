@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use caretaker_containers::api::FIFO_LABELS;
 use caretaker_containers::containerd::{Task, TaskStatus};
 use caretaker_containers::controller::scan;
 use caretaker_containers::host::Host;
@@ -21,13 +22,13 @@ use caretaker_containers::observe::Row;
 use caretaker_containers::subject::Container;
 use caretaker_containers::{Containers, Settings};
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::Change;
+use caretaker_engine::{Change, Observed};
 use fastrand::Rng;
 use faulty::Mortal;
 use memory::{InMemory, Records};
 use model::api::{ModelApi, State, WRONGS};
-use model::{Evidence, RealPod, RealSandbox, Truth, name};
-use once::once;
+use model::{Evidence, Known, RealPod, RealSandbox, Truth, learn, name};
+use once::{Remembered, once};
 use rstest::rstest;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -46,6 +47,8 @@ type Life = (String, Option<Timestamp>);
 struct Findings {
     wrong: Vec<String>,
     touched: BTreeSet<Life>,
+    /// What this process was told about the ends of containers.
+    known: BTreeMap<Life, Known>,
 }
 
 struct History {
@@ -56,6 +59,7 @@ struct History {
     findings: Arc<Mutex<Findings>>,
     /// What the last scan found; a round may begin with an old one.
     scanned: Vec<Change<Row>>,
+    remembered: Remembered,
     uids: u32,
 }
 
@@ -85,7 +89,8 @@ fn judge_touch(call: &str, id: &str, records: &Records, api: &ModelApi, host: &H
         return;
     };
     let state = api.0.lock().unwrap();
-    let reasons = state.truth.reasons(&container.labels, container.created);
+    let known = findings.known.get(&(id.to_owned(), container.created)).cloned().unwrap_or_default();
+    let reasons = state.truth.reasons(&container.labels, container.created, &known);
     if reasons.is_empty() {
         findings.wrong.push(format!("{call} of {id}, which the table keeps: {container:?}"));
     } else if !reasons.iter().any(|reason| is_answered(&state, &container.labels, *reason)) {
@@ -146,7 +151,8 @@ impl History {
         *memory.on_touch.lock().unwrap() =
             Some(Box::new(move |call, id, records| judge_touch(call, id, records, &told.0, &told.1, &told.2)));
         let dice = Rng::with_seed(seed);
-        Self { dice, memory, api, host, findings, scanned: Vec::new(), uids: 0 }
+        let (scanned, remembered) = (Vec::new(), Remembered::new());
+        Self { dice, memory, api, host, findings, scanned, remembered, uids: 0 }
     }
 
     fn pick<'t>(&mut self, all: &[&'t str]) -> &'t str {
@@ -274,6 +280,15 @@ impl History {
             1 => Some(now + SignedDuration::from_secs(20)),
             _ => Some(now),
         };
+        // Labels that a container inherits from its pod or its image.
+        if self.dice.u8(..20) == 0 {
+            labels.insert("io.cri-containerd.kind".to_owned(), "container".to_owned());
+        }
+        if self.dice.u8(..4) == 0 {
+            let other = self.pick(&IDS);
+            let fifos = self.host.fifos(other).unwrap();
+            labels.extend(fifos.first().map(|path| (FIFO_LABELS[0].to_owned(), path.display().to_string())));
+        }
         let (snapshot_key, cgroup) = (format!("{id}-snapshot"), format!("/none/{id}"));
         let (id, snapshotter) = (id.to_owned(), "memory".to_owned());
         Container { id, created, labels, snapshotter, snapshot_key, cgroup, unreadable: None }
@@ -312,7 +327,31 @@ impl History {
         *self.memory.at_read.lock().unwrap() = Some((self.dice.usize(1..20), Box::new(reset)));
     }
 
-    /// A round of a new janitor, which dies at the n-th call.
+    /// What the process is told in this round about the ends of containers. If Sandboxes cannot be listed, it judges nothing.
+    fn tell(&self) {
+        let state = self.api.0.lock().unwrap();
+        let (now, told) = (state.truth.now, &state.delivered);
+        if !told.served {
+            return;
+        }
+        let mut findings = self.findings.lock().unwrap();
+        let mut before = std::mem::take(&mut findings.known);
+        for change in &self.scanned {
+            let Change::Apply(Observed { row: Row::Container(row), .. }) = change else { continue };
+            let life = (row.0.id.clone(), row.0.created);
+            let mut known = before.remove(&life).unwrap_or_default();
+            learn(&mut known, told.endings(&row.0.labels), now);
+            findings.known.insert(life, known);
+        }
+    }
+
+    /// The next process remembers nothing.
+    fn forget(&mut self) {
+        self.remembered.clear();
+        self.findings.lock().unwrap().known.clear();
+    }
+
+    /// A round of a janitor, which dies at the n-th call.
     async fn round(&mut self, last: usize, done: bool) {
         let mortal = Arc::new(Mortal::new(self.memory.clone(), last, done));
         let mut settings = Settings::new(NODE, "none");
@@ -324,11 +363,15 @@ impl History {
                 let labels = &keeper.settings().labels;
                 self.scanned = scan(&*mortal, labels, keeper.node_name()).await.unwrap();
             }
-            once(&keeper, &self.api, &self.scanned).await;
+            self.tell();
+            once(&keeper, &self.api, &self.scanned, &mut self.remembered).await;
         };
-        tokio::select! {
-            () = work => {}
-            () = mortal.death() => {}
+        let dies = tokio::select! {
+            () = work => false,
+            () = mortal.death() => true,
+        };
+        if dies {
+            self.forget();
         }
         *self.memory.at_read.lock().unwrap() = None;
     }
@@ -357,7 +400,9 @@ impl History {
             if findings.touched.contains(&(id.clone(), container.created)) {
                 continue;
             }
-            assert!(!container.labels.keys().any(|key| key.starts_with("caretaker.dev/")), "{when}: {id} is labelled");
+            let written =
+                |(key, value): (&String, &String)| key.starts_with("caretaker.dev/") && !value.starts_with('/');
+            assert!(!container.labels.iter().any(written), "{when}: {id} is labelled");
             assert!(records.snapshots.contains(&container.snapshot_key), "{when}: {id} has lost its snapshot");
             assert_eq!(self.host.fifos(id).unwrap().len(), 3, "{when}: {id} has lost its FIFOs");
         }
@@ -378,15 +423,22 @@ impl History {
             }
         }
         self.scanned.clear();
-        // What was found by a live read is judged in the next round.
-        for _ in 0..3 {
+        // What was found by a live read is judged in the next round, and what agents end when they have had their time.
+        for _ in 0..4 {
             self.scanned.clear();
             self.round(usize::MAX, true).await;
+            let mut state = self.api.0.lock().unwrap();
+            let truth = &mut state.truth;
+            truth.now += truth.grace + SignedDuration::from_secs(1);
         }
         self.check(when);
         let records = self.memory.records();
         let truth = &self.api.0.lock().unwrap().truth;
-        let due = |one: &&Container| !truth.reasons(&one.labels, one.created).is_empty();
+        let findings = self.findings.lock().unwrap();
+        let due = |one: &&Container| {
+            let known = findings.known.get(&(one.id.clone(), one.created)).cloned().unwrap_or_default();
+            !truth.reasons(&one.labels, one.created, &known).is_empty()
+        };
         let left: Vec<&Container> = records.containers.values().filter(due).collect();
         assert!(left.is_empty(), "{when}: {left:?} must go: {truth:?} {:?}", records.tasks);
         for id in IDS.iter().filter(|id| !records.containers.contains_key(**id)) {
@@ -394,7 +446,7 @@ impl History {
             assert!(!records.snapshots.contains(&format!("{id}-snapshot")), "{when}: {id} has a snapshot");
             assert!(self.host.fifos(id).unwrap().is_empty(), "{when}: {id} has FIFOs");
         }
-        self.findings.lock().unwrap().touched.len()
+        findings.touched.len()
     }
 }
 

@@ -2,22 +2,24 @@
 
 mod table;
 
-use caretaker_containers::api::LabelKeys;
+use caretaker_containers::api::{CRI_KIND_LABEL, FIFO_LABELS, LabelKeys};
 use caretaker_containers::judge::Rule;
 use caretaker_containers::subject::{Agent, SandboxState, Subject, World};
 use caretaker_core::{Next, RuleId, RuleSet as _, VerdictKind};
 use rstest::rstest;
 use table::*;
 
-/// What comes of it: kept, refused aloud, cleaned now, or cleaned once past the window.
+/// What comes of it: kept, refused aloud, cleaned now, cleaned once past the window, or left to its agent, whatever its age,
+/// because nobody has seen before that the agent ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Keep,
     Alarm,
     CleanNow,
     CleanPastWindow,
+    LeaveToAgent,
 }
-use Expected::{Alarm, CleanNow, CleanPastWindow, Keep};
+use Expected::{Alarm, CleanNow, CleanPastWindow, Keep, LeaveToAgent};
 
 fn judged(subject: &Subject, world: &World) -> (Rule, VerdictKind) {
     let verdict = Rule::judge(subject, world, now());
@@ -39,6 +41,11 @@ fn with_id(mut subject: Subject, id: &str) -> Subject {
 
 fn not_utf_8(mut subject: Subject) -> Subject {
     subject.container.unreadable = Some("a label is not UTF-8".into());
+    subject
+}
+
+fn of_kubelet(mut subject: Subject, kind: &str) -> Subject {
+    subject.container.labels.insert(CRI_KIND_LABEL.into(), kind.into());
     subject
 }
 
@@ -69,29 +76,41 @@ fn unnamed(subject: Subject) -> Subject {
 #[case::same_name_with_another_uid(replaced_agent(used()), Rule::AgentGone, CleanNow)]
 #[case::sandbox_missing(without_sandbox(used()), Rule::SandboxMissing, CleanPastWindow)]
 #[case::sandbox_with_another_uid(with_sandbox(used(), |s| s.uid = "new".into()), Rule::SandboxReplaced, CleanNow)]
-#[case::running_elsewhere(with_sandbox(used(), |s| s.assigned_pod = "agent-2".into()), Rule::SandboxMoved, CleanPastWindow)]
-#[case::bound_elsewhere(with_sandbox(used(), |s| { s.phase = "Bound".into(); s.assigned_pod = "agent-2".into() }), Rule::SandboxMoved, CleanPastWindow)]
+#[case::running_elsewhere(with_sandbox(used(), |s| s.assigned_pod = "agent-2".into()), Rule::SandboxMoved, LeaveToAgent)]
+#[case::bound_elsewhere(with_sandbox(used(), |s| { s.phase = "Bound".into(); s.assigned_pod = "agent-2".into() }), Rule::SandboxMoved, LeaveToAgent)]
 #[case::pending_elsewhere(with_sandbox(used(), |s| { s.phase = "Pending".into(); s.assigned_pod = "agent-2".into() }), Rule::InUse, Keep)]
 #[case::assigned_to_nobody(with_sandbox(used(), |s| s.assigned_pod = String::new()), Rule::InUse, Keep)]
 #[case::moved_but_no_agent_name(with_sandbox(with_label(used(), "agent-name", None), |s| s.assigned_pod = "agent-2".into()), Rule::InUse, Keep)]
-#[case::expired(with_sandbox(used(), |s| s.phase = "Expired".into()), Rule::SandboxExpired, CleanPastWindow)]
+#[case::expired(with_sandbox(used(), |s| s.phase = "Expired".into()), Rule::SandboxExpired, LeaveToAgent)]
 #[case::no_sandbox_name(unnamed(used()), Rule::NoSandboxName, Keep)]
 #[case::no_sandbox_name_and_no_agent(unnamed(without_agent(used())), Rule::AgentGone, CleanNow)]
 #[case::no_definition_says_nothing_of_agents(without_agent(used()), Rule::AgentGone, CleanNow)]
 #[case::agent_terminating(with_agent(used(), |a| a.deleting = true), Rule::AgentTerminating, Keep)]
 #[case::agent_terminating_without_sandbox(with_agent(without_sandbox(used()), |a| a.deleting = true), Rule::AgentTerminating, Keep)]
-#[case::agent_failed(with_agent(used(), |a| a.phase = "Failed".into()), Rule::AgentFinished, CleanPastWindow)]
-#[case::agent_succeeded(with_agent(used(), |a| a.phase = "Succeeded".into()), Rule::AgentFinished, CleanPastWindow)]
+#[case::agent_failed(with_agent(used(), |a| a.phase = "Failed".into()), Rule::AgentFinished, LeaveToAgent)]
+#[case::agent_succeeded(with_agent(used(), |a| a.phase = "Succeeded".into()), Rule::AgentFinished, LeaveToAgent)]
 #[case::agent_on_another_node(with_agent(used(), |a| a.node = "node-2".into()), Rule::AgentElsewhere, Alarm)]
 #[case::agent_on_no_node(with_agent(used(), |a| a.node = String::new()), Rule::AgentElsewhere, Alarm)]
 #[case::not_managed(without_agent(with_label(used(), "managed", None)), Rule::NotManaged, Keep)]
 #[case::managed_false(without_agent(with_label(used(), "managed", Some("false"))), Rule::NotManaged, Keep)]
 #[case::managed_in_capitals(without_agent(with_label(used(), "managed", Some("True"))), Rule::NotManaged, Keep)]
+#[case::pause_container_of_a_pod_with_its_labels(
+    of_kubelet(without_agent(used()), "sandbox"),
+    Rule::KubeletContainer,
+    Alarm
+)]
+#[case::image_with_the_labels(of_kubelet(without_sandbox(used()), "container"), Rule::KubeletContainer, Alarm)]
+#[case::of_the_kubelet_without_a_kind(of_kubelet(without_agent(used()), ""), Rule::KubeletContainer, Alarm)]
+#[case::of_the_kubelet_and_not_managed(
+    of_kubelet(with_label(used(), "managed", None), "container"),
+    Rule::NotManaged,
+    Keep
+)]
 #[case::no_agent_uid(without_agent(with_label(used(), "agent-uid", None)), Rule::NoAgentUid, Keep)]
 #[case::empty_agent_uid(without_agent(with_label(used(), "agent-uid", Some(""))), Rule::NoAgentUid, Keep)]
 #[case::weak_and_another_uid(weak(with_sandbox(used(), |s| s.uid = "new".into())), Rule::InUse, Keep)]
 #[case::empty_claim_uid(with_label(with_sandbox(used(), |s| s.uid = "new".into()), "claim-uid", Some("")), Rule::InUse, Keep)]
-#[case::weak_and_another_id(with_label(weak(with_sandbox(used(), |s| s.sandbox_id = "sb-2".into())), "id", Some("sb-1")), Rule::ContainerReplaced, CleanPastWindow)]
+#[case::weak_and_another_id(with_label(weak(with_sandbox(used(), |s| s.sandbox_id = "sb-2".into())), "id", Some("sb-1")), Rule::ContainerReplaced, LeaveToAgent)]
 #[case::another_id_while_it_is_deleted(with_label(weak(with_sandbox(used(), |s| { s.sandbox_id = "sb-2".into(); s.deleting = true })), "id", Some("sb-1")), Rule::InUse, Keep)]
 #[case::another_id_not_set_there(with_label(weak(with_sandbox(used(), |s| s.sandbox_id = String::new())), "id", Some("sb-1")), Rule::InUse, Keep)]
 #[case::another_id_not_set_here(weak(with_sandbox(used(), |s| s.sandbox_id = "sb-2".into())), Rule::InUse, Keep)]
@@ -110,6 +129,7 @@ fn a_row(#[case] subject: Subject, #[case] rule: Rule, #[case] expected: Expecte
         Alarm => by_age(VerdictKind::Refuse, VerdictKind::Refuse),
         CleanNow => by_age(VerdictKind::Act, VerdictKind::Act),
         CleanPastWindow => by_age(VerdictKind::Wait, VerdictKind::Act),
+        LeaveToAgent => by_age(VerdictKind::Wait, VerdictKind::Wait),
     };
     for (age, kind) in rows {
         assert_eq!(at(age), (rule, kind), "{age} s old");
@@ -168,12 +188,30 @@ fn the_fence_ignores_what_the_keeper_wrote_and_nothing_else() {
         judged.is_same(&other)
     };
 
-    assert!(changed(|c| _ = c.labels.insert("caretaker.dev/fifo-stdin".into(), "/x".into())));
+    assert!(changed(|c| _ = c.labels.insert("caretaker.dev/fifo-stdin".into(), c.seal("/x").unwrap())));
+    assert!(!changed(|c| _ = c.labels.insert("caretaker.dev/fifo-stdin".into(), "/x".into())));
+    assert!(!changed(|c| _ = c.labels.insert("fast-sandbox.io/id".into(), c.seal("/x").unwrap())));
     assert!(!changed(|c| _ = c.labels.insert("fast-sandbox.io/id".into(), "x".into())));
     assert!(!changed(|c| _ = c.labels.remove("fast-sandbox.io/claim-uid")));
     assert!(!changed(|c| c.created = Some(now())));
     assert!(!changed(|c| c.id = "sb-10".into()));
     assert!(!changed(|c| c.unreadable = Some("a label is not UTF-8".into())));
+}
+
+/// A label that a container inherits was written before the container was there.
+#[test]
+fn a_label_of_the_keeper_counts_only_on_the_container_that_it_was_written_on() {
+    let mut container = used().container;
+    let [stdin, stdout, stderr] = FIFO_LABELS;
+    let (own, mut before) = (container.seal("/fifo/a").unwrap(), container.clone());
+    before.created = Some(now() - secs(3601));
+    container.labels.insert(stdin.into(), own);
+    container.labels.insert(stdout.into(), "/fifo/b".into());
+    container.labels.insert(stderr.into(), before.seal("/fifo/c").unwrap());
+
+    assert_eq!(FIFO_LABELS.map(|key| container.own(key)), [Some("/fifo/a"), None, None]);
+    container.created = None;
+    assert_eq!(FIFO_LABELS.map(|key| container.own(key)), [None; 3]);
 }
 
 #[test]

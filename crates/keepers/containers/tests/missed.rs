@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caretaker_core::{SignedDuration, Timestamp};
-use caretaker_engine::clock::Clock;
+use caretaker_engine::clock::{Clock, ClockHandle};
 use caretaker_keeper_testkit::{LIMIT, RunningKeeper};
 use caretaker_testkit::containerd::main as run;
 use caretaker_testkit::faults::{Faults, WatchFault};
@@ -33,8 +33,19 @@ fn main() -> ExitCode {
     ])
 }
 
-fn late() -> Clock {
-    Clock::manual(Timestamp::now() + SignedDuration::from_hours(1)).0
+fn late() -> (Clock, ClockHandle) {
+    Clock::manual(Timestamp::now() + SignedDuration::from_hours(1))
+}
+
+/// The same while the clock runs: an agent has its time to end a container from when the keeper first saw that.
+async fn until_left_and_gone(lab: &Lab, keeper: &RunningKeeper, time: &(Clock, ClockHandle), id: &str) -> Outcome {
+    until(&format!("{id} to be gone"), LIMIT, async || {
+        time.1.set(time.0.now() + SignedDuration::from_secs(10));
+        let shown = || format!("{:?} {:?}", keeper.journal.outcomes(), keeper.health.blockers());
+        Ok(if lab.get(id).await.is_none() { Ok(()) } else { Err(shown()) })
+    })
+    .await?;
+    Ok(())
 }
 
 async fn until_gone(lab: &Lab, keeper: &RunningKeeper, id: &str) -> Outcome {
@@ -57,9 +68,10 @@ async fn lost_by_the_watch() -> Outcome {
     }
     lab.create("l-agent", &objects.owned("dies", &dies, "used"), State::NoTask).await?;
     let silent = || (1..=ALL).fold(Faults::none(), |faults, n| faults.on_event(n, WatchFault::Drop));
+    let time = late();
     let start = async |faults: &Faults, resync, file: &str| -> Result<RunningKeeper, Box<dyn std::error::Error>> {
         let (client, file) = (faults.client(shared().admin_config().await?)?, lab.containerd().folder().join(file));
-        let keeper = start_every(SCAN, resync, lab.client.clone(), lab.host.clone(), &client, &file, late());
+        let keeper = start_every(SCAN, resync, lab.client.clone(), lab.host.clone(), &client, &file, time.0.clone());
         keeper.ready().await;
         Ok(keeper)
     };
@@ -81,7 +93,7 @@ async fn lost_by_the_watch() -> Outcome {
         objects.sandboxes().patch(sandbox, &PatchParams::default(), &patch).await?;
     }
     for id in ["l-expires", "l-moves"] {
-        until_gone(&lab, &keeper, id).await?;
+        until_left_and_gone(&lab, &keeper, &time, id).await?;
     }
     objects.sandboxes().delete("deleted", &DeleteParams::default()).await?;
     until_gone(&lab, &keeper, "l-deleted").await?;
@@ -97,7 +109,7 @@ async fn told_by_containerd() -> Outcome {
     let objects = Objects::new(shared(), "told").await?;
     let containerd = Arc::new(Mortal::immortal(lab.client.clone()));
     let file = lab.containerd().folder().join("state.json");
-    let keeper = start_every(HOUR, HOUR, containerd.clone(), lab.host.clone(), &objects.client, &file, late());
+    let keeper = start_every(HOUR, HOUR, containerd.clone(), lab.host.clone(), &objects.client, &file, late().0);
     keeper.ready().await;
     let mut scans = 0;
     for id in ["told-first", "told-again"] {

@@ -25,7 +25,7 @@ use faulty::Mortal;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use lab::{Lab, Outcome, STATES, State};
-use model::{RealPod, RealSandbox, Truth, name};
+use model::{Known, RealPod, RealSandbox, Truth, learn, name};
 use objects::{Failable, NODE, Objects, WINDOW, start_on};
 use serde_json::json;
 
@@ -47,6 +47,8 @@ fn main() -> ExitCode {
 struct Made {
     container: Container,
     state: State,
+    /// Since when there are the states in which its agent ends it.
+    known: Known,
     /// The table has asked for its removal at some moment.
     was_due: bool,
     /// containerd has restarted since.
@@ -83,7 +85,8 @@ impl History<'_> {
     /// What the table says at this moment is remembered.
     fn note(&mut self) {
         for made in self.made.values_mut() {
-            let reasons = self.truth.reasons(&made.container.labels, made.container.created);
+            learn(&mut made.known, self.truth.endings(&made.container.labels), self.truth.now);
+            let reasons = self.truth.reasons(&made.container.labels, made.container.created, &made.known);
             made.was_due |= !reasons.is_empty();
         }
     }
@@ -218,7 +221,7 @@ impl History<'_> {
         self.hands.set(Timestamp::now() - SignedDuration::from_secs(1));
         self.lab.create(&id, &labels, state).await?;
         let container = self.lab.get(&id).await.ok_or("it was kept")?;
-        self.made.insert(id, Made { container, state, was_due: false, was_loaded: false });
+        self.made.insert(id, Made { container, state, known: Known::new(), was_due: false, was_loaded: false });
         self.set_clock();
         Ok(())
     }
@@ -229,14 +232,20 @@ impl History<'_> {
         self.ahead += WINDOW + SignedDuration::from_mins(1);
         self.set_clock();
         self.note();
+        // This janitor has seen nothing before: agents have the whole grace once more.
+        self.ahead += self.truth.grace + SignedDuration::from_secs(1);
+        self.truth.now += self.truth.grace + SignedDuration::from_secs(1);
+        self.note();
         let keeper = self.keeper.as_ref().unwrap();
-        let mut gone = 0;
+        let (mut gone, mut later) = (0, self.truth.now);
         for (id, made) in &self.made {
-            if self.truth.reasons(&made.container.labels, made.container.created).is_empty() {
+            if self.truth.reasons(&made.container.labels, made.container.created, &made.known).is_empty() {
                 continue;
             }
             gone += 1;
             until(&format!("{id} to be gone"), LIMIT * 2, async || {
+                later += self.truth.grace + SignedDuration::from_secs(1);
+                self.hands.set(later);
                 let left = self.lab.traces(&made.container).await;
                 let shown = || format!("{left:?} {:?} {:?}", keeper.health.blockers(), keeper.journal.outcomes());
                 Ok(if left.is_empty() { Ok(()) } else { Err(shown()) })

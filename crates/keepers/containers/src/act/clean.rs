@@ -91,7 +91,7 @@ pub(super) fn replaced() -> ApplyError {
 
 /// The FIFOs of its task that were written down.
 pub(super) fn named_fifos(known: &Container) -> Vec<String> {
-    api::FIFO_LABELS.iter().filter_map(|key| known.label(key).map(str::to_owned)).collect()
+    api::FIFO_LABELS.iter().filter_map(|key| known.own(key).map(str::to_owned)).collect()
 }
 
 /// Success, whether it was done now or before.
@@ -112,10 +112,13 @@ impl Cleaner {
         if !api::is_plain_id(id) {
             return Err(failed(format!("cleaning container {id:?}"), "its ID cannot be part of a path"));
         }
+        if judged.is_of_kubelet() {
+            return Err(failed(format!("cleaning container {id}"), "the kubelet has made it"));
+        }
         let _busy = self.lock(id)?;
         let mut known = judged.clone();
         let (done, bytes) = match self.remove_all(&mut known, now).await {
-            Ok(()) => (Ok(()), known.label(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
+            Ok(()) => (Ok(()), known.own(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
             // Another client deleted the record, and counts the bytes.
             Err(Stop::NoRecord) => (self.remove_unrecorded(&known).await, 0),
             Err(Stop::Failed(error)) => (Err(error), 0),
@@ -180,14 +183,20 @@ impl Cleaner {
     /// Writes down on the container what is not known any more once its task is gone.
     async fn write_down(&self, known: &mut Container, task: Option<&Task>, now: Timestamp) -> Result<(), ApplyError> {
         let mut new = BTreeMap::new();
-        if !known.labels.contains_key(api::CLEANING_LABEL) {
-            new.insert(api::CLEANING_LABEL.to_owned(), time::format(now));
+        let mut write = |key: &str, value: &str| {
+            let sealed = known.seal(value).filter(|sealed| key.len() + sealed.len() <= api::LABEL_LIMIT);
+            if let Some(sealed) = sealed {
+                new.insert(key.to_owned(), sealed);
+            }
+        };
+        if known.own(api::CLEANING_LABEL).is_none() {
+            write(api::CLEANING_LABEL, &time::format(now));
             let key = &known.snapshot_key;
             // What a snapshot takes is worth knowing, and no reason to keep it.
             if !key.is_empty()
                 && let Ok(Some(bytes)) = self.containerd.snapshot_bytes(&known.snapshotter, key).await
             {
-                new.insert(api::BYTES_LABEL.to_owned(), bytes.to_string());
+                write(api::BYTES_LABEL, &bytes.to_string());
             }
         }
         // Without a task they are known by their names alone, and their folder by none once they are gone.
@@ -196,11 +205,11 @@ impl Cleaner {
             None => self.fifos_by_name(&known.id)?,
         };
         for (key, path) in api::FIFO_LABELS.into_iter().zip(fifos) {
-            let before = known.labels.get(key);
+            let before = known.own(key);
             let is_news = if task.is_some() { before != Some(&path) } else { before.is_none() };
-            // One that is not in a folder of the root is never removed, but it is told that it stays.
-            if path.starts_with('/') && key.len() + path.len() <= api::LABEL_LIMIT && is_news {
-                new.insert(key.to_owned(), path);
+            // One that is not in a folder of the root is never removed, but it is reported that it stays.
+            if path.starts_with('/') && is_news {
+                write(key, &path);
             }
         }
         if !new.is_empty() {

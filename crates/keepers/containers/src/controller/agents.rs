@@ -22,7 +22,8 @@ impl AgentSearch {
     /// Reads the agents that these subjects miss, each once: by name if the container says it, else by uid.
     pub async fn look(&mut self, client: &Client, subjects: &[Subject]) -> Result<(), ReadError> {
         self.found.clear();
-        for subject in subjects.iter().filter(|subject| subject.agent == Agent::Gone) {
+        let missed = |subject: &&Subject| subject.agent == Agent::Gone && !subject.container.is_of_kubelet();
+        for subject in subjects.iter().filter(missed) {
             let owner = &subject.owner;
             let Some(uid) = owner.agent_uid.as_deref() else { continue };
             if self.gone.contains(uid) || self.found.contains_key(uid) {

@@ -42,11 +42,16 @@ pub enum Evidence {
     Sandbox,
 }
 
+/// Since when somebody knows of the states in which an agent ends a container.
+pub type Known = BTreeMap<String, Timestamp>;
+
 /// A cluster and the clock of the node.
 #[derive(Debug, Clone)]
 pub struct Truth {
     pub now: Timestamp,
     pub window: SignedDuration,
+    /// How long an agent has to end a container itself.
+    pub grace: SignedDuration,
     pub node: &'static str,
     pub pods: BTreeMap<Name, RealPod>,
     pub sandboxes: BTreeMap<Name, RealSandbox>,
@@ -61,23 +66,60 @@ pub struct Truth {
 impl Truth {
     pub fn new(node: &'static str, now: Timestamp, window: SignedDuration) -> Self {
         let (pods, sandboxes) = (BTreeMap::new(), BTreeMap::new());
-        Self { now, window, node, pods, sandboxes, served: true, ending: false, doubted: false }
+        let grace = SignedDuration::from_mins(1);
+        Self { now, window, grace, node, pods, sandboxes, served: true, ending: false, doubted: false }
     }
 
-    /// Why a container with these labels must go now; empty if it must be kept.
-    pub fn reasons(&self, labels: &BTreeMap<String, String>, created: Option<Timestamp>) -> BTreeSet<Evidence> {
-        let said = |key: &str| {
-            let value = labels.get(&format!("fast-sandbox.io/{key}")).map(String::as_str);
-            value.filter(|value| !value.is_empty())
-        };
-        let (Some("true"), Some(agent_uid), Some(created)) = (said("managed"), said("agent-uid"), created) else {
+    /// The agent of a container; `None` if there is none.
+    fn agent(&self, labels: &BTreeMap<String, String>) -> Option<&RealPod> {
+        let uid = said(labels, "agent-uid")?;
+        match (said(labels, "namespace"), said(labels, "agent-name")) {
+            (Some(space), Some(agent)) => self.pods.get(&name(space, agent)).filter(|pod| pod.uid == uid),
+            _ => self.pods.values().find(|pod| pod.uid == uid),
+        }
+    }
+
+    fn sandbox(&self, labels: &BTreeMap<String, String>) -> Option<&RealSandbox> {
+        self.sandboxes.get(&name(said(labels, "namespace")?, said(labels, "sandbox-name")?))
+    }
+
+    /// The states in which the agent of a container, which lives on this node, ends it by itself.
+    pub fn endings(&self, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        let agent = self.agent(labels).filter(|pod| !self.doubted && pod.node == self.node && !pod.terminating);
+        let Some(agent) = agent else { return all };
+        if agent.phase != "Running" && agent.phase != "Pending" {
+            all.insert(format!("finished {}", agent.phase));
+        }
+        let Some(found) = self.sandbox(labels) else { return all };
+        let other = |here: &str, key: &str| !here.is_empty() && said(labels, key).is_some_and(|label| label != here);
+        if ["Bound", "Running"].contains(&found.phase) && other(&found.assigned_pod, "agent-name") {
+            all.insert(format!("moved {} {}", found.uid, found.assigned_pod));
+        }
+        if found.phase == "Expired" {
+            all.insert(format!("expired {}", found.uid));
+        }
+        if said(labels, "claim-uid").is_none() && !found.terminating && other(&found.sandbox_id, "id") {
+            all.insert(format!("replaced {} {}", found.uid, found.sandbox_id));
+        }
+        all
+    }
+
+    /// Why a container with these labels must go now; empty if it must be kept. A state in which its agent ends it counts
+    /// once it was known for the grace.
+    pub fn reasons(
+        &self,
+        labels: &BTreeMap<String, String>,
+        created: Option<Timestamp>,
+        known: &Known,
+    ) -> BTreeSet<Evidence> {
+        let (Some("true"), Some(_), Some(created)) = (said(labels, "managed"), said(labels, "agent-uid"), created)
+        else {
             return BTreeSet::new();
         };
-        let agent = match (said("namespace"), said("agent-name")) {
-            (Some(space), Some(agent)) => self.pods.get(&name(space, agent)).filter(|pod| pod.uid == agent_uid),
-            _ => self.pods.values().find(|pod| pod.uid == agent_uid),
-        };
-        let forbidden = created > self.now
+        let agent = self.agent(labels);
+        let forbidden = labels.contains_key("io.cri-containerd.kind")
+            || created > self.now
             || self.doubted
             || agent.is_some_and(|pod| pod.node != self.node)
             || agent.is_some_and(|pod| pod.terminating);
@@ -85,45 +127,41 @@ impl Truth {
             return BTreeSet::new();
         }
         let old = self.now - self.window > created;
+        let was_left = |state: &String| known.get(state).is_some_and(|since| self.now - self.grace > *since);
+        let endings: Vec<String> = self.endings(labels).into_iter().filter(|state| old && was_left(state)).collect();
+        let (by_agent, by_sandbox): (Vec<_>, Vec<_>) = endings.iter().partition(|state| state.starts_with("finished"));
         let mut reasons = BTreeSet::new();
-        match agent {
-            None => _ = reasons.insert(Evidence::Agent),
-            Some(pod) if pod.phase != "Running" && pod.phase != "Pending" && old => {
-                reasons.insert(Evidence::Agent);
-            }
-            Some(_) => {}
+        if agent.is_none() || !by_agent.is_empty() {
+            reasons.insert(Evidence::Agent);
         }
-        if let Some(sandbox) = said("sandbox-name").filter(|_| self.served && !self.ending)
-            && self.is_lost(sandbox, said("namespace"), said("agent-name"), said("claim-uid"), said("id"), old)
+        if let Some(sandbox) = said(labels, "sandbox-name").filter(|_| self.served && !self.ending)
+            && (!by_sandbox.is_empty() || self.is_lost(sandbox, labels, old))
         {
             reasons.insert(Evidence::Sandbox);
         }
         reasons
     }
 
-    /// True if the Sandbox of a container does not want it any more.
-    fn is_lost(
-        &self,
-        sandbox: &str,
-        namespace: Option<&str>,
-        agent: Option<&str>,
-        claim: Option<&str>,
-        id: Option<&str>,
-        old: bool,
-    ) -> bool {
-        let Some(namespace) = namespace else {
+    /// True if there is no Sandbox of that name, or another one.
+    fn is_lost(&self, sandbox: &str, labels: &BTreeMap<String, String>, old: bool) -> bool {
+        if said(labels, "namespace").is_none() {
             return old && !self.sandboxes.keys().any(|(_, other)| other == sandbox);
-        };
-        let Some(found) = self.sandboxes.get(&name(namespace, sandbox)) else { return old };
-        let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let assigned = said(&found.assigned_pod).filter(|_| ["Bound", "Running"].contains(&found.phase));
-        let moved = assigned.is_some_and(|pod| agent.is_some_and(|agent| agent != pod));
-        let expired = found.phase == "Expired";
-        let replaced = said(&found.sandbox_id).is_some_and(|known| id.is_some_and(|id| id != known));
-        match claim {
-            Some(claim) if claim != found.uid => true,
-            Some(_) => old && (moved || expired),
-            None => old && (moved || expired || (replaced && !found.terminating)),
         }
+        let Some(found) = self.sandbox(labels) else { return old };
+        said(labels, "claim-uid").is_some_and(|claim| claim != found.uid)
+    }
+}
+
+/// A label; an empty one counts as none.
+fn said<'l>(labels: &'l BTreeMap<String, String>, key: &str) -> Option<&'l str> {
+    let value = labels.get(&format!("fast-sandbox.io/{key}")).map(String::as_str);
+    value.filter(|value| !value.is_empty())
+}
+
+/// Takes in which states there are now; the time of those that were known before goes on.
+pub fn learn(known: &mut Known, states: BTreeSet<String>, now: Timestamp) {
+    known.retain(|state, _| states.contains(state));
+    for state in states {
+        known.entry(state).or_insert(now);
     }
 }

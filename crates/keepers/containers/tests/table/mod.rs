@@ -20,7 +20,7 @@ pub fn secs(count: i64) -> SignedDuration {
 }
 
 pub fn world() -> World {
-    World { node: NODE.into(), window: secs(60), sandboxes_served: true, doubt: None }
+    World { node: NODE.into(), window: secs(60), shutdown_grace: secs(45), sandboxes_served: true, doubt: None }
 }
 
 pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -81,6 +81,7 @@ pub fn used() -> Subject {
         node: Arc::new(NodeRef { name: NODE.into(), ..NodeRef::default() }),
         uid: "1".into(),
         gone_since: None,
+        sighting: None,
     }
 }
 
