@@ -12,9 +12,9 @@
 {{- if eq . "namespaces" }}caretaker{{ else }}caretaker-{{ . }}{{ end -}}
 {{- end -}}
 
-{{/* "true" if the roles allow writing. */}}
+{{/* "true" if the roles allow writing: never in a dry run. */}}
 {{- define "caretaker.writes" -}}
-{{- if or (not .Values.dryRun) (not .Values.rbac.minimal) }}true{{ end -}}
+{{- if not .Values.dryRun }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if namespaces may be deleted. */}}
@@ -60,9 +60,22 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* What runs before an uninstall; call it with the weight, by which such objects are ordered. */}}
+{{/*
+The moments at which the Job of the cleanup runs, separated by commas: before an uninstall, and before an upgrade or a
+rollback that ends in a dry run. Nothing wakes in a dry run, so that what sleeps then would stay asleep.
+*/}}
+{{- define "caretaker.cleanup" -}}
+{{- $moments := list -}}
+{{- if include "caretaker.keepers" . -}}
+{{- if .Values.cleanup.onUninstall }}{{ $moments = append $moments "pre-delete" }}{{ end -}}
+{{- if and .Values.dryRun .Values.cleanup.beforeDryRun }}{{ $moments = concat $moments (list "pre-upgrade" "pre-rollback") }}{{ end -}}
+{{- end -}}
+{{- join "," $moments -}}
+{{- end -}}
+
+{{/* The annotations of an object of the cleanup; call it with (list WEIGHT $), such objects are ordered by the weight. */}}
 {{- define "caretaker.hook" -}}
-helm.sh/hook: pre-delete
-helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook: {{ include "caretaker.cleanup" (index . 1) }}
+helm.sh/hook-weight: {{ index . 0 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}

@@ -1,4 +1,4 @@
-//! `deploy/containers.yaml` on a real API server: it grants exactly the rights that `caretaker-node` uses, and with the
+//! `deploy/containers-live.yaml` on a real API server: it grants exactly the rights that `caretaker-node` uses, and with the
 //! report that it writes nothing else in a dry run.
 
 #[path = "../../keepers/containers/tests/lab/mod.rs"]
@@ -46,7 +46,7 @@ async fn installed() -> Failable<(&'static Cluster, Lab)> {
     static DONE: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     let cluster = shared_with_node();
     DONE.get_or_try_init(async || -> Outcome {
-        let manifest = "../../deploy/containers.yaml";
+        let manifest = "../../deploy/containers-live.yaml";
         cluster.kubectl(&["apply", "-f", manifest])?;
         let folder = "../../examples/sandboxes/";
         cluster.kubectl(&["apply", "-f", &format!("{folder}crd.yaml")])?;

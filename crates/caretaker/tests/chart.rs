@@ -2,11 +2,12 @@
 
 #[path = "granted/mod.rs"]
 mod granted;
+#[path = "chart/manifests.rs"]
+mod manifests;
 #[path = "chart/monitoring.rs"]
 mod monitoring;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use caretaker_addresses::Addresses;
 use caretaker_addresses::subject::Policy as AddressesPolicy;
@@ -16,7 +17,6 @@ use caretaker_namespaces::subject::{Deletion, Policy as NamespacesPolicy};
 use caretaker_runtimes::Runtimes;
 use caretaker_runtimes::subject::Policy as RuntimesPolicy;
 use caretaker_testkit::helm;
-use caretaker_testkit::release::workspace;
 use granted::{ByNamespace, Right, by_namespace, required_by, rights};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use rstest::rstest;
@@ -110,35 +110,88 @@ const ALL_ENABLED: [&str; 6] = [
     "audit.enabled=true",
 ];
 
-/// Made when an uninstall begins, and not before.
-fn of_the_uninstall(object: &Value) -> bool {
-    object["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+/// Made by a hook of Helm, for as long as its Job runs.
+fn is_hook(object: &Value) -> bool {
+    object["metadata"]["annotations"]["helm.sh/hook"].is_string()
 }
 
-/// It may have been live before, and what it put to sleep then must not stay asleep.
-#[test]
-fn an_uninstall_cleans_up_in_a_dry_run_as_well_where_it_was_live() {
-    let args = |values: &[&str]| {
-        let objects = objects(values);
-        let job = objects.iter().find(|object| object["kind"] == "Job" && of_the_uninstall(object));
-        job.map(|job| job["spec"]["template"]["spec"]["containers"][0]["args"].clone())
-    };
+/// What sleeps must not stay asleep where nothing wakes it any more: after an uninstall, and in a dry run that follows a
+/// live run. `helm rollback` renders nothing, so that the release it goes back to must have the hook.
+#[rstest]
+#[case::live(&["dryRun=false"], Some(("pre-delete", json!(["cleanup", "--all", "--stop"]))))]
+#[case::in_dry_run(
+    &["dryRun=true"],
+    Some(("pre-delete,pre-upgrade,pre-rollback", json!(["cleanup", "--all", "--stop", "--if-it-was-live"])))
+)]
+#[case::not_before_a_dry_run(
+    &["cleanup.beforeDryRun=false"], Some(("pre-delete", json!(["cleanup", "--all", "--stop", "--if-it-was-live"])))
+)]
+#[case::not_at_an_uninstall(
+    &["cleanup.onUninstall=false"],
+    Some(("pre-upgrade,pre-rollback", json!(["cleanup", "--all", "--stop", "--if-it-was-live"])))
+)]
+#[case::neither(&["cleanup.onUninstall=false", "cleanup.beforeDryRun=false"], None)]
+#[case::live_and_not_at_an_uninstall(&["dryRun=false", "cleanup.onUninstall=false"], None)]
+#[case::without_its_image(&["keepers.namespaces.enabled=false", "keepers.containers.enabled=true"], None)]
+fn everything_wakes_before_an_uninstall_and_before_a_dry_run(
+    #[case] values: &[&str],
+    #[case] expected: Option<(&str, Value)>,
+) {
+    let objects = objects(values);
 
-    assert_eq!(args(&["dryRun=true"]), Some(json!(["cleanup", "--all", "--stop", "--if-it-was-live"])));
-    assert_eq!(args(&["dryRun=false"]), Some(json!(["cleanup", "--all", "--stop"])));
-    assert_eq!(args(&["cleanup.onUninstall=false"]), None);
-    assert_eq!(args(&["keepers.namespaces.enabled=false", "keepers.containers.enabled=true"]), None, "no such image");
+    let hooks: Vec<&Value> = objects.iter().filter(|object| is_hook(object)).collect();
+    let job = hooks.iter().find(|object| object["kind"] == "Job");
+    let found = job.map(|job| job["spec"]["template"]["spec"]["containers"][0]["args"].clone());
+    assert_eq!(found, expected.as_ref().map(|(_, args)| args.clone()));
+    let moments: BTreeSet<&str> =
+        hooks.iter().filter_map(|object| object["metadata"]["annotations"]["helm.sh/hook"].as_str()).collect();
+    assert_eq!(moments, expected.iter().map(|(moments, _)| *moments).collect(), "of the Job and of all its rights");
+}
+
+/// Nobody should learn from a namespace that fell asleep that nothing could see its use.
+#[test]
+fn the_notes_say_what_the_lack_of_a_source_of_activity_means_and_how_to_go_back() {
+    let notes = |values: &[&str]| {
+        let chart = helm::chart().display().to_string();
+        let sets: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+        let install = ["install", "caretaker", &chart, "--namespace", NAMESPACE, "--dry-run=client"];
+        let said = helm::run(&[install.as_slice(), &sets].concat()).unwrap();
+        said.split_once("NOTES:").expect("notes").1.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let blind = "Caretaker cannot see who uses a namespace";
+
+    let dry = notes(&[]);
+    assert!(dry.contains(blind) && dry.contains("no use wakes it, and nothing is deleted"), "{dry}");
+    assert!(dry.contains("it will, once it is live, put") && dry.contains("docs/activity.md"), "{dry}");
+    let live = notes(&["dryRun=false"]);
+    assert!(live.contains("it puts a namespace to sleep by its schedule, by an order, and by its label"), "{live}");
+    assert!(live.contains("--set dryRun=true") && live.contains("docs/going-back.md"), "{live}");
+    let deleting = notes(&["keepers.namespaces.settings.deleteWithoutActivitySource=true"]);
+    assert!(
+        deleting.contains("labels delete what is in use") && !deleting.contains("nothing is deleted"),
+        "{deleting}"
+    );
+    let seeing = [
+        &["audit.enabled=true"][..],
+        &["keepers.namespaces.settings.activity.source=audit"],
+        &["keepers.namespaces.enabled=false", "keepers.windows.enabled=true"],
+    ];
+    for values in seeing {
+        assert!(!notes(values).contains(blind), "{values:?}");
+    }
 }
 
 #[test]
 fn in_a_dry_run_every_role_allows_reading_alone_and_live_no_role_has_a_wildcard() {
-    let dry: BTreeSet<String> = objects(&[ALL_ENABLED.as_slice(), &["rbac.people=false"]].concat())
-        .iter()
-        .filter(|object| object["rules"].is_array() && !of_the_uninstall(object))
-        .flat_map(|role| rights(rules_of(role)))
-        .map(|(_, _, verb, _)| verb)
-        .collect();
-    assert_eq!(dry, ["get", "list", "watch"].map(str::to_owned).into());
+    for minimal in ["rbac.minimal=true", "rbac.minimal=false"] {
+        let dry: BTreeSet<String> = objects(&[ALL_ENABLED.as_slice(), &["rbac.people=false", minimal]].concat())
+            .iter()
+            .filter(|object| object["rules"].is_array() && !is_hook(object))
+            .flat_map(|role| rights(rules_of(role)))
+            .map(|(_, _, verb, _)| verb)
+            .collect();
+        assert_eq!(dry, ["get", "list", "watch"].map(str::to_owned).into(), "{minimal}");
+    }
 
     let live = objects(&[ALL_ENABLED.as_slice(), &["dryRun=false"]].concat());
     let roles: Vec<&Value> = live.iter().filter(|object| object["rules"].is_array()).collect();
@@ -172,7 +225,7 @@ fn what_is_not_enabled_gets_no_role_and_no_pod() {
     let names: BTreeSet<&str> = objects
         .iter()
         .filter(|object| ["ClusterRole", "Role", "Deployment", "DaemonSet"].iter().any(|kind| object["kind"] == *kind))
-        .filter(|object| !of_the_uninstall(object))
+        .filter(|object| !is_hook(object))
         .filter_map(|object| object["metadata"]["name"].as_str())
         .collect();
     assert_eq!(names, ["caretaker-windows"].into());
@@ -228,135 +281,4 @@ fn helm_lint_has_no_complaint() {
     let said = helm::run(&["lint", "--strict", "--namespace", NAMESPACE, &chart]).unwrap();
 
     assert!(said.contains("0 chart(s) failed") && !said.contains("[WARNING]"), "{said}");
-}
-
-/// A manifest in `deploy`: how it begins, and the arguments that it is rendered with.
-struct DeployFile {
-    file: &'static str,
-    head: &'static str,
-    args: &'static [&'static str],
-}
-
-/// A manifest can be edited by hand, and applied beside others: it has all rights, and nothing that two of them share.
-const ALONE: &str = "namespace.create=true,rbac.minimal=false,rbac.people=false,networkPolicy.enabled=false,\
-                     podDisruptionBudget.enabled=false,priorityClass.name=";
-
-const MANIFESTS: [DeployFile; 8] = [
-    DeployFile {
-        file: "install.yaml",
-        head: "What `helm install` with the chart's own values makes, for people without Helm: the namespaces keeper in dry run.\n\
-               \n  kubectl apply -f deploy/install.yaml\n  kubectl -n caretaker-system logs deployment/caretaker\n\n\
-               When you agree with what it says, remove --dry-run. Before an uninstall, run caretaker cleanup --all --stop.",
-        args: &["--set", "namespace.create=true,rbac.minimal=false"],
-    },
-    DeployFile {
-        file: "namespaces.yaml",
-        head: "The namespaces keeper alone, in dry run: it writes nothing, and the journal has what it would have done.\n\
-               \n  kubectl apply -f deploy/namespaces.yaml\n  kubectl -n caretaker-system logs deployment/caretaker\n\n\
-               When you agree with what it says, remove --dry-run. It has exactly the rights below; in dry run only get, list\n\
-               and watch are used. With keepers.namespaces.deletion: never in its settings, the verb delete and the rights on\n\
-               persistentvolumeclaims and pods can be removed.",
-        args: &["--set", ALONE],
-    },
-    DeployFile {
-        file: "addresses.yaml",
-        head: "The addresses keeper alone, in dry run: it writes nothing, and the journal has what it would have done.\n\
-               \n  kubectl apply -f deploy/addresses.yaml\n  kubectl -n caretaker-system logs deployment/caretaker-addresses\n\n\
-               When you agree with what it says, switch Spiderpool's own collector off with its chart's value\n\
-               ipam.gc.enabled=false, so that there are not two, and remove --dry-run. It has exactly the rights below; in dry\n\
-               run only get, list and watch are used. Its settings can be given as Spiderpool's own variables\n\
-               (SPIDERPOOL_GC_ADDITIONAL_GRACE_DELAY and so on): docs/addresses.md.",
-        args: &[
-            "--set",
-            ALONE,
-            "--set",
-            "config.create=false,keepers.namespaces.enabled=false,keepers.addresses.enabled=true",
-        ],
-    },
-    DeployFile {
-        file: "windows.yaml",
-        head: "The windows keeper alone, in dry run: it writes nothing, and the journal has what it would have done.\n\
-               \n  kubectl apply -f deploy/windows.yaml\n  kubectl -n caretaker-system logs deployment/caretaker-windows\n\n\
-               When you agree with what it says, remove --dry-run. It has exactly the rights below; in dry run only list and\n\
-               watch are used. Rights on kinds that are not installed do no harm.",
-        args: &[
-            "--set",
-            ALONE,
-            "--set",
-            "config.create=false,keepers.namespaces.enabled=false,keepers.windows.enabled=true",
-        ],
-    },
-    DeployFile {
-        file: "runtimes.yaml",
-        head: "The runtimes keeper alone, in dry run: it writes nothing, and the journal has what it would have done.\n\
-               \n  kubectl apply -f deploy/runtimes.yaml\n  kubectl -n caretaker-system logs deployment/caretaker-runtimes\n\n\
-               kdoctor runs in the namespace kdoctor here, which must exist: where it runs in another, write that instead in\n\
-               the Role, its RoleBinding and the variable CARETAKER_RUNTIMES_NAMESPACE. caretaker plan reads that variable, too.\n\
-               When you agree with what it says, remove --dry-run. It has exactly the rights below; in dry run only list and\n\
-               watch are used.",
-        args: &[
-            "--set",
-            ALONE,
-            "--set",
-            "config.create=false,keepers.namespaces.enabled=false,keepers.runtimes.enabled=true,\
-             keepers.runtimes.settings.namespace=kdoctor",
-        ],
-    },
-    DeployFile {
-        file: "containers.yaml",
-        head: "The containers keeper, in dry run: it removes nothing. Each node reports what it would do, and the journal has it too.\n\
-               \n  kubectl apply -f deploy/containers.yaml\n  caretaker plan\n  kubectl -n caretaker-node logs daemonset/caretaker-node\n\n\
-               When you agree with what it says, remove --dry-run. Without --report nothing at all is written in a dry run, and its\n\
-               Role and RoleBinding can be removed.",
-        args: &[
-            "--set",
-            ALONE,
-            "--set",
-            "namespace.create=false,config.create=false,keepers.namespaces.enabled=false,keepers.containers.enabled=true,\
-             keepers.containers.report=true",
-        ],
-    },
-    DeployFile {
-        file: "people.yaml",
-        head: "Roles for people who run the commands, for manifests without Helm; install.yaml has them as well.\n\n  kubectl apply -f deploy/people.yaml",
-        args: &["--show-only", "templates/rbac-people.yaml"],
-    },
-    DeployFile {
-        file: "networkpolicy.yaml",
-        head: "Who may connect to Caretaker, for manifests without Helm.\n\n  kubectl apply -f deploy/networkpolicy.yaml",
-        args: &["--show-only", "templates/networkpolicy.yaml", "--set", "audit.enabled=true"],
-    },
-];
-
-impl DeployFile {
-    fn path(&self) -> PathBuf {
-        workspace().join("deploy").join(self.file)
-    }
-
-    fn rendered(&self) -> String {
-        // What an uninstall by Helm runs would run at once here.
-        let rendered = template(&[self.args, &["--set", "cleanup.onUninstall=false"]].concat()).unwrap();
-        let body: Vec<&str> = rendered.lines().filter(|line| !line.starts_with("# Source: ")).collect();
-        let head = self.head.lines().map(|line| format!("# {line}").trim_end().to_owned());
-        let from =
-            "# Rendered from charts/caretaker; UPDATE_MANIFESTS=1 cargo test -p caretaker --test chart does it again.";
-        let head: Vec<String> = head.chain(["#".to_owned(), from.to_owned()]).collect();
-        format!("{}\n{}\n", head.join("\n"), body.join("\n").trim_start_matches("---\n").trim_end())
-    }
-}
-
-#[test]
-fn the_manifests_are_those_that_the_chart_makes() {
-    for manifest in MANIFESTS {
-        let (path, rendered) = (manifest.path(), manifest.rendered());
-        if std::env::var_os("UPDATE_MANIFESTS").is_some() {
-            std::fs::write(&path, &rendered).unwrap();
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            written == rendered,
-            "deploy/{} is not what the chart makes; UPDATE_MANIFESTS=1 cargo test -p caretaker --test chart writes it again",
-            manifest.file
-        );
-    }
 }

@@ -213,7 +213,11 @@ async fn with_exactly_the_role_of_a_sleeper_a_namespace_is_put_to_sleep_and_woke
     let (called, refused) = called(&cluster.audit().unwrap().of("sam"));
     assert!(refused.is_empty(), "{refused}");
     let allowed = allowed(&client, "caretaker-sleeper").await;
-    let unused: Vec<_> = allowed.difference(&called).collect();
+    // A workload is read again where somebody else writes it at that moment, and where kubefree parked it.
+    let reads_again = |(verb, resource): &&(String, String)| {
+        verb == "get" && !["namespaces", "configmaps"].contains(&resource.as_str())
+    };
+    let unused: Vec<_> = allowed.difference(&called).filter(|right| !reads_again(right)).collect();
     assert_eq!(unused, Vec::<&(String, String)>::new(), "rights nobody uses");
 }
 

@@ -51,7 +51,7 @@ impl AuditedCluster {
     }
 
     async fn of(audited: Audited, text: &str) -> Self {
-        let shipped = "../../deploy/namespaces.yaml";
+        let shipped = "../../deploy/namespaces-live.yaml";
         audited.cluster.kubectl(&["apply", "-f", shipped]).unwrap();
         let client = audited.cluster.client().await.unwrap();
         Self { audited, client, settings: settings(text) }

@@ -36,7 +36,7 @@ pub struct Shipped {
 }
 
 pub const NAMESPACES: Shipped = Shipped {
-    file: "namespaces.yaml",
+    file: "namespaces-live.yaml",
     role: "caretaker-namespaces",
     account: "caretaker",
     namespaces: &[],
@@ -44,7 +44,7 @@ pub const NAMESPACES: Shipped = Shipped {
 };
 
 pub const ADDRESSES: Shipped = Shipped {
-    file: "addresses.yaml",
+    file: "addresses-live.yaml",
     role: "caretaker-addresses",
     account: "caretaker-addresses",
     namespaces: &[],
@@ -52,7 +52,7 @@ pub const ADDRESSES: Shipped = Shipped {
 };
 
 pub const WINDOWS: Shipped = Shipped {
-    file: "windows.yaml",
+    file: "windows-live.yaml",
     role: "caretaker-windows",
     account: "caretaker-windows",
     namespaces: &[],
@@ -60,7 +60,7 @@ pub const WINDOWS: Shipped = Shipped {
 };
 
 pub const RUNTIMES: Shipped = Shipped {
-    file: "runtimes.yaml",
+    file: "runtimes-live.yaml",
     role: "caretaker-runtimes",
     account: "caretaker-runtimes",
     namespaces: &[KDOCTOR],
