@@ -14,7 +14,7 @@ use caretaker_testkit::harness::{Need, test};
 use caretaker_testkit::{shared_without_controllers as shared, until};
 use lab::{Lab, Outcome, State};
 use objects::{NODE, Objects, bound};
-use program::{LIMIT, Running, program};
+use program::{LIMIT, Running, node_args, program};
 
 const DUE: usize = 20;
 const USED: usize = 19;
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         test("half_of_the_containers_at_once_open_the_breaker_and_a_reset_lets_them_go", Need::Containerd, opens),
         test("the_death_of_an_agent_counts_once_and_19_of_38_do_not_open_the_breaker", Need::Containerd, counts_once),
         test("without_a_state_file_the_breaker_is_closed", Need::Containerd, closed),
+        test("containers_of_the_kubelet_are_shown_and_neither_touched_nor_counted", Need::Containerd, of_the_kubelet),
     ])
 }
 
@@ -123,6 +124,40 @@ async fn counts_once() -> Outcome {
     for n in 0..5 {
         assert!(lab.is_untouched(&format!("used-{n}"), State::NoTask).await);
     }
+    Ok(())
+}
+
+/// Anybody who may make pods can give them labels of an agent that does not exist, and every container of theirs has them.
+async fn of_the_kubelet() -> Outcome {
+    let lab = Lab::start().await?;
+    let objects = Objects::new(shared(), "kubelet").await?;
+    let pods: Vec<String> = (0..=DUE).map(|n| format!("pod-{n}")).collect();
+    for id in &pods {
+        let mut labels = objects.owned("never", &format!("uid-of-{id}"), "box");
+        labels.insert("io.cri-containerd.kind".to_owned(), "sandbox".to_owned());
+        lab.create(id, &labels, State::NoTask).await?;
+    }
+    lab.create("orphan", &objects.owned("dead", "dead", "box"), State::NoTask).await?;
+
+    let running = Running::start(&lab, "kubelet", &[])?;
+
+    until_gone(&lab, &running, &["orphan".to_owned()]).await?;
+    let state = lab.containerd().folder().join("kubelet.json");
+    assert_eq!(breaker(&state, &[])?, "the breaker is closed\n");
+    for id in &pods {
+        assert!(lab.is_untouched(id, State::NoTask).await, "{id}");
+    }
+    drop(running);
+    let ask = |command: &str| -> Result<String, Box<dyn std::error::Error>> {
+        let output = program().arg(command).args(node_args(&lab, &state)).output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let (plan, scan) = (ask("plan")?, ask("scan")?);
+    let shown = plan.lines().filter(|line| line.contains("refuse") && line.contains("KubeletContainer")).count();
+    assert_eq!(shown, pods.len(), "{plan}");
+    assert!(scan.contains("\n0 managed containers, "), "{scan}");
+    assert!(scan.contains("container pod-0 is of the kubelet: never touched"), "{scan}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use caretaker_containers::api::sandbox_resource;
 use caretaker_containers::host::Host;
 use caretaker_testkit::harness::{Need, main as run, test};
-use caretaker_testkit::make::mk_pod;
+use caretaker_testkit::make::{Said as _, mk_pod};
 use caretaker_testkit::{Cluster, Error, shared_with_node, until};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
@@ -23,6 +23,7 @@ use serde_json::json;
 
 const LIMIT: Duration = Duration::from_mins(2);
 const NAMESPACE: &str = "recovery";
+const LABELLED: &str = "labelled";
 
 fn main() -> ExitCode {
     run(vec![test("node_janitor_recovery", Need::Node, node_janitor_recovery)])
@@ -62,7 +63,21 @@ async fn event_on(client: &Client, kind: &str, reason: &str) -> Result<String, B
 
 /// A real agent pod that runs; its uid.
 async fn agent(pods: &Api<Pod>, name: &str) -> Result<String, Box<dyn std::error::Error>> {
-    pods.create(&PostParams::default(), &mk_pod(NAMESPACE, name)).await?;
+    running(pods, name, mk_pod(NAMESPACE, name)).await
+}
+
+/// A pod with the labels of a container whose agent is gone: containerd gives them to its pause container.
+async fn labelled_pod(pods: &Api<Pod>) -> Result<Vec<(String, i32)>, Box<dyn std::error::Error>> {
+    let pod = mk_pod(NAMESPACE, LABELLED)
+        .label("fast-sandbox.io/ours", "true")
+        .label("fast-sandbox.io/fastlet-uid", "never")
+        .label("fast-sandbox.io/box", "first");
+    running(pods, LABELLED, pod).await?;
+    containers_of(pods, LABELLED).await
+}
+
+async fn running(pods: &Api<Pod>, name: &str, pod: Pod) -> Result<String, Box<dyn std::error::Error>> {
+    pods.create(&PostParams::default(), &pod).await?;
     let uid = until("the agent to run", LIMIT, async || {
         let pod = pods.get(name).await.map_err(Error::api("reading the agent"))?;
         let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
@@ -121,6 +136,7 @@ async fn node_janitor_recovery() -> Outcome {
     let folder = cluster.folder();
     let host = Host { fifo_root: folder.join("fifo"), state: folder.join("containerd-state"), ..Host::default() };
     let lab = Lab::attach(node.containerd_socket(), host.clone(), "/k8s.io".into()).await?;
+    let labelled = labelled_pod(&pods).await?;
     let (dies, lives) = (agent(&pods, "dies").await?, agent(&pods, "lives").await?);
     for name in ["first", "second"] {
         let sandbox =
@@ -180,6 +196,7 @@ async fn node_janitor_recovery() -> Outcome {
     let row = |name: &str| plan.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
     assert!(row("rec-c").contains("SandboxMissing"), "{plan}");
     assert!(row("rec-kept").contains("InUse"), "{plan}");
+    assert_eq!(plan.matches("KubeletContainer").count(), 1, "the pause container of the pod {LABELLED}: {plan}");
     let explained = ask("explain", &["rec-c"])?;
     assert!(explained.contains("there is no Sandbox second in recovery"), "{explained}");
     assert!(ask("scan", &[])?.contains("rec-kept"));
@@ -208,5 +225,6 @@ async fn node_janitor_recovery() -> Outcome {
     assert!(lab.is_untouched("rec-kept", State::Running).await);
     // What the kubelet has made does not count as left behind.
     assert_eq!(containers_of(&pods, "lives").await?, of_kubelet);
+    assert_eq!(containers_of(&pods, LABELLED).await?, labelled, "the pod runs as before");
     Ok(())
 }

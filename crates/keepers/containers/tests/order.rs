@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use caretaker_containers::act::clean::{Cleaned, Cleaner};
-use caretaker_containers::api::FIFO_LABELS;
+use caretaker_containers::api::{BYTES_LABEL, FIFO_LABELS};
 use caretaker_containers::containerd::{Task, TaskStatus};
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
@@ -171,6 +171,47 @@ async fn killed_between_the_last_fifo_and_its_folder_the_next_run_removes_the_fo
     node.cleaner().clean(&node.container, now()).await.unwrap();
 
     assert!(!node.folder.path().join("fifo/r").exists());
+}
+
+/// Labels of the keeper that came with an image name a FIFO of another container, and a size.
+#[tokio::test]
+async fn labels_that_a_container_has_inherited_remove_and_report_nothing() {
+    let mut node = Node::new(None);
+    let (other, inherited) =
+        (node.host.fifo_root.join("x"), Container { created: Some(now()), ..Container::default() });
+    std::fs::create_dir_all(&other).unwrap();
+    let (first, second) = (other.join("sb-2-stdin"), other.join("sb-2-stdout"));
+    for fifo in [&first, &second] {
+        mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    }
+    // As somebody would write them by hand, and as the keeper wrote them on another container.
+    let labels = [
+        (FIFO_LABELS[0], first.display().to_string()),
+        (FIFO_LABELS[1], inherited.seal(&second.display().to_string()).unwrap()),
+        (BYTES_LABEL, "1000000000000".to_owned()),
+    ];
+    node.container.labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    node.memory.records().containers.insert(ID.to_owned(), node.container.clone());
+    // Without FIFOs of its own nothing overwrites the labels.
+    std::fs::remove_dir_all(node.host.fifo_root.join("r")).unwrap();
+
+    let cleaned = node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert!(first.exists() && second.exists(), "they are of another container");
+    assert_eq!((cleaned.bytes, cleaned.foreign_fifos), (7, Vec::new()));
+}
+
+/// Whatever was judged: the kubelet takes care of what it has made.
+#[tokio::test]
+async fn a_container_of_the_kubelet_is_refused_before_anything_is_changed() {
+    let mut node = Node::new(Some(TaskStatus::Running));
+    node.container.labels.insert("io.cri-containerd.kind".to_owned(), "sandbox".to_owned());
+    node.memory.records().containers.insert(ID.to_owned(), node.container.clone());
+
+    let refused = node.cleaner().clean(&node.container, now()).await.unwrap_err().to_string();
+
+    assert!(refused.contains("the kubelet has made it"), "{refused}");
+    assert_eq!(node.seen(), [""; 0]);
 }
 
 /// What somebody else does to the record before the n-th read; `false` if there is no n-th.
