@@ -70,11 +70,19 @@ fn row<'a>(keeper: &'a str, ledger: &'a Ledger) -> Row<'a> {
     }
 }
 
+/// False for a keeper that never has one, whatever the settings say.
+fn has_breaker(keeper: &str) -> bool {
+    keepers::by_name(&Config::default(), keeper).is_ok_and(|keeper| keeper.limits().breaker.is_some())
+}
+
 fn show(keeper: &str, ledger: &Ledger) -> String {
     match (&ledger.open, ledger.reset_at) {
         (Some(open), _) => describe(keeper, open),
         (None, Some(reset_at)) => {
             format!("the breaker of {keeper} is closed; a person closed it at {}", time::format(reset_at))
+        }
+        (None, None) if !has_breaker(keeper) => {
+            format!("{keeper} has no breaker: what it does is ordered, by a schedule or by a person")
         }
         (None, None) => format!("the breaker of {keeper} is closed"),
     }

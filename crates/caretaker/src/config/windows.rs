@@ -85,8 +85,8 @@ impl WindowsConfig {
     pub fn common(&self) -> CommonConfig {
         CommonConfig {
             selection: Selection::off_until_enabled(self.enabled),
-            pace: OrNone::default(),
-            breaker: OrNone::default(),
+            pace: OrNone(None),
+            breaker: OrNone(None),
             concurrency: self.concurrency,
             calls_per_second: self.calls_per_second.clone(),
             resync_interval: self.resync_interval,

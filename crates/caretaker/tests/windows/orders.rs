@@ -59,6 +59,16 @@ async fn a_suspension_keeps_its_reason_and_author_and_a_resume_removes_all_of_it
 }
 
 #[tokio::test]
+async fn windows_has_no_breaker_and_the_command_says_so() {
+    let place = Place::new("no-breaker").await;
+
+    let printed = place.run(&["breaker", "show", "windows"]).await;
+
+    let expected = "windows has no breaker: what it does is ordered, by a schedule or by a person\n";
+    assert_eq!((printed.code, printed.out.as_str()), (0, expected));
+}
+
+#[tokio::test]
 async fn a_resume_that_flux_does_not_complete_is_an_error_with_its_message() {
     let place = Place::new("not-reconciled").await;
     place.create(KS, "apps", json!({}), json!({ "suspend": true })).await;
