@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 
 fn main() -> ExitCode {
     run(vec![test(
-        "installed_in_dry_run_it_writes_nothing_live_each_keeper_acts_and_an_uninstall_takes_it_back",
+        "installed_in_dry_run_it_writes_nothing_live_each_keeper_acts_and_a_dry_run_or_an_uninstall_takes_it_back",
         Need::Node,
         installed_made_live_and_uninstalled,
     )])
@@ -230,6 +230,40 @@ async fn make_work(at: &Installation) -> Outcome {
     at.make_orphan()
 }
 
+/// Nothing wakes in a dry run. So an upgrade that ends in one, and a rollback, wake and resume everything first; then the
+/// operator runs as before, and it can be made live again.
+async fn back_to_a_dry_run(at: &Installation, dry: &Value, live: &Value) -> Outcome {
+    let lease = "Lease caretaker-system/caretaker-namespaces";
+    let back: [(&str, &dyn Fn() -> Result<String, Box<dyn std::error::Error>>); 2] = [
+        ("an upgrade", &|| at.helm("upgrade", dry)),
+        // To the first revision, which was a dry run as well.
+        ("a rollback", &|| {
+            let args = ["rollback", "caretaker", "1", "--namespace", NAMESPACE, "--wait", "--timeout", "3m"];
+            let rolled_back = at.cluster.helm(&args);
+            rolled_back.map_err(|error| format!("{error}\n{}\n{}", at.pods(), at.logs("caretaker-cleanup")).into())
+        }),
+    ];
+    for (what, go_back) in back {
+        assert_eq!(state_of(&at.client, "shop").await, ("sleep".to_owned(), 0), "before {what}");
+        go_back()?;
+        assert_eq!(state_of(&at.client, "shop").await, (String::new(), 2), "after {what}");
+        assert_eq!(at.field("kustomization/apps", ".spec.suspend")?, "", "after {what}");
+        assert!(!at.names(KINDS)?.contains(lease), "after {what} nobody leads");
+        // It rehearses again, with all its replicas and rights to read alone.
+        let path = "jsonpath={.status.readyReplicas}";
+        let ready = at.cluster.kubectl(&["get", "-n", NAMESPACE, "deployment/caretaker", "-o", path])?;
+        assert_eq!(ready, "2", "after {what}");
+        at.journal_has("caretaker", &[r#""name":"shop""#, r#""outcome":"dry-run""#, r#""action":"sleep""#]).await?;
+        let account = format!("--as=system:serviceaccount:{NAMESPACE}:caretaker");
+        let may = at.cluster.kubectl(&["auth", "can-i", "patch", "deployments.apps", "-n", "shop", &account]);
+        assert!(may.is_err(), "after {what}: {may:?}");
+
+        at.helm("upgrade", live)?;
+        wait_for_state(&at.client, "shop", "sleep", 0).await;
+    }
+    Ok(())
+}
+
 async fn installed_made_live_and_uninstalled() -> Outcome {
     let at = Installation::prepare().await?;
     let cluster = &at.cluster;
@@ -295,6 +329,8 @@ async fn installed_made_live_and_uninstalled() -> Outcome {
     }
     let installed = at.names(KINDS)?;
     assert!(installed.contains("Lease caretaker-system/caretaker-namespaces"), "{installed:?}");
+
+    back_to_a_dry_run(&at, &values(true), &values(false)).await?;
 
     // An uninstall wakes what sleeps, releases what is suspended, and leaves the namespace with what Kubernetes itself
     // puts into it.
