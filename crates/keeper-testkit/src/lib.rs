@@ -113,6 +113,7 @@ pub struct RunningKeeper {
     pub journal: MemoryJournal,
     /// What it waits for.
     pub health: Health,
+    metrics: Arc<Metrics>,
 }
 
 impl RunningKeeper {
@@ -121,13 +122,30 @@ impl RunningKeeper {
         let journal = MemoryJournal::default();
         let mut context = context(client, keeper.name(), clock, journal.clone());
         change(&mut context);
-        let health = context.health.clone();
+        let (health, metrics) = (context.health.clone(), context.metrics.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(run_controller(Arc::new(keeper), Arc::new(context), async {
             // A sender that was dropped stops it as well.
             let _ = stopped.await;
         }));
-        Self { stop, task, journal, health }
+        Self { stop, task, journal, health, metrics }
+    }
+
+    /// Waits until it has judged so many subjects so: `none`, `wait`, `act` or `refuse`. What it has judged it has seen:
+    /// a test moves the clock only then, where a deadline counts from the first sight.
+    ///
+    /// # Panics
+    /// If it has not within [`LIMIT`], with all its metrics.
+    pub async fn judged(&self, next: &str, count: usize) {
+        let (labels, value) = (format!(",next=\"{next}\"}} "), count.to_string());
+        let what = format!("{count} subjects with {next}");
+        let judged = until(&what, LIMIT, async || {
+            let text = self.metrics.encode();
+            let mut lines = text.lines().filter(|line| line.starts_with("caretaker_subjects{"));
+            let is = lines.any(|line| line.split_once(&*labels).is_some_and(|(_, found)| found == value));
+            Ok(if is { Ok(()) } else { Err(text) })
+        });
+        judged.await.expect("verdicts as expected");
     }
 
     /// Waits until it is ready to judge.

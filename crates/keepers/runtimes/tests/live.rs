@@ -152,6 +152,9 @@ async fn a_recreated_task_gets_a_carrier_of_its_own_and_the_old_one_is_swept() {
     place.delete_task(NetReach, "mesh").await;
     let new = place.create_task(NetReach, "mesh", json!({ "agentSpec": {} })).await;
     assert_ne!(old.metadata.uid, new.metadata.uid);
+    // The time of the garbage collector counts from the first sight of what it should remove: the new task waits for
+    // the name by then.
+    keeper.judged("none", 1).await;
 
     // No garbage collector runs here: after its time the carrier of the old task is removed.
     clock.set(place.at(6 * MINUTE));
