@@ -37,6 +37,10 @@ pub const IP: &str = "IP";
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The annotation of a pod that only shows a static pod of its node.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+/// The taint by which a person confirms that a node is shut down, so that its pods run nowhere.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The grace period in seconds of a pod that names none, as Kubernetes defines it.
+pub const DEFAULT_GRACE: u32 = 30;
 
 const KUBEVIRT: &str = "kubevirt.io";
 

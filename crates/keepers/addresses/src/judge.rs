@@ -10,11 +10,11 @@ mod endpoint;
 mod pool;
 mod settings;
 
-use caretaker_core::{RuleMatch, SignedDuration, Timestamp, rules};
+use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, rules, time};
 
 use crate::Addresses;
 use crate::act::Action;
-use crate::subject::{Holder, PodState, Policy};
+use crate::subject::{Holder, NodeState, PodState, Policy};
 
 /// A record may arrive before its pod, because each kind has its own watch. A pod that was never seen
 /// counts as absent only after this long.
@@ -59,19 +59,19 @@ rules! {
         WaitingForEndpoint => address::waiting_for_endpoint,
         /// No pod of that name was seen yet; its watch may be late.
         PodNotSeenYet => address::pod_not_seen_yet,
-        /// There is no pod of that name: released at once; if it was a mirror pod, if that is still so at a second sighting.
+        /// There is no pod of that name: released at once if it was never seen, or if its node is gone or out of service; otherwise its node may still run it, so it counts as Terminating until its grace period and the delay are over. If it was a mirror pod, also only at a second sighting.
         PodGone => address::pod_gone,
         /// Another pod of that name has the address, such as a mirror pod that was recreated: left as it is, and reported.
         IPOnAnotherPod => address::on_another_pod,
-        /// Another pod has that name: released at once. If it is a mirror pod without an address, if that is still so at a second sighting; in the older form, if another sandbox is still there then.
+        /// Another pod has that name: released like the address of a pod that is gone. If it is a mirror pod without an address, also only at a second sighting; in the older form, if another sandbox is still there then.
         PodReplaced => address::pod_replaced,
         /// A recreated pod of a StatefulSet has no addresses yet: retained while its endpoint reserves this one.
         ReplacementStarting => address::replacement_starting,
-        /// A recreated pod of a StatefulSet has other addresses, and no endpoint reserves this one: released at once, or, if its endpoint is still the previous pod's, at a second sighting.
+        /// A recreated pod of a StatefulSet has other addresses, and no endpoint reserves this one: released like the address of a pod that is gone; if its endpoint is still the previous pod's, also only at a second sighting.
         ReplacementHasOtherIP => address::replacement_has_other_ip,
-        /// The pod has finished: released after its grace period and the extra grace period, if the settings release on such nodes.
+        /// The pod has finished: released after its grace period and the delay (the extra grace period and 5 seconds), and never before the deadline of a Terminating pod, if the settings release on such nodes.
         PodFinished => address::pod_finished,
-        /// The pod is Terminating: released after its deletion timestamp and at least 5 seconds; on a ready node that has not reported the end of its containers, after its grace period once more.
+        /// The pod is Terminating: released after its deletion timestamp, its grace period once more, and the delay (the extra grace period and 5 seconds); without the second grace period only if its node is gone or out of service. That its containers have ended changes nothing.
         PodTerminating => address::pod_terminating,
         /// The pod uses the address.
         InUse => address::in_use,
@@ -89,7 +89,7 @@ rules! {
         WaitingForRecords => endpoint::waiting_for_records,
         /// The endpoint's pod was not seen yet; its watch may be late.
         EndpointNotSeenYet => endpoint::pod_not_seen_yet,
-        /// The endpoint's pod is gone or replaced: deleted, so that it blocks no new pod of that name.
+        /// The endpoint's pod is gone or replaced: deleted, so that it blocks no new pod of that name. If it reserves addresses, not before they could be released.
         EndpointAbandoned => endpoint::abandoned,
         /// The endpoint's pod has finished or is terminating, and its deadline has passed: deleted, after its records or before them.
         EndpointPodFinished => endpoint::pod_finished,
@@ -122,20 +122,48 @@ impl Rule {
     }
 }
 
-/// True if the settings release addresses of Terminating and finished pods on this node. A node that is gone
-/// is not ready.
+/// True if the settings release addresses of Terminating and finished pods on this node. Of an unknown node both switches
+/// must say so.
 fn releases_on_node(holder: &Holder, policy: &Policy) -> bool {
-    if holder.node_ready == Some(true) { policy.on_ready_node } else { policy.on_lost_node }
+    match holder.node.state {
+        NodeState::Ready => policy.on_ready_node,
+        NodeState::NotReady { .. } | NodeState::OutOfService | NodeState::Gone => policy.on_lost_node,
+        NodeState::Unknown => policy.on_ready_node && policy.on_lost_node,
+    }
 }
 
 /// When the addresses of a pod that is Terminating or has finished may be released; `None` if it is neither,
-/// or if the settings retain them.
+/// or if the settings retain them. Of one that is both the later deadline counts.
 fn ending_deadline(holder: &Holder, pod: &PodState, policy: &Policy) -> Option<Timestamp> {
     if !releases_on_node(holder, policy) {
         return None;
     }
-    let terminated = pod.terminated_at(holder.node_ready, policy).filter(|_| policy.release_terminating);
-    pod.release_at(policy).into_iter().chain(terminated).min()
+    let terminating = pod.terminating_deadline(holder.node.state, policy).filter(|_| policy.release_terminating);
+    pod.finished_deadline(policy).into_iter().chain(terminating).max()
+}
+
+/// When the addresses of a pod that is gone may be released; `None` if at once: it was never seen, or its node has
+/// certainly ended.
+fn gone_deadline(holder: &Holder, policy: &Policy, now: Timestamp) -> Option<Timestamp> {
+    holder.gone.as_ref()?.deadline(policy, now)
+}
+
+/// Why the addresses of a pod that is gone wait, or do not, to be added to what is known of it; empty if it was never seen.
+fn why_gone_waits(holder: &Holder, policy: &Policy) -> String {
+    let Some(gone) = &holder.gone else { return String::new() };
+    let node = gone.node.describe();
+    if gone.node.state.has_certainly_ended() {
+        return format!("; {node}");
+    }
+    let from = match (gone.deletion, gone.endpoint_deletion) {
+        (Some(deletion), _) => format!("its deletion timestamp {}", time::format(deletion)),
+        (None, Some(deletion)) if !gone.was_seen => {
+            format!("the deletion of its endpoint at {}", time::format(deletion))
+        }
+        (None, _) => "the moment when it was first missed".to_owned(),
+    };
+    let delay = duration::format(policy.delay());
+    format!("; {node} and may still run it, so a grace period of {}s and {delay} count from {from}", gone.grace)
 }
 
 /// The time between the first and the second sighting of something suspicious about a pod.

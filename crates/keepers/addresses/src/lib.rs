@@ -160,14 +160,18 @@ impl Keeper for Addresses {
     }
 
     fn record_verdict(&self, subject: &mut Subject, verdict: &VerdictOf<Self>, now: Timestamp) -> bool {
-        let sighting = match subject {
-            Subject::Address(address) => &mut address.sighting,
-            Subject::Endpoint(endpoint) => &mut endpoint.sighting,
+        let (sighting, holder) = match subject {
+            Subject::Address(address) => (&mut address.sighting, &mut address.holder),
+            Subject::Endpoint(endpoint) => (&mut endpoint.sighting, &mut endpoint.holder),
             Subject::Pool(_) => return false,
         };
-        let RuleId::Keeper(rule) = verdict.rule else { return false };
+        let is_first = holder.gone.as_ref().is_some_and(|gone| gone.since.is_none());
+        if let Some(gone) = holder.gone.as_mut().filter(|_| is_first) {
+            gone.since = Some(now);
+        }
+        let RuleId::Keeper(rule) = verdict.rule else { return is_first };
         let before = std::mem::replace(sighting, Sighting::after(*sighting, rule, now));
-        *sighting != before
+        *sighting != before || is_first
     }
 
     fn relation_key<'a>(&self, subject: &'a Subject) -> Option<&'a str> {

@@ -9,7 +9,7 @@ mod objects;
 use caretaker_engine::{Partial, Resync, Source};
 
 use crate::api::{Allocated, CONFIG_MAP, ConfigMapSettings, Kind, Ranges, Records};
-use crate::subject::{EndpointState, PodState};
+use crate::subject::{EndpointState, NodeState, PodState};
 
 pub use cache::{AddressCache, Key};
 
@@ -29,10 +29,7 @@ pub enum Row {
     /// A virtual machine that is not being deleted: it starts again.
     Vm,
     /// A node.
-    Node {
-        /// True if it is ready.
-        ready: bool,
-    },
+    Node(NodeState),
     /// Spiderpool's settings.
     Config(Box<ConfigMapSettings>),
 }

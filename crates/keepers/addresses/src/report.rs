@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Addresses;
 use crate::judge::Rule;
-use crate::subject::{Holder, Phase, PodState, RetainedBy, Subject};
+use crate::subject::{GonePod, Holder, Node, Phase, PodState, RetainedBy, Subject};
 
 /// A pool in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -141,8 +141,9 @@ fn holder_facts(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'
     let mut facts = Vec::new();
     match holder.pod.as_deref() {
         None => facts.push(("pod", if holder.absent { "does not exist" } else { "not seen yet" }.to_owned())),
-        Some(pod) => facts.extend(pod_facts(pod, when)),
+        Some(pod) => facts.extend(pod_facts(pod, &holder.node, when)),
     }
+    facts.extend(holder.gone.iter().flat_map(|gone| gone_facts(gone, when)));
     if let Some(endpoint) = holder.endpoint.as_deref() {
         let of = endpoint.pod.as_ref().map(ToString::to_string).or(endpoint.container.as_deref().map(str::to_owned));
         let of = of.unwrap_or_else(|| "no named pod".to_owned());
@@ -158,7 +159,17 @@ fn holder_facts(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'
     facts
 }
 
-fn pod_facts(pod: &PodState, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
+/// The last facts about a pod that is gone.
+fn gone_facts(gone: &GonePod, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("was on node", gone.node.describe())];
+    facts.extend(gone.deletion.map(|deletion| ("deletion timestamp", when(deletion))));
+    facts.extend(gone.endpoint_deletion.map(|deletion| ("endpoint deleted", when(deletion))));
+    facts.push(("grace period", format!("{}s{}", gone.grace, if gone.was_seen { "" } else { ", as none is known" })));
+    facts.extend(gone.since.map(|since| ("gone since", when(since))));
+    facts
+}
+
+fn pod_facts(pod: &PodState, node: &Node, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("pod", format!("{}, {}", pod.phase.name(), pod.uid)),
         ("pod IPs", listed(&pod.ips)),
@@ -173,8 +184,10 @@ fn pod_facts(pod: &PodState, when: &impl Fn(Timestamp) -> String) -> Vec<(&'stat
     if let Some(finished) = pod.finished {
         facts.push(("finished", when(finished)));
     }
-    if let Some(node) = &pod.node {
-        facts.push(("node", node.to_string()));
+    match &pod.node {
+        Some(_) if pod.is_ending() => facts.push(("node", node.describe())),
+        Some(name) => facts.push(("node", name.to_string())),
+        None => {}
     }
     facts
 }

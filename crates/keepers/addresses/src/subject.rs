@@ -1,5 +1,6 @@
 //! What is judged, and the world it is judged in: plain data.
 
+mod node;
 mod pod;
 mod policy;
 
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 use crate::api::{Allocated, Identity, StaticIps, Uid};
 use crate::judge::Rule;
 
+pub use node::{GonePod, Node, NodeState, Vanished};
 pub use pod::{Phase, PodState};
 pub use policy::{Policy, World};
 
@@ -104,8 +106,11 @@ pub struct Holder {
     pub endpoint: Option<Arc<EndpointState>>,
     /// What retains its addresses while there is no pod.
     pub retained_by: Option<RetainedBy>,
-    /// True if the node of its Terminating or finished pod is ready; `None` if there is no such node.
-    pub node_ready: Option<bool>,
+    /// The node of its pod, if that is Terminating or has finished. The state of other nodes decides nothing.
+    pub node: Node,
+    /// The last facts about the pod that the record or the endpoint names, if it is not the pod of that name (any more)
+    /// and its node may still run it.
+    pub gone: Option<GonePod>,
     /// Whose pods get their addresses back, by Spiderpool's settings.
     pub static_ips: StaticIps,
 }
@@ -143,6 +148,10 @@ pub struct EndpointState {
     pub owner: Owner,
     /// True if it has an ownerReference to its Pod. Spiderpool sets one unless the addresses outlive the pod.
     pub owned_by_pod: bool,
+    /// The node of its pod.
+    pub node: Option<Arc<str>>,
+    /// Its `deletionTimestamp`: Kubernetes deletes it after its pod, if it has an ownerReference to the pod.
+    pub deletion: Option<Timestamp>,
     /// True if it is being deleted, and only finalizers of others are left.
     pub waits_for_others: bool,
 }

@@ -97,6 +97,8 @@ fn sticky_beside(endpoints: u32, running: u32) -> CacheFeed<AddressCache> {
     let records: Vec<(&str, &str, &str)> =
         records.iter().map(|(ip, key, uid)| (ip.as_str(), key.as_str(), uid.as_str())).collect();
     all.push(objects::pool("pool", &records).with("/spec/ips", json!(["10.0.0.1-10.0.19.250"])));
+    // The node that the endpoints name is gone.
+    all.push(objects::node("another", true));
     feed_of(&all)
 }
 

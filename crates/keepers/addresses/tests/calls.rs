@@ -101,6 +101,6 @@ async fn a_pod_whose_deletion_the_watch_has_delivered_is_not_read() {
 
     assert!(all_done(&results, 1), "{results:?}");
     let calls: Vec<String> = faults.calls().into_iter().map(|call| format!("{} {}", call.method, call.path)).collect();
-    assert_eq!((calls.len(), count(&calls, "/pods/")), (3, 0), "the pool twice, and the endpoint: {calls:?}");
+    assert_eq!((calls.len(), count(&calls, "/pods/")), (4, 0), "the pool twice, the endpoint and the node: {calls:?}");
     assert!(corner.held().await.is_empty());
 }

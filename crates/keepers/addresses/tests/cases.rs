@@ -181,11 +181,11 @@ async fn g6_pods_of_a_job_are_released_when_they_have_finished_and_not_before() 
     let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": (at + seconds(120)).to_string() });
     corner.report(&evicted, json!({ "phase": "Failed", "reason": "Evicted", "conditions": [ready] })).await;
 
-    // A grace period of one second, and five seconds extra.
-    assert!(corner.collect(at + seconds(6)).await.is_empty());
+    // A grace period of one second, and ten seconds more.
+    assert!(corner.collect(at + seconds(11)).await.is_empty());
     let mut held = Vec::new();
     for end in [at, at + seconds(60), at + seconds(120)] {
-        corner.settle(end + seconds(7)).await;
+        corner.settle(end + seconds(12)).await;
         held.push(corner.held().await);
     }
 
@@ -260,8 +260,8 @@ async fn g9_the_switch_for_the_state_of_the_node_decides_about_a_terminating_pod
     corner.pool(&[(A, &key, &first)]).await;
     let deletion = corner.terminate(&key).await;
 
-    // A ready node gets the grace period of one second once more.
-    let results = corner.collect(deletion + seconds(7)).await;
+    // The grace period of one second once more, and ten seconds.
+    let results = corner.collect(deletion + seconds(12)).await;
 
     assert!(all_done(&results, usize::from(released)), "{results:?}");
     assert_eq!(corner.held().await.is_empty(), released);
@@ -310,14 +310,14 @@ async fn the_next_leader_keeps_a_deadline_that_a_lost_leader_waited_for() {
     let mut leader = real::follow::Leader::default();
     assert!(leader.look(&corner, deletion - seconds(200)).await.is_empty());
     assert_eq!(
-        leader.planner.next_deadline().map(|at| at <= deletion + seconds(5)),
+        leader.planner.next_deadline().map(|at| at <= deletion + seconds(10)),
         Some(true),
         "it knows the deadline"
     );
     drop(leader);
     let mut next = real::follow::Leader::default();
-    assert!(next.look(&corner, deletion + seconds(5)).await.is_empty());
-    let results = next.look(&corner, deletion + seconds(6)).await;
+    assert!(next.look(&corner, deletion + seconds(10)).await.is_empty());
+    let results = next.look(&corner, deletion + seconds(11)).await;
 
     assert!(all_done(&results, 1), "{results:?}");
     assert_eq!(corner.held().await, [""; 0]);

@@ -8,7 +8,7 @@ use caretaker_testkit::faults::{Fault, Faults, Life, for_every_call, mortal};
 use caretaker_testkit::shared_without_controllers as shared;
 use kube::api::ListParams;
 use kube::{Config, ResourceExt};
-use objects::{endpoint, set_endpoint, uid};
+use objects::{PodExt as _, endpoint, set_endpoint, uid};
 use real::{Corner, clock, later, own};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 /// Three rounds make some sixty calls; faults add a few more.
 const MAX_CALLS: usize = 120;
 
-const LIVE: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+const LIVE: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -31,7 +31,8 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// Creates two running pods, one of them of a StatefulSet; they run all the time.
+    /// Creates two running pods, one of them of a StatefulSet; they run all the time. A third one was removed by force:
+    /// each life begins with nothing but its endpoint, which names a node that is silent.
     async fn start(name: &str) -> Self {
         let corner = Corner::new(name).await;
         corner.set("db", 1).await;
@@ -41,7 +42,11 @@ impl Scenario {
         corner.endpoint(endpoint(&web, &first, &[LIVE[0]])).await;
         corner.endpoint(set_endpoint(&db, &second, &[LIVE[1]])).await;
         corner.pool_named(name, &[]).await;
-        let live = vec![(LIVE[0], web, first), (LIVE[1], db, second)];
+        corner.node(name, false).await;
+        let removed = corner.key("removed-0");
+        let of_removed = set_endpoint(&removed, &uid(5), &[LIVE[2]]).with("/status/current/node", json!(name));
+        corner.endpoint(of_removed).await;
+        let live = vec![(LIVE[0], web, first), (LIVE[1], db, second), (LIVE[2], removed, uid(5))];
         let mut scenario = Self { corner, live, before: Vec::new() };
         scenario.before = scenario.endpoint_versions().await;
         scenario

@@ -8,7 +8,7 @@ use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_testkit::until;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use objects::{PodExt as _, endpoint, set_endpoint, uid};
+use objects::{PodExt as _, endpoint, now, set_endpoint, uid};
 use real::cni::Cni;
 use real::follow::Leader;
 use real::{Corner, LIMIT, all_done, later, own, seconds};
@@ -34,48 +34,153 @@ fn ended(at: Timestamp) -> Value {
     json!({ "terminated": { "exitCode": 0, "finishedAt": at.to_string() } })
 }
 
+/// Its CNI DEL may be failing, or its node does not answer: its address may answer as well.
+#[rstest]
+#[case::on_a_ready_node("teardown-ready", true)]
+#[case::on_a_silent_node("teardown-silent", false)]
 #[tokio::test]
-async fn a_terminating_pod_on_a_ready_node_keeps_its_address_while_a_container_runs() {
-    let corner = Corner::new("torn-down").await;
-    corner.node("torn-down", true).await;
-    let (slow, quick) = (corner.key("slow"), corner.key("quick"));
-    let uids =
-        [corner.run_as(&slow, &[A], on("torn-down", 30)).await, corner.run_as(&quick, &[B], on("torn-down", 30)).await];
-    corner.pool(&[(A, &slow, &uids[0]), (B, &quick, &uids[1])]).await;
-    let (first, second) = (corner.terminate(&slow).await, corner.terminate(&quick).await);
-    corner.report(&slow, json!({ "containerStatuses": container(&json!({ "running": {} })) })).await;
-    corner.report(&quick, json!({ "containerStatuses": container(&ended(second)) })).await;
+async fn a_terminating_pod_keeps_its_address_for_a_second_grace_period(#[case] name: &str, #[case] ready: bool) {
+    let corner = Corner::new(name).await;
+    corner.node(name, ready).await;
+    let (runs, has_ended) = (corner.key("runs"), corner.key("has-ended"));
+    let uids = [corner.run_as(&runs, &[A], on(name, 30)).await, corner.run_as(&has_ended, &[B], on(name, 30)).await];
+    corner.pool(&[(A, &runs, &uids[0]), (B, &has_ended, &uids[1])]).await;
+    let (first, second) = (corner.terminate(&runs).await, corner.terminate(&has_ended).await);
+    corner.report(&runs, json!({ "containerStatuses": container(&json!({ "running": {} })) })).await;
+    corner.report(&has_ended, json!({ "containerStatuses": container(&ended(first - seconds(25))) })).await;
 
-    assert!(corner.collect(second + seconds(5)).await.is_empty());
-    corner.settle(second + seconds(6)).await;
-    assert_eq!(corner.held().await, [A], "the containers of the other one have ended");
-    assert!(corner.collect(first + seconds(35)).await.is_empty(), "its node may still tear it down");
+    assert!(corner.collect(first + seconds(40)).await.is_empty());
+    assert_eq!(corner.held().await, [A, B], "that its containers have ended changes nothing");
 
-    corner.settle(first + seconds(36)).await;
+    corner.settle(second + seconds(41)).await;
     assert_eq!(corner.held().await, [""; 0]);
 }
 
-/// The cache believes that the node is lost; the live read finds it ready.
+/// The cache believes that the node is shut down, or gone; the live read finds that it is not.
+#[rstest]
+#[case::its_taint_was_removed("taint-removed", true, false)]
+#[case::it_was_registered_again("registered-again", false, false)]
+#[case::its_taint_was_removed_and_the_pod_is_gone("gone-taint-removed", true, true)]
+#[case::it_was_registered_again_and_the_pod_is_gone("gone-registered-again", false, true)]
 #[tokio::test]
-async fn a_node_that_is_ready_again_is_seen_before_an_address_of_a_terminating_pod_is_released() {
-    let corner = Corner::new("ready-again").await;
-    corner.node("ready-again", false).await;
+async fn a_node_that_is_back_is_seen_before_an_address_is_released(
+    #[case] name: &str,
+    #[case] exists: bool,
+    #[case] vanishes: bool,
+) {
+    let corner = Corner::new(name).await;
+    if exists {
+        corner.node(name, false).await;
+        corner.out_of_service(name, true).await;
+    }
     let key = corner.key("web");
-    let first = corner.run_as(&key, &[A], on("ready-again", 30)).await;
+    let first = corner.run_as(&key, &[A], on(name, 30)).await;
     corner.pool(&[(A, &key, &first)]).await;
-    let deletion = corner.terminate(&key).await;
-    let decision = corner.decide(deletion + seconds(6)).await;
-    assert_eq!(decision.planned.len(), 1);
+    let mut leader = Leader::default();
+    assert!(leader.look(&corner, now()).await.is_empty());
+    let deletion = if vanishes { later() } else { corner.terminate(&key).await };
+    if vanishes {
+        corner.kill(&key).await;
+    }
+    leader.list(&corner).await;
 
-    corner.node_becomes("ready-again", true).await;
-    let ended = corner.confirm_and_apply_batch(&corner.client, decision, deletion + seconds(6)).await;
+    if exists {
+        corner.out_of_service(name, false).await;
+    } else {
+        corner.node(name, false).await;
+    }
+    let results = leader.round(&corner, deletion + seconds(11)).await;
 
-    assert!(real::is_stale(&ended[0].result), "{ended:?}");
+    assert!(results.len() == 1 && real::is_stale(&results[0]), "{results:?}");
     assert_eq!(corner.held().await, [A]);
 }
 
+#[rstest]
+#[case::gone("ended-gone", false)]
+#[case::out_of_service("ended-tainted", true)]
 #[tokio::test]
-async fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
+async fn a_node_that_has_certainly_ended_gets_no_second_grace_period(#[case] name: &str, #[case] exists: bool) {
+    let corner = Corner::new(name).await;
+    if exists {
+        corner.node(name, true).await;
+        corner.out_of_service(name, true).await;
+    }
+    let (first, second) = (corner.key("terminating"), corner.key("removed"));
+    let uids = [corner.run_as(&first, &[A], on(name, 30)).await, corner.run_as(&second, &[B], on(name, 30)).await];
+    corner.pool(&[(A, &first, &uids[0]), (B, &second, &uids[1])]).await;
+    let mut leader = Leader::default();
+    assert!(leader.look(&corner, now()).await.is_empty());
+    let deletion = corner.terminate(&first).await;
+    corner.kill(&second).await;
+
+    let results = leader.look(&corner, deletion + seconds(10)).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [A], "what was removed goes at once");
+    let results = leader.look(&corner, deletion + seconds(12)).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// The object is gone at once, and its node runs the pod. A watch that broke finds that it is missing from a list.
+#[rstest]
+#[case::gone("removed-by-force", false)]
+#[case::replaced_by_a_namesake("replaced-by-force", true)]
+#[tokio::test]
+async fn a_pod_that_was_removed_by_force_keeps_its_address_until_its_node_has_ended_it(
+    #[case] name: &str,
+    #[case] replaced: bool,
+) {
+    let corner = Corner::new(name).await;
+    corner.node(name, true).await;
+    let key = corner.key("web");
+    let first = corner.run_as(&key, &[A], on(name, 30)).await;
+    corner.pool(&[(A, &key, &first)]).await;
+    let (mut leader, mut standby, at) = (Leader::default(), Leader::default(), later());
+    assert!(leader.look(&corner, at).await.is_empty());
+    standby.list(&corner).await;
+
+    corner.kill(&key).await;
+    if replaced {
+        corner.run_as(&key, &[B], on(name, 30)).await;
+    }
+    for after in [0, 20, 40] {
+        assert!(leader.look(&corner, at + seconds(after)).await.is_empty(), "{after}");
+    }
+    standby.list(&corner).await;
+    assert!(standby.look(&corner, at + seconds(41)).await.is_empty(), "another leader counts again");
+    assert_eq!(corner.held().await, [A]);
+
+    let results = leader.look(&corner, at + seconds(41)).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// A process that starts knows no pod that was removed before; its endpoint says where it was, and Kubernetes when.
+#[tokio::test]
+async fn after_a_start_a_pod_that_was_removed_by_force_keeps_its_address_by_its_endpoint() {
+    let corner = Corner::controlled("forced-before").await;
+    corner.node("forced-before", true).await;
+    let (key, lost) = (corner.key("web"), corner.key("lost"));
+    let first = corner.run_as(&key, &[A], on("forced-before", 30)).await;
+    corner.pool(&[(A, &key, &first), (B, &lost, &uid(7))]).await;
+    let of_pod = endpoint(&key, &first, &[A]).with("/status/current/node", json!("forced-before"));
+    corner.endpoint(of_pod).await;
+    corner.kill(&key).await;
+    let deleted = until("Kubernetes to delete the endpoint", LIMIT, async || {
+        let endpoint = corner.endpoints_in(&corner.name).get("web").await.unwrap();
+        Ok(endpoint.metadata.deletion_timestamp.clone().ok_or_else(|| format!("{:?}", endpoint.metadata)))
+    });
+    let deleted = deleted.await.unwrap().0;
+
+    corner.settle(deleted + seconds(40)).await;
+    assert_eq!(corner.held().await, [A], "the other one was never seen, and nothing says where it was");
+    corner.settle(deleted + seconds(41)).await;
+
+    assert_eq!((corner.held().await.len(), corner.endpoints().await.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn without_an_extra_grace_period_the_five_seconds_of_spiderpools_collector_remain() {
     let corner = Corner::new("no-delay").await.with_policy(|policy| policy.extra_grace_period = SignedDuration::ZERO);
     let key = corner.key("web");
     let first = corner.run(&key, &[A]).await;
@@ -264,8 +369,8 @@ async fn a_pod_that_failed_in_an_init_container_keeps_its_address_for_its_grace_
     });
     corner.report(&key, status).await;
 
-    assert!(corner.collect(at + seconds(35)).await.is_empty());
-    corner.settle(at + seconds(36)).await;
+    assert!(corner.collect(at + seconds(40)).await.is_empty());
+    corner.settle(at + seconds(41)).await;
 
     assert_eq!(corner.held().await, [""; 0]);
 }

@@ -76,17 +76,17 @@ fn certain_and_suspected(#[case] objects: &[Value], #[case] rule: &str, #[case] 
 }
 
 #[rstest]
-#[case::before_the_deadline(running(&[IP]).terminating(at(20)), "PodTerminating", "wait", 25)]
-#[case::exactly_at_the_deadline(running(&[IP]).terminating(at(-5)), "PodTerminating", "wait", 0)]
-#[case::past_the_deadline(running(&[IP]).terminating(at(-6)), "PodTerminating", "act", -1)]
-#[case::pending(running(&[]).with("/status/phase", json!("Pending")).terminating(at(-6)), "PodTerminating", "act", -1)]
-#[case::finished_just_now(running(&[IP]).finished("Succeeded", Some(at(0))), "PodFinished", "wait", 35)]
-#[case::failed_long_ago(running(&[IP]).finished("Failed", Some(at(-600))), "PodFinished", "act", -565)]
-#[case::its_own_grace(running(&[IP]).finished("Failed", Some(at(0))).with("/spec/terminationGracePeriodSeconds", json!(0)), "PodFinished", "wait", 5)]
-#[case::finished_and_terminating(running(&[IP]).finished("Failed", Some(at(0))).terminating(at(10)), "PodFinished", "wait", 15)]
-#[case::evicted(running(&[]).finished("Failed", None).with("/status/conditions", json!([{ "type": "Ready", "status": "False", "lastTransitionTime": at(-10).to_string() }])), "PodFinished", "wait", 25)]
-#[case::evicted_without_conditions(running(&[]).finished("Failed", None).with("/status/conditions", json!([])).with("/status/startTime", json!(at(-20).to_string())), "PodFinished", "wait", 15)]
-#[case::evicted_without_anything(running(&[]).finished("Failed", None).with("/status/conditions", json!(null)).with("/metadata/creationTimestamp", json!(at(-30).to_string())), "PodFinished", "wait", 5)]
+#[case::before_the_deadline(running(&[IP]).terminating(at(20)), "PodTerminating", "wait", 60)]
+#[case::exactly_at_the_deadline(running(&[IP]).terminating(at(-40)), "PodTerminating", "wait", 0)]
+#[case::past_the_deadline(running(&[IP]).terminating(at(-41)), "PodTerminating", "act", -1)]
+#[case::pending(running(&[]).with("/status/phase", json!("Pending")).terminating(at(-41)), "PodTerminating", "act", -1)]
+#[case::finished_just_now(running(&[IP]).finished("Succeeded", Some(at(0))), "PodFinished", "wait", 40)]
+#[case::failed_long_ago(running(&[IP]).finished("Failed", Some(at(-600))), "PodFinished", "act", -560)]
+#[case::its_own_grace(running(&[IP]).finished("Failed", Some(at(0))).with("/spec/terminationGracePeriodSeconds", json!(0)), "PodFinished", "wait", 10)]
+#[case::finished_and_terminating(running(&[IP]).finished("Failed", Some(at(0))).terminating(at(10)), "PodFinished", "wait", 50)]
+#[case::evicted(running(&[]).finished("Failed", None).with("/status/conditions", json!([{ "type": "Ready", "status": "False", "lastTransitionTime": at(-10).to_string() }])), "PodFinished", "wait", 30)]
+#[case::evicted_without_conditions(running(&[]).finished("Failed", None).with("/status/conditions", json!([])).with("/status/startTime", json!(at(-20).to_string())), "PodFinished", "wait", 20)]
+#[case::evicted_without_anything(running(&[]).finished("Failed", None).with("/status/conditions", json!(null)).with("/metadata/creationTimestamp", json!(at(-30).to_string())), "PodFinished", "wait", 10)]
 fn timed(#[case] pod: Value, #[case] rule: &str, #[case] next: &str, #[case] at: i64) {
     assert_eq!(verdict(&[pod], &World::default()), (rule, next, Some(at)));
 }
@@ -98,7 +98,7 @@ fn the_last_container_says_when_a_pod_finished() {
         .finished("Failed", None)
         .with("/status/containerStatuses", json!([ended(at(-50)), ended(at(-9)), {}]));
 
-    assert_eq!(verdict(&[pod], &World::default()), ("PodFinished", "wait", Some(26)));
+    assert_eq!(verdict(&[pod], &World::default()), ("PodFinished", "wait", Some(31)));
 }
 
 #[rstest]
@@ -111,9 +111,7 @@ fn the_last_container_says_when_a_pod_finished() {
 fn switches_of_terminating_pods(#[case] world: World, #[case] ready: bool, #[case] next: &str) {
     let objects = [running(&[IP]).terminating(at(-60)), node("node-1", ready)];
 
-    // A node that is ready and has not reported the end of its containers gets their grace period again.
-    let due = if ready { -25 } else { -55 };
-    assert_eq!(verdict(&objects, &world), ("PodTerminating", next, (next == "act").then_some(due)));
+    assert_eq!(verdict(&objects, &world), ("PodTerminating", next, (next == "act").then_some(-20)));
 }
 
 #[test]
@@ -121,15 +119,15 @@ fn a_switch_for_terminating_pods_does_not_affect_finished_ones() {
     let world = with(|p| p.release_terminating = false);
 
     let finished = running(&[IP]).finished("Failed", Some(at(-600))).terminating(at(-500));
-    assert_eq!(verdict(&[finished], &world), ("PodFinished", "act", Some(-565)));
+    assert_eq!(verdict(&[finished], &world), ("PodFinished", "act", Some(-560)));
 }
 
 #[test]
 fn the_extra_grace_period_is_counted_once() {
     let world = with(|p| p.extra_grace_period = SignedDuration::from_secs(60));
 
-    assert_eq!(verdict(&[running(&[IP]).terminating(at(0))], &world).2, Some(60));
-    assert_eq!(verdict(&[running(&[IP]).finished("Failed", Some(at(0)))], &world).2, Some(90));
+    assert_eq!(verdict(&[running(&[IP]).terminating(at(0))], &world).2, Some(95));
+    assert_eq!(verdict(&[running(&[IP]).finished("Failed", Some(at(0)))], &world).2, Some(95));
 }
 
 #[rstest]
@@ -140,7 +138,7 @@ fn the_extra_grace_period_is_counted_once() {
 #[case::ordinals_start_later(&[set("shop/web", 1).with("/spec/ordinals", json!({ "start": 1 }))], "RetainedByStatefulSet", "none")]
 #[case::ordinals_start_beyond(&[set("shop/web", 5).with("/spec/ordinals", json!({ "start": 2 }))], "PodGone", "act")]
 #[case::its_endpoint_names_the_set(&[set("shop/db", 2), set_endpoint("shop/web-1", &uid(1), &[IP]).with("/status/ownerControllerName", json!("db"))], "RetainedByStatefulSet", "none")]
-#[case::its_endpoint_names_no_set(&[set("shop/web", 2), endpoint("shop/web-1", &uid(1), &[IP])], "PodGone", "act")]
+#[case::its_endpoint_names_no_set(&[set("shop/web", 2), endpoint("shop/web-1", &uid(1), &[IP])], "PodGone", "wait")]
 #[case::an_endpoint_of_another_pod_does_not_count(&[set("shop/web", 2), endpoint("shop/web-1", &uid(9), &[IP])], "RetainedByStatefulSet", "none")]
 #[case::terminating_and_wanted(&[set("shop/web", 2), running(&[IP]).in_stateful_set().terminating(at(-60))], "RetainedByStatefulSet", "none")]
 #[case::failed_and_wanted(&[set("shop/web", 2), running(&[IP]).in_stateful_set().finished("Failed", Some(at(-600)))], "RetainedByStatefulSet", "none")]
@@ -159,7 +157,7 @@ fn the_extra_grace_period_is_counted_once() {
 #[case::a_stopped_virtual_machine_is_deleted(&[vm_instance("shop/web-1").with("/kind", json!("VirtualMachine")).with("/metadata/deletionTimestamp", json!("2026-03-02T11:00:00Z"))], "PodGone", "act")]
 #[case::its_endpoint_reserves_it(&[set_endpoint("shop/web-1", &uid(1), &[IP])], "WaitingForEndpoint", "wait")]
 #[case::the_endpoint_of_another_pod_reserves_it(&[set_endpoint("shop/web-1", &uid(7), &[IP])], "WaitingForEndpoint", "wait")]
-#[case::its_endpoint_reserves_another_one(&[set_endpoint("shop/web-1", &uid(1), &["10.0.0.9"])], "PodGone", "act")]
+#[case::its_endpoint_reserves_another_one(&[set_endpoint("shop/web-1", &uid(1), &["10.0.0.9"])], "PodGone", "wait")]
 #[case::an_ordinal_has_no_leading_zero(&[set("shop/web", 2), pod("shop/web-01", &uid(9), &[])], "RetainedByStatefulSet", "none")]
 #[case::a_virtual_machine_that_migrates(&[vm_instance("shop/web-1"), other(&["10.0.0.9"])], "RetainedByVM", "none")]
 fn what_is_recreated_under_the_same_name(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str) {
@@ -339,8 +337,9 @@ fn an_endpoint(#[case] objects: &[Value], #[case] rule: &str, #[case] next: &str
 
 #[rstest]
 #[case::wanted(&[set("shop/web", 2)], "EndpointInUse", "none")]
-#[case::scaled_away(&[set("shop/web", 1)], "EndpointAbandoned", "act")]
-#[case::scaled_away_with_its_record(&[record(), set("shop/web", 1)], "EndpointAbandoned", "act")]
+#[case::scaled_away(&[set("shop/web", 1)], "EndpointAbandoned", "wait")]
+#[case::scaled_away_with_its_record(&[record(), set("shop/web", 1)], "EndpointAbandoned", "wait")]
+#[case::scaled_away_and_its_node_is_gone(&[record(), set("shop/web", 1), node("node-2", true)], "EndpointAbandoned", "act")]
 #[case::scaled_away_and_terminating(&[record(), set("shop/web", 1), running(&[IP]).in_stateful_set().terminating(at(-60))], "EndpointPodFinished", "act")]
 #[case::wanted_and_running_without_a_record(&[set("shop/web", 2), running(&[IP]).in_stateful_set()], "EndpointWithoutRecord", "wait")]
 #[case::recreated(&[set("shop/web", 2), other(&[]).in_stateful_set()], "EndpointInUse", "none")]
@@ -424,7 +423,13 @@ fn a_pod_whose_deletion_was_delivered_is_gone_at_once() {
 
 #[test]
 fn every_rule_has_a_case() {
-    let text = [include_str!("judge.rs"), include_str!("judge_ending.rs"), include_str!("judge_sticky.rs")].concat();
+    let text = [
+        include_str!("judge.rs"),
+        include_str!("judge_ending.rs"),
+        include_str!("judge_gone.rs"),
+        include_str!("judge_sticky.rs"),
+    ]
+    .concat();
     let missing: BTreeSet<&str> =
         Rule::ALL.iter().map(|rule| rule.name()).filter(|name| !text.contains(&format!("\"{name}\""))).collect();
 

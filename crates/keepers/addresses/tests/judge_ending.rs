@@ -48,54 +48,83 @@ fn ended(at: Timestamp) -> Value {
     json!({ "terminated": { "exitCode": 1, "finishedAt": at.to_string() } })
 }
 
-/// Terminating since its deletion timestamp, with a grace period of 30 seconds.
+fn out_of_service(ready: bool) -> Value {
+    let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
+    node("node-1", ready).with("/spec/taints", taint)
+}
+
+/// Terminating since its deletion timestamp, with a grace period of 30 seconds: that once more, and ten seconds.
 #[rstest]
-#[case::a_container_runs(status(&json!({ "running": {} })), Some(true), 35)]
-#[case::a_container_waits(status(&json!({ "waiting": { "reason": "PodInitializing" } })), Some(true), 35)]
-#[case::nothing_is_reported(json!([]), Some(true), 35)]
-#[case::one_of_two_runs(json!([{ "state": ended(now()) }, { "state": { "running": {} } }]), Some(true), 35)]
-#[case::every_container_has_ended(status(&ended(now())), Some(true), 5)]
-#[case::the_node_is_not_ready(status(&json!({ "running": {} })), Some(false), 5)]
-#[case::the_node_is_gone(status(&json!({ "running": {} })), None, 5)]
-fn a_ready_node_gets_its_time_to_tear_a_terminating_pod_down(
+#[case::a_container_runs(status(&json!({ "running": {} })), &[node("node-1", true)], 40)]
+#[case::nothing_is_reported(json!([]), &[node("node-1", true)], 40)]
+#[case::every_container_has_ended(status(&ended(at(-20))), &[node("node-1", true)], 40)]
+#[case::the_node_is_silent(status(&json!({ "running": {} })), &[node("node-1", false)], 40)]
+#[case::the_node_is_silent_and_every_container_has_ended(status(&ended(at(-20))), &[node("node-1", false)], 40)]
+#[case::the_node_says_nothing_about_itself(status(&json!({ "running": {} })), &[node("node-1", true).with("/status/conditions", json!([]))], 40)]
+#[case::no_node_is_known(status(&json!({ "running": {} })), &[], 40)]
+#[case::another_taint(status(&json!({ "running": {} })), &[node("node-1", false).with("/spec/taints", json!([{ "key": "node.kubernetes.io/unreachable" }]))], 40)]
+#[case::the_node_is_gone(status(&json!({ "running": {} })), &[node("node-2", true)], 10)]
+#[case::the_node_is_out_of_service(status(&json!({ "running": {} })), &[out_of_service(false)], 10)]
+#[case::the_node_is_out_of_service_and_still_ready(status(&json!({ "running": {} })), &[out_of_service(true)], 10)]
+fn only_a_node_that_has_certainly_ended_gets_no_second_grace_period(
     #[case] containers: Value,
-    #[case] ready: Option<bool>,
+    #[case] nodes: &[Value],
     #[case] due: i64,
 ) {
-    let mut objects = vec![running().terminating(at(0)).with("/status/containerStatuses", containers)];
-    objects.extend(ready.map(|ready| node("node-1", ready)));
+    let pod = running().terminating(at(0)).with("/status/containerStatuses", containers);
+    let objects = [&[pod], nodes].concat();
 
     assert_eq!(verdict(&objects, &World::default()), ("PodTerminating", "wait", Some(due)));
 }
 
-#[test]
-fn a_sidecar_that_runs_has_not_ended() {
+#[rstest]
+#[case::the_deletion_has_the_longer_one(60, 30, 70)]
+#[case::the_pod_has_the_longer_one(7, 30, 40)]
+#[case::a_forced_deletion_ends_nothing(0, 30, 40)]
+#[case::none_at_all(0, 0, 10)]
+fn the_longer_grace_period_counts(#[case] deletion: i64, #[case] pod: i64, #[case] due: i64) {
     let pod = running()
         .terminating(at(0))
-        .with("/status/containerStatuses", status(&ended(now())))
-        .with("/status/initContainerStatuses", status(&json!({ "running": {} })));
+        .with("/metadata/deletionGracePeriodSeconds", json!(deletion))
+        .with("/spec/terminationGracePeriodSeconds", json!(pod));
 
-    assert_eq!(verdict(&[pod, node("node-1", true)], &World::default()).2, Some(35));
+    assert_eq!(verdict(&[pod, node("node-1", true)], &World::default()).2, Some(due));
 }
 
-#[test]
-fn the_grace_period_is_that_of_the_deletion() {
-    let pod = running().terminating(at(0)).with("/metadata/deletionGracePeriodSeconds", json!(7));
+#[rstest]
+#[case::as_the_chart_sets_it(0, 35)]
+#[case::as_its_documentation_says(5, 40)]
+#[case::long(60, 95)]
+fn nothing_goes_before_a_collector_that_looks_every_five_seconds(#[case] extra: i64, #[case] due: i64) {
+    let world = with(|policy| policy.extra_grace_period = SignedDuration::from_secs(extra));
+    let (finished, nodes) = (running().finished("Failed", Some(at(0))), [node("node-1", true)]);
 
-    assert_eq!(verdict(&[pod, node("node-1", true)], &World::default()).2, Some(12));
+    assert_eq!(verdict(&[&[running().terminating(at(0))], &nodes[..]].concat(), &world).2, Some(due));
+    assert_eq!(verdict(&[&[finished.clone()], &nodes[..]].concat(), &world).2, Some(due));
+    assert_eq!(
+        verdict(&[&[finished.terminating(at(20))], &nodes[..]].concat(), &world).2,
+        Some(20 + due),
+        "the end of its containers shortens nothing"
+    );
 }
 
-#[test]
-fn the_delay_of_terminating_pods_is_never_under_five_seconds() {
-    let none = with(|policy| policy.extra_grace_period = SignedDuration::ZERO);
-    let long = with(|policy| policy.extra_grace_period = SignedDuration::from_secs(60));
+#[rstest]
+#[case::ready(
+    node("node-1", true),
+    "node-1 is Ready and may still run it, so its grace period of 30s counts once more"
+)]
+#[case::silent(
+    node("node-1", false).with("/status/conditions/0/lastTransitionTime", json!("2026-03-02T11:58:00Z")),
+    "node-1 is not Ready since 2026-03-02T11:58:00Z and may still run it, so its grace period of 30s counts once more"
+)]
+#[case::gone(node("node-2", true), "node-1 does not exist")]
+#[case::out_of_service(out_of_service(false), "node-1 is out of service (taint node.kubernetes.io/out-of-service)")]
+fn the_verdict_says_what_is_known_of_the_node(#[case] node: Value, #[case] says: &str) {
+    let cache = cache_of(&[record(), running().terminating(at(0)), node]);
 
-    assert_eq!(verdict(&[running().terminating(at(0))], &none).2, Some(5));
-    assert_eq!(verdict(&[running().terminating(at(0)), node("node-1", true)], &none).2, Some(35));
-    assert_eq!(verdict(&[running().terminating(at(0))], &long).2, Some(60));
-    assert_eq!(verdict(&[running().finished("Failed", Some(at(0)))], &none).2, Some(30), "its containers have ended");
-    let no_grace = running().finished("Failed", Some(at(0))).with("/spec/terminationGracePeriodSeconds", json!(0));
-    assert_eq!(verdict(&[no_grace.terminating(at(0))], &none).2, Some(5), "it has finished as well");
+    let because = judge(&cache, &address("pool", IP), now()).because;
+
+    assert!(because.ends_with(says), "{because}");
 }
 
 #[test]
@@ -104,8 +133,8 @@ fn the_endpoint_of_a_terminating_pod_waits_as_long_as_its_address() {
     let pod = || running().in_stateful_set().terminating(at(0));
     let objects = [pod(), set_endpoint("shop/web-1", &uid(1), &[IP]), node("node-1", true)];
 
-    assert_eq!(of_key(&objects, &key, &World::default()), ("EndpointPodFinished", "wait", Some(35)));
-    assert_eq!(verdict(&objects, &World::default()), ("WaitingForEndpoint", "wait", Some(35)));
+    assert_eq!(of_key(&objects, &key, &World::default()), ("EndpointPodFinished", "wait", Some(40)));
+    assert_eq!(verdict(&objects, &World::default()), ("WaitingForEndpoint", "wait", Some(40)));
 }
 
 #[rstest]
@@ -147,15 +176,25 @@ fn node_switches_gate_every_traced_pod(
 }
 
 #[rstest]
-#[case::its_end_is_known(json!([{ "name": "init", "state": ended(at(-10)) }]), json!([]), 25)]
-#[case::the_last_of_two(json!([{ "state": ended(at(-50)) }, { "state": ended(at(-10)) }]), json!([]), 25)]
+#[case::both_on(true, true, "act")]
+#[case::one_off(true, false, "none")]
+#[case::the_other_off(false, true, "none")]
+fn on_an_unknown_node_both_switches_must_be_on(#[case] on_ready: bool, #[case] on_lost: bool, #[case] next: &str) {
+    let world = with(|policy| (policy.on_ready_node, policy.on_lost_node) = (on_ready, on_lost));
+
+    assert_eq!(verdict(&[running().terminating(at(-600))], &world).1, next);
+}
+
+#[rstest]
+#[case::its_end_is_known(json!([{ "name": "init", "state": ended(at(-10)) }]), json!([]), 30)]
+#[case::the_last_of_two(json!([{ "state": ended(at(-50)) }, { "state": ended(at(-10)) }]), json!([]), 30)]
 #[case::a_condition_is_later(
     json!([{ "name": "init", "state": ended(at(-10)) }]),
     json!([
         { "type": "Ready", "status": "False", "lastTransitionTime": at(-3600).to_string() },
         { "type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": at(-5).to_string() },
     ]),
-    30)]
+    35)]
 fn a_pod_that_failed_in_an_init_container_gets_its_grace(
     #[case] init: Value,
     #[case] conditions: Value,
@@ -177,5 +216,5 @@ fn the_end_of_its_own_containers_counts_and_no_later_condition() {
     let later = json!([{ "type": "Ready", "status": "False", "lastTransitionTime": at(-1).to_string() }]);
     let pod = running().finished("Failed", Some(at(-10))).with("/status/conditions", later);
 
-    assert_eq!(verdict(&[pod], &World::default()).2, Some(25));
+    assert_eq!(verdict(&[pod], &World::default()).2, Some(30));
 }

@@ -35,8 +35,9 @@ fn said(cache: &AddressCache, key: &Key) -> (&'static str, &'static str) {
     (verdict.rule.name(), verdict.next.name())
 }
 
+/// The verdict on the record, where the node of its pod is gone: it waits for nothing that is not said here.
 fn verdict(objects: &[Value]) -> (&'static str, &'static str) {
-    said(&cache_of(&[&[record()], objects].concat()), &address("pool", IP))
+    said(&cache_of(&[&[record(), node("node-2", true)], objects].concat()), &address("pool", IP))
 }
 
 #[test]
@@ -132,8 +133,14 @@ fn without_enable_stateful_set_nothing_is_retained_for_sets(
 
 #[test]
 fn without_enable_stateful_set_an_endpoint_of_the_previous_pod_is_abandoned() {
-    let cache =
-        cache_of(&[record(), set("shop/web", 2), recreated(&[]), previous(), config("enableStatefulSet: false")]);
+    let cache = cache_of(&[
+        record(),
+        set("shop/web", 2),
+        recreated(&[]),
+        previous(),
+        config("enableStatefulSet: false"),
+        node("node-2", true),
+    ]);
 
     assert_eq!(said(&cache, &endpoint_key()), ("EndpointAbandoned", "act"), "it would block the new pod");
 }

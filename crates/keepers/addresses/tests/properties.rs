@@ -6,7 +6,7 @@ mod model;
 mod objects;
 
 use caretaker_core::SignedDuration;
-use model::{KINDS, MAX_LINGERING, Model};
+use model::{KINDS, MAX_LINGERING, Model, NodeIs};
 use proptest::prelude::*;
 
 /// Something that happens.
@@ -20,7 +20,9 @@ enum Event {
     Report(u8),
     Delete(u8, i64),
     End(u8, bool),
-    Finish(u8),
+    Remove(u8, i64),
+    Finish(u8, i64),
+    Node(usize, NodeIs),
     Scale(u8, i64),
     ReconcileSets,
     Advance(i64),
@@ -50,6 +52,11 @@ fn set(number: u8) -> &'static str {
     if number == 0 { "shop/db" } else { "bank/db" }
 }
 
+fn node() -> impl Strategy<Value = NodeIs> {
+    let quiet = prop_oneof![Just(NodeIs::Silent), Just(NodeIs::OutOfService), Just(NodeIs::Gone)];
+    prop_oneof![Just(NodeIs::Ready), quiet]
+}
+
 fn event() -> impl Strategy<Value = Event> {
     let pod = 0..10_u8;
     prop_oneof![
@@ -62,13 +69,15 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (pod.clone(), 0..=MAX_LINGERING).prop_map(|(pod, lingers)| Event::Delete(pod, lingers)),
         2 => (4..10_u8).prop_map(Event::AllocateAnother),
         3 => (pod.clone(), any::<bool>()).prop_map(|(pod, releases)| Event::End(pod, releases)),
-        1 => pod.prop_map(Event::Finish),
+        3 => (pod.clone(), 0..=MAX_LINGERING).prop_map(|(pod, lingers)| Event::Remove(pod, lingers)),
+        1 => (pod, 0..=MAX_LINGERING).prop_map(|(pod, lingers)| Event::Finish(pod, lingers)),
+        2 => (0..3_usize, node()).prop_map(|(node, is)| Event::Node(node, is)),
         2 => (0..2_u8, 0..4_i64).prop_map(|(set, replicas)| Event::Scale(set, replicas)),
         4 => Just(Event::ReconcileSets),
         3 => (0..12_i64).prop_map(Event::Advance),
         1 => (12..60_i64).prop_map(Event::Advance),
         5 => Just(Event::DeliverAll),
-        4 => (0..4_u8, 1..5_u8).prop_map(|(kind, count)| Event::Deliver(kind, count)),
+        4 => (0..5_u8, 1..5_u8).prop_map(|(kind, count)| Event::Deliver(kind, count)),
         1 => Just(Event::Restart),
         1 => (-90..90_i64).prop_map(Event::SetClock),
         8 => Just(Event::Collect),
@@ -89,13 +98,15 @@ fn play(model: &mut Model, event: &Event) {
         Event::Report(pod) => model.report(&key(*pod)),
         Event::Delete(pod, lingers) => model.delete(&key(*pod), *lingers),
         Event::End(pod, releases) => model.end(&key(*pod), *releases),
-        Event::Finish(pod) => model.finish(&key(*pod)),
+        Event::Remove(pod, lingers) => model.remove(&key(*pod), *lingers),
+        Event::Finish(pod, lingers) => model.finish(&key(*pod), *lingers),
+        Event::Node(node, is) => model.node_becomes(*node, *is),
         Event::Scale(number, replicas) => model.scale(set(*number), *replicas),
         Event::ReconcileSets => model.reconcile_sets(),
         Event::Advance(seconds) => model.advance(*seconds),
         Event::Deliver(kind, count) => model.deliver(KINDS[usize::from(*kind)], usize::from(*count)),
         Event::Restart => model.restart(),
-        Event::SetClock(seconds) => model.ahead = SignedDuration::from_secs(*seconds),
+        Event::SetClock(seconds) => model.set_clock(SignedDuration::from_secs(*seconds)),
         Event::Start(pod) => model.start(&key(*pod)),
         Event::DeliverAll => model.deliver_all(),
         Event::Collect => model.collect(),
@@ -194,14 +205,14 @@ fn g11_a_thousand_turns_of_two_sets_never_allocate_one_address_twice() {
                     model.end(&format!("{down}-{ordinal}"), turns.bool());
                 }
             }
-            model.deliver(KINDS[turns.usize(..4)], turns.usize(..20));
+            model.deliver(KINDS[turns.usize(..5)], turns.usize(..20));
             if turns.u8(..3) == 0 {
                 model.collect();
             }
             if turns.u8(..50) == 0 {
                 model.restart();
             }
-            model.advance(turns.i64(0..6));
+            model.advance(turns.i64(0..9));
             assert_eq!(model.wrong(), None, "turn {turn}");
         }
         model.deliver_all();

@@ -46,11 +46,13 @@ fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
     !has_ordinal && !address.holder.is_stateful() && !address.holder.was_mirror && !is_suspicion
 }
 
-/// True if the state of the node decides: by the settings, or because a node that is ready gets more time.
-fn depends_on_node(holder: &Holder, policy: &Policy) -> bool {
-    let Some(pod) = holder.pod.as_ref().filter(|pod| pod.is_ending()) else { return false };
-    let gets_more_time = pod.deletion.is_some() && !pod.containers_ended && holder.node_ready != Some(true);
-    policy.on_ready_node != policy.on_lost_node || gets_more_time
+/// The nodes whose state decides: by the settings, or because a node that is gone or out of service gets no time.
+fn deciding_nodes<'a>(holder: &'a Holder, policy: &Policy) -> impl Iterator<Item = &'a str> {
+    let is_ending = holder.pod.as_ref().is_some_and(|pod| pod.is_ending());
+    let of_pod = Some(&holder.node)
+        .filter(|node| is_ending && (policy.on_ready_node != policy.on_lost_node || node.state.has_certainly_ended()));
+    let of_gone = holder.gone.as_ref().map(|gone| &gone.node).filter(|node| node.state.has_certainly_ended());
+    of_pod.into_iter().chain(of_gone).filter_map(|node| node.name.as_deref())
 }
 
 /// True if the watch has delivered the deletion of the record's own pod: then there is nothing to read. That a list
@@ -92,9 +94,7 @@ impl Reader<'_, '_> {
                 let by_endpoint = if let Some(Owner::StatefulSet(set)) = owner { Some(&**set) } else { None };
                 sets.entry(namespace).or_default().extend([Some(by_name), by_endpoint].into_iter().flatten());
             }
-            if depends_on_node(holder, &policy) {
-                nodes.extend(holder.pod.as_ref().and_then(|pod| pod.node.as_deref()));
-            }
+            nodes.extend(deciding_nodes(holder, &policy));
         }
         // One list is for all names of a namespace.
         for (namespace, names) in &mut existing {

@@ -2,7 +2,10 @@
 
 use caretaker_core::{RuleMatch, Timestamp, duration, time};
 
-use super::{ENDPOINT_WATCH_LAG, Found, POD_WATCH_LAG, Rule, ending_deadline, releases_on_node, suspicion};
+use super::{
+    ENDPOINT_WATCH_LAG, Found, POD_WATCH_LAG, Rule, ending_deadline, gone_deadline, releases_on_node, suspicion,
+    why_gone_waits,
+};
 use crate::act::Action;
 use crate::api::Identity;
 use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
@@ -81,7 +84,7 @@ pub(super) fn waiting_for_endpoint(subject: &Subject, world: &World, now: Timest
         return None;
     }
     let due = match holder.pod.as_deref() {
-        None => now,
+        None => gone_deadline(holder, &world.policy, now).unwrap_or(now),
         Some(pod) if address.is_of(pod) == Some(false) => {
             // A pod that has no addresses yet gets this one.
             let may_use = pod.ips.is_empty() || holder.uses(pod, address.ip);
@@ -123,7 +126,7 @@ pub(super) fn pod_gone(subject: &Subject, world: &World, now: Timestamp) -> Foun
         let because = format!("{because}; it was a mirror pod, whose containers may run on");
         return suspect(address, Rule::PodGone, world, now, &because);
     }
-    Some(RuleMatch::act(Action::Release, since(address, Rule::PodGone, now), because))
+    Some(release_gone(address, Rule::PodGone, world, now, because))
 }
 
 pub(super) fn on_another_pod(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -157,7 +160,7 @@ pub(super) fn pod_replaced(subject: &Subject, world: &World, now: Timestamp) -> 
         let because = format!("{because}; it is a mirror pod, whose containers may run on, and reports no address yet");
         return suspect(address, Rule::PodReplaced, world, now, &because);
     }
-    Some(RuleMatch::act(Action::Release, since(address, Rule::PodReplaced, now), because))
+    Some(release_gone(address, Rule::PodReplaced, world, now, because))
 }
 
 pub(super) fn replacement_starting(subject: &Subject, world: &World, now: Timestamp) -> Found {
@@ -183,35 +186,47 @@ pub(super) fn replacement_has_other_ip(subject: &Subject, world: &World, now: Ti
     let because = format!("pod {} was recreated and has other addresses", address.holder.key);
     // An endpoint that is still the previous pod's may be about to be written.
     if address.holder.endpoint.is_none() || address.holder.endpoint_is_of(pod) {
-        return Some(RuleMatch::act(Action::Release, since(address, Rule::ReplacementHasOtherIP, now), because));
+        return Some(release_gone(address, Rule::ReplacementHasOtherIP, world, now, because));
     }
     suspect(address, Rule::ReplacementHasOtherIP, world, now, &because)
+}
+
+/// Releases the address of a pod that is gone: at once, or when its node has had the time to end it. Then it is as certain
+/// as what goes at once, so that a standby may do it as well.
+fn release_gone(address: &Address, rule: Rule, world: &World, now: Timestamp, because: String) -> RuleMatch<Action> {
+    let because = because + &why_gone_waits(&address.holder, &world.policy);
+    match gone_deadline(&address.holder, &world.policy, now) {
+        None => RuleMatch::act(Action::Release, since(address, rule, now), because),
+        Some(until) if world.leads || now > until => RuleMatch::act_after(until, Action::Release, now, because),
+        Some(_) => RuleMatch::nothing(format!("{because}; the leader waits for that")),
+    }
 }
 
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let because = format!(
+    let mut because = format!(
         "pod {} is {} since {}, its grace period is {}s",
         address.holder.key,
         pod.phase.name(),
         time::format(pod.finished?),
         pod.grace
     );
+    if let Some(deletion) = pod.deletion {
+        because.push_str(&format!("; it is Terminating, its deletion timestamp is {}", time::format(deletion)));
+    }
     Some(release_after_pod(address, pod, world, now, because))
 }
 
 pub(super) fn pod_terminating(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let address = address(subject)?;
     let pod = same_pod(address)?;
-    let mut because =
-        format!("pod {} is Terminating, its deletion timestamp is {}", address.holder.key, time::format(pod.deletion?));
-    if pod.is_torn_down(address.holder.node_ready) {
-        because.push_str(&format!(
-            "; its node is ready and has not reported the end of its containers, so its grace period of {}s counts \
-             once more",
-            pod.deletion_grace
-        ));
+    let (key, node) = (&address.holder.key, &address.holder.node);
+    let deletion = time::format(pod.deletion?);
+    let mut because = format!("pod {key} is Terminating, its deletion timestamp is {deletion}; {}", node.describe());
+    if !node.state.has_certainly_ended() {
+        let grace = pod.teardown_grace();
+        because.push_str(&format!(" and may still run it, so its grace period of {grace}s counts once more"));
     }
     Some(release_after_pod(address, pod, world, now, because))
 }
@@ -226,9 +241,9 @@ fn release_after_pod(
     because: String,
 ) -> RuleMatch<Action> {
     let Some(until) = ending_deadline(&address.holder, pod, &world.policy) else {
-        let node = if address.holder.node_ready == Some(true) { "ready" } else { "not ready" };
+        let node = address.holder.node.describe();
         let switch = if releases_on_node(&address.holder, &world.policy) { "" } else { " on such nodes" };
-        let because = format!("{because}; the settings retain addresses of such pods{switch} (its node is {node})");
+        let because = format!("{because}; the settings retain addresses of such pods{switch} ({node})");
         return RuleMatch::nothing(because);
     };
     if world.leads {
@@ -289,7 +304,9 @@ fn suspect(address: &Address, rule: Rule, world: &World, now: Timestamp, because
     }
     let apart = suspicion(address.holder.pod.as_deref(), &world.policy);
     let since = since(address, rule, now);
-    let until = time::saturating_add(since, apart);
-    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
+    let seen_twice = time::saturating_add(since, apart);
+    let until = gone_deadline(&address.holder, &world.policy, now).map_or(seen_twice, |gone| gone.max(seen_twice));
+    let gone = why_gone_waits(&address.holder, &world.policy);
+    let because = format!("{because}{gone}; suspected since {}, for {}", time::format(since), duration::format(apart));
     Some(RuleMatch::act_after(until, Action::Release, now, because))
 }

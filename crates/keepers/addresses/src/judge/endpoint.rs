@@ -5,7 +5,7 @@
 use caretaker_core::count::counted;
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, time};
 
-use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, suspicion};
+use super::{Found, POD_WATCH_LAG, Rule, ending_deadline, gone_deadline, suspicion, why_gone_waits};
 use crate::act::Action;
 use crate::subject::{Endpoint, EndpointState, PodState, RetainedBy, Subject, World};
 
@@ -114,7 +114,7 @@ pub(super) fn pod_not_seen_yet(subject: &Subject, world: &World, now: Timestamp)
     (now <= until).then(|| RuleMatch::wait(until, deletion(endpoint), "no pod of its name was seen yet"))
 }
 
-pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
+pub(super) fn abandoned(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let endpoint = endpoint(subject)?;
     let key = &endpoint.holder.key;
     let because = match &endpoint.holder.pod {
@@ -123,8 +123,20 @@ pub(super) fn abandoned(subject: &Subject, _: &World, now: Timestamp) -> Found {
         Some(_) if is_stale(endpoint) => format!("pod {key} is another one now"),
         Some(_) => return None,
     };
-    let act = || RuleMatch::act(deletion(endpoint), since(endpoint, Rule::EndpointAbandoned, now), because);
-    Some(waits_for_others(endpoint).unwrap_or_else(act))
+    if let Some(waits) = waits_for_others(endpoint) {
+        return Some(waits);
+    }
+    // One that reserves nothing goes after its records, which have waited.
+    let until = gone_deadline(&endpoint.holder, &world.policy, now).filter(|_| endpoint.reserves_ips());
+    let Some(until) = until else {
+        return Some(RuleMatch::act(deletion(endpoint), since(endpoint, Rule::EndpointAbandoned, now), because));
+    };
+    let because = because + &why_gone_waits(&endpoint.holder, &world.policy);
+    Some(if world.leads || now > until {
+        RuleMatch::act_after(until, deletion(endpoint), now, because)
+    } else {
+        RuleMatch::nothing(format!("{because}; the leader waits for that"))
+    })
 }
 
 pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> Found {

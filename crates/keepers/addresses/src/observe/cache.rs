@@ -13,13 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use caretaker_core::Timestamp;
 use caretaker_engine::cache::Cache;
 use caretaker_engine::source::{Change, ObjectId, Observed, SourceRef};
 use hashbrown::{HashMap, HashSet};
 
 use super::{Replicas, Row};
 use crate::api::{ConfigMapSettings, Kind, SpiderpoolConfig, Uid};
-use crate::subject::{Sighting, Subject};
+use crate::subject::{NodeState, Sighting, Subject, Vanished};
 use entries::PodEntry;
 use pools::PoolEntry;
 
@@ -58,17 +59,22 @@ pub struct AddressCache {
     vm_instances: HashMap<String, u32>,
     /// Virtual machines that start again, and the list that delivered each.
     vms: HashMap<String, u32>,
-    /// True if nodes are ready, and the list that delivered each.
-    nodes: HashMap<Arc<str>, (bool, u32)>,
+    /// Nodes, and the list that delivered each.
+    nodes: HashMap<Arc<str>, (NodeState, u32)>,
+    /// True if all nodes were listed, so that a name that is not among them is the name of no node.
+    nodes_listed: bool,
     /// The names of nodes, which many pods share.
     node_names: HashSet<Arc<str>>,
-    /// Names whose pod is Terminating or has finished.
+    /// Names for which the state of a node decides: their pod is Terminating, has finished, or does not exist.
     ending: BTreeSet<Arc<str>>,
+    /// Pods that were seen and do not exist any more, oldest first, by their name: as long as a record or an endpoint may
+    /// be theirs.
+    vanished: HashMap<Arc<str>, Vec<Vanished>>,
     /// Spiderpool's ConfigMaps, and the list that delivered each.
     config_maps: BTreeMap<String, (ConfigMapSettings, u32)>,
     /// What they say together.
     config: Arc<SpiderpoolConfig>,
-    sightings: HashMap<Key, Sighting>,
+    memory: HashMap<Key, Memory>,
     dirty: BTreeSet<Key>,
     /// The number of the current or last list of each kind; zero where none was started.
     lists: [u32; Kind::ALL.len()],
@@ -84,6 +90,15 @@ pub struct AddressCache {
     is_extract: bool,
     /// In an extract: the cluster has virtual machines.
     extracted_vms: bool,
+}
+
+/// What judging found out about a subject, and needs to know the next time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    /// Since when the current rule has matched, if that rule counts from its first match.
+    sighting: Option<Sighting>,
+    /// Since when its pod is known to be gone.
+    gone_since: Option<Timestamp>,
 }
 
 /// Namespace and name of a pod. Where a file names no namespace, kubectl uses `default`.
@@ -114,7 +129,7 @@ impl AddressCache {
             Row::StatefulSet(replicas) => self.set_replicas(&pod_key(&id), Some(replicas)),
             Row::VmInstance => self.set_vm(Kind::VmInstance, &pod_key(&id), true),
             Row::Vm => self.set_vm(Kind::Vm, &pod_key(&id), true),
-            Row::Node { ready } => self.set_node(&id.name, Some(ready)),
+            Row::Node(state) => self.set_node(&id.name, Some(state)),
             Row::Config(settings) => self.set_config(&pod_key(&id), Some(*settings)),
         }
     }
@@ -172,6 +187,7 @@ impl AddressCache {
                 for name in &old {
                     self.set_node(name, None);
                 }
+                self.finish_nodes();
             }
             Kind::Config => {
                 let old = self.config_maps.iter().filter(|(_, (_, seen))| *seen != list);
@@ -244,9 +260,11 @@ impl Cache for AddressCache {
             Subject::Endpoint(endpoint) => endpoint.sighting,
             Subject::Pool(_) => None,
         };
-        match sighting {
-            Some(sighting) => _ = self.sightings.insert(key.clone(), sighting),
-            None => _ = self.sightings.remove(key),
+        let gone_since = subject.holder().and_then(|holder| holder.gone.as_ref()?.since);
+        if sighting.is_none() && gone_since.is_none() {
+            self.memory.remove(key);
+        } else {
+            self.memory.insert(key.clone(), Memory { sighting, gone_since });
         }
     }
 }

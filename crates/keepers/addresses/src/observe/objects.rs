@@ -10,12 +10,10 @@ use serde::de::IgnoredAny;
 
 use super::{EndpointRow, PoolRow, Replicas, Row};
 use crate::api::{
-    Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, FINALIZER, Kind, MIRROR_POD, NETWORK_STATUS, Ranges, Uid,
+    Allocated, CONFIG_KEY, CONFIG_MAP, ConfigMapSettings, DEFAULT_GRACE, FINALIZER, Kind, MIRROR_POD, NETWORK_STATUS,
+    OUT_OF_SERVICE, Ranges, Uid,
 };
-use crate::subject::{EndpointState, Ips, Owner, Phase, PodState};
-
-/// The grace period of a pod that says nothing, as Kubernetes defines it.
-const DEFAULT_GRACE: i64 = 30;
+use crate::subject::{EndpointState, Ips, NodeState, Owner, Phase, PodState};
 
 /// The resourceVersion as a number: later versions are greater.
 pub(super) fn version(text: &str) -> u64 {
@@ -76,6 +74,7 @@ pub(super) struct EndpointStatus {
 #[serde(default)]
 struct Current {
     uid: Option<Uid>,
+    node: Option<String>,
     #[serde(rename = "containerID")]
     container_id: Option<String>,
     #[serde(deserialize_with = "null_as_default")]
@@ -105,6 +104,8 @@ pub(super) fn project_endpoint(object: Partial<IgnoredAny, EndpointStatus>) -> O
         container: current.container_id.filter(|id| !id.is_empty()).map(Into::into),
         ips: texts.filter_map(|ip| address(ip)).collect(),
         owner,
+        node: current.node.filter(|node| !node.is_empty()).map(Into::into),
+        deletion: metadata.deletion(),
         owned_by_pod: metadata.owner_references.iter().any(|owner| owner.kind == Kind::Pod.name()),
         waits_for_others: metadata.deletion_timestamp.is_some() && !metadata.finalizers.iter().any(|f| f == FINALIZER),
     };
@@ -133,8 +134,6 @@ pub(super) struct PodStatus {
     #[serde(deserialize_with = "null_as_default")]
     init_container_statuses: Vec<Container>,
     #[serde(deserialize_with = "null_as_default")]
-    ephemeral_container_statuses: Vec<Container>,
-    #[serde(deserialize_with = "null_as_default")]
     conditions: Vec<Condition>,
 }
 
@@ -154,7 +153,6 @@ struct Container {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    running: Option<IgnoredAny>,
     terminated: Option<Terminated>,
 }
 
@@ -183,7 +181,7 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
         _ => Phase::Pending,
     };
     let other_ips = metadata.annotation(NETWORK_STATUS).map_or_else(|| Some(Ips::new()), interface_ips);
-    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let grace = spec.termination_grace_period_seconds.unwrap_or_else(|| DEFAULT_GRACE.into());
     let in_stateful_set = metadata
         .controller()
         .is_some_and(|owner| owner.api_version == "apps/v1" && owner.kind == Kind::StatefulSet.name());
@@ -196,7 +194,6 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
         in_stateful_set,
         deletion: metadata.deletion(),
         deletion_grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(grace)),
-        containers_ended: containers_ended(&status),
         finished: phase.is_finished().then(|| finished(&metadata, &status)).flatten(),
         grace: seconds(grace),
         ips: status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
@@ -209,15 +206,6 @@ pub(super) fn project_pod(object: Partial<PodSpec, PodStatus>) -> Option<Row> {
 /// A time span of the API.
 fn seconds(count: i64) -> u32 {
     u32::try_from(count.max(0)).unwrap_or(u32::MAX)
-}
-
-/// True if the node has reported the end of every container. Without any report nothing is known. An init
-/// container runs as long as the others if it is a sidecar.
-fn containers_ended(status: &PodStatus) -> bool {
-    let others = || status.init_container_statuses.iter().chain(&status.ephemeral_container_statuses);
-    !status.container_statuses.is_empty()
-        && status.container_statuses.iter().all(|container| container.state.terminated.is_some())
-        && others().all(|container| container.state.running.is_none())
 }
 
 /// When a pod finished: the end of its last container. Where none of its own containers has ended, because it
@@ -272,14 +260,35 @@ pub(super) fn project_vm(object: Partial) -> Option<Row> {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
+pub(super) struct NodeSpec {
+    #[serde(deserialize_with = "null_as_default")]
+    taints: Vec<Taint>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct NodeStatus {
     #[serde(deserialize_with = "null_as_default")]
     conditions: Vec<Condition>,
 }
 
-pub(super) fn project_node(object: Partial<IgnoredAny, NodeStatus>) -> Option<Row> {
-    let NodeStatus { conditions } = object.status;
-    Some(Row::Node { ready: conditions.iter().any(|c| c.kind == "Ready" && c.status == "True") })
+/// The taint counts with any value and effect: Kubernetes takes it so when it deletes the pods of such a node.
+pub(super) fn project_node(object: Partial<NodeSpec, NodeStatus>) -> Option<Row> {
+    let Partial { spec, status, .. } = object;
+    let ready = status.conditions.iter().find(|condition| condition.kind == "Ready");
+    Some(Row::Node(if spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+        NodeState::OutOfService
+    } else if ready.is_some_and(|ready| ready.status == "True") {
+        NodeState::Ready
+    } else {
+        NodeState::NotReady { since: ready.and_then(|ready| ready.last_transition_time) }
+    }))
 }
 
 /// A ConfigMap, of which only Spiderpool's settings are read.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use caretaker_core::{SignedDuration, Timestamp, time};
 
-use super::{Ips, Policy};
+use super::{Ips, NodeState, Policy};
 use crate::api::Uid;
 
 /// What is read of a pod.
@@ -26,8 +26,6 @@ pub struct PodState {
     pub deletion: Option<Timestamp>,
     /// `metadata.deletionGracePeriodSeconds` of a Terminating pod.
     pub deletion_grace: u32,
-    /// True if its node has reported the end of every container.
-    pub containers_ended: bool,
     /// When its last container ended.
     pub finished: Option<Timestamp>,
     /// `spec.terminationGracePeriodSeconds`.
@@ -76,29 +74,25 @@ impl Phase {
 }
 
 impl PodState {
-    /// When the address of a finished pod may be released; `None` if it has not finished. One that is being deleted as
-    /// well gets the time that a node needs to remove its interfaces.
+    /// Returns when the address of a finished pod may be released; `None` if it has not finished.
     #[must_use]
-    pub fn release_at(&self, policy: &Policy) -> Option<Timestamp> {
+    pub fn finished_deadline(&self, policy: &Policy) -> Option<Timestamp> {
         let grace = SignedDuration::from_secs(self.grace.into());
-        let delay = if self.deletion.is_some() { policy.terminating_delay() } else { policy.extra_grace_period };
-        Some(time::saturating_add(time::saturating_add(self.finished?, grace), delay))
+        Some(time::saturating_add(time::saturating_add(self.finished?, grace), policy.delay()))
     }
 
-    /// When the address of a Terminating pod may be released; `None` if it is not Terminating. The deletion
-    /// timestamp includes the grace period. A node that works, and has not reported the end of every
-    /// container, gets the grace period once more.
+    /// Returns when the address of a Terminating pod may be released; `None` if it is not Terminating. That its
+    /// containers have ended changes nothing: the interfaces of its sandbox exist until a CNI DEL succeeds.
     #[must_use]
-    pub fn terminated_at(&self, node_ready: Option<bool>, policy: &Policy) -> Option<Timestamp> {
-        let more = if self.is_torn_down(node_ready) { self.deletion_grace } else { 0 };
-        let deadline = time::saturating_add(self.deletion?, SignedDuration::from_secs(more.into()));
-        Some(time::saturating_add(deadline, policy.terminating_delay()))
+    pub fn terminating_deadline(&self, node: NodeState, policy: &Policy) -> Option<Timestamp> {
+        Some(teardown_deadline(self.deletion?, self.teardown_grace(), node, policy))
     }
 
-    /// True if a node that works is still ending its containers.
+    /// Returns the seconds that a node may take to end the pod: the longer of the grace periods of the deletion and of
+    /// the pod itself. A deletion without a grace period ends nothing on the node.
     #[must_use]
-    pub fn is_torn_down(&self, node_ready: Option<bool>) -> bool {
-        self.deletion.is_some() && node_ready == Some(true) && !self.containers_ended
+    pub fn teardown_grace(&self) -> u32 {
+        self.deletion_grace.max(self.grace)
     }
 
     /// True if it is being deleted, or has finished.
@@ -106,4 +100,12 @@ impl PodState {
     pub fn is_ending(&self) -> bool {
         self.deletion.is_some() || self.phase.is_finished()
     }
+}
+
+/// Returns when the address of a pod may be released that its node was told to end: a grace period after the deletion
+/// timestamp, which includes one already, and the delay. A node that has certainly ended gets no second grace period.
+#[must_use]
+pub fn teardown_deadline(deletion: Timestamp, grace: u32, node: NodeState, policy: &Policy) -> Timestamp {
+    let grace = if node.has_certainly_ended() { 0 } else { grace };
+    time::saturating_add(time::saturating_add(deletion, SignedDuration::from_secs(grace.into())), policy.delay())
 }

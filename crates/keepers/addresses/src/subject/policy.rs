@@ -16,7 +16,7 @@ pub struct Policy {
     /// Releases addresses of Terminating and finished pods on nodes that are ready:
     /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_READY_NODE_ENABLED`.
     pub on_ready_node: bool,
-    /// Releases them on nodes that are not ready, or gone:
+    /// Releases them on nodes that are not ready, out of service, or gone:
     /// `SPIDERPOOL_GC_STATELESS_TERMINATING_POD_ON_NOT_READY_NODE_ENABLED`.
     pub on_lost_node: bool,
 }
@@ -25,14 +25,15 @@ impl Policy {
     /// The default that Spiderpool documents.
     pub const EXTRA_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(5);
 
-    /// The least that is added to the deadline of a Terminating pod. Spiderpool's chart sets its variable to
-    /// zero, and a node needs a moment to remove the interfaces of a pod whose containers have ended.
-    pub const MIN_TERMINATING_DELAY: SignedDuration = SignedDuration::from_secs(5);
+    /// Added to every deadline of a pod that ends, besides the extra grace period. Spiderpool's collector compares its
+    /// deadlines with the clock every five seconds, so that it releases up to five seconds after a deadline. Whoever
+    /// relied on its timing gets no address back earlier here.
+    pub const COLLECTOR_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
-    /// What is added to the deadline of a Terminating pod.
+    /// Returns the time between the end of the grace periods of a pod and the release of its addresses.
     #[must_use]
-    pub fn terminating_delay(&self) -> SignedDuration {
-        self.extra_grace_period.max(Self::MIN_TERMINATING_DELAY)
+    pub fn delay(&self) -> SignedDuration {
+        self.extra_grace_period.saturating_add(Self::COLLECTOR_INTERVAL)
     }
 }
 

@@ -47,7 +47,7 @@ impl Model {
 
     /// Nothing else happens; the collector runs for a few minutes. Returns the first thing that goes wrong.
     pub fn settle(&mut self) -> Option<String> {
-        self.ahead = SignedDuration::ZERO;
+        self.set_clock(SignedDuration::ZERO);
         for _ in 0..100 {
             self.deliver_all();
             self.collect();

@@ -93,7 +93,7 @@ impl Model {
         let live = self.objects();
         let is = |object: &serde_json::Value, kind: Kind, key: &str| {
             let meta = &object["metadata"];
-            let name = format!("{}/{}", meta["namespace"].as_str().unwrap(), meta["name"].as_str().unwrap());
+            let name = format!("{}/{}", meta["namespace"].as_str().unwrap_or_default(), meta["name"].as_str().unwrap());
             object["kind"] == kind.name() && name == key
         };
         for holder in holders {
@@ -104,6 +104,13 @@ impl Model {
                     Some(object) => objects::apply(extract, std::slice::from_ref(object)),
                     None => objects::delete_named(extract, kind, key),
                 }
+            }
+        }
+        for name in super::nodes::NAMES {
+            let key = format!("/{name}");
+            match live.iter().find(|object| is(object, Kind::Node, &key)) {
+                Some(object) => objects::apply(extract, std::slice::from_ref(object)),
+                None => objects::delete_named(extract, Kind::Node, &key),
             }
         }
     }

@@ -5,6 +5,7 @@
 
 mod check;
 mod collector;
+mod nodes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,8 +17,9 @@ use serde_json::{Value, json};
 
 use crate::objects::{self, PodExt as _};
 use collector::Batch;
+pub use nodes::NodeIs;
 
-pub const KINDS: [Kind; 4] = [Kind::Pool, Kind::Endpoint, Kind::Pod, Kind::StatefulSet];
+pub const KINDS: [Kind; 5] = [Kind::Pool, Kind::Endpoint, Kind::Pod, Kind::StatefulSet, Kind::Node];
 
 /// A pod as the API has it.
 #[derive(Debug, Clone)]
@@ -28,17 +30,17 @@ pub struct Pod {
     /// The addresses in its status.
     reported: Vec<IpAddr>,
     deletion: Option<Timestamp>,
-    /// How many seconds its containers run beyond its deletion timestamp: its node is ready, and slow.
-    lingers: i64,
+    /// Its node.
+    node: &'static str,
     /// Its node has reported that its containers have ended.
     ended: bool,
     finished: Option<Timestamp>,
     grace: i64,
 }
 
-/// A node that is ready tears a pod down within its grace period after the deletion timestamp, and five
-/// seconds more.
-pub const MAX_LINGERING: i64 = GRACE + 5;
+/// A pod uses its addresses until a CNI DEL succeeds, or its node is shut down: at most a grace period and ten seconds
+/// after its deletion timestamp, after it has finished, or after it was removed by force.
+pub const MAX_LINGERING: i64 = GRACE + 10;
 /// The grace period of every pod.
 pub const GRACE: i64 = 10;
 
@@ -46,8 +48,11 @@ pub const GRACE: i64 = 10;
 struct Endpoint {
     uid: String,
     pod: String,
+    node: &'static str,
     in_set: bool,
     ips: Vec<IpAddr>,
+    /// Kubernetes has deleted it, after its pod.
+    deletion: Option<Timestamp>,
 }
 
 type Records = BTreeMap<IpAddr, (String, String)>;
@@ -66,6 +71,11 @@ pub struct Model {
     pub sets: BTreeMap<String, i64>,
     /// The addresses that are really in use, by the uid of the pod.
     pub live: BTreeMap<String, (String, Vec<IpAddr>)>,
+    /// When those end that do not for ever, by the uid of the pod.
+    ends: BTreeMap<String, Timestamp>,
+    /// The node of each pod that has addresses, by the uid of the pod.
+    at: BTreeMap<String, &'static str>,
+    nodes: BTreeMap<&'static str, NodeIs>,
     /// What each watch has not delivered yet: true if the object exists.
     watches: BTreeMap<Kind, VecDeque<(bool, Value)>>,
     cache: AddressCache,
@@ -89,6 +99,9 @@ impl Model {
             endpoints: BTreeMap::new(),
             sets: BTreeMap::new(),
             live: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            at: BTreeMap::new(),
+            nodes: nodes::NAMES.map(|name| (name, NodeIs::Ready)).into(),
             watches: KINDS.map(|kind| (kind, VecDeque::new())).into(),
             cache: AddressCache::default(),
             batch: Batch::default(),
@@ -124,6 +137,7 @@ impl Model {
         let ips: Vec<String> = pod.reported.iter().map(ToString::to_string).collect();
         let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
         let mut object = objects::pod(key, &pod.uid, &ips)
+            .with("/spec/nodeName", json!(pod.node))
             .with("/status/phase", json!(pod.phase))
             .with("/spec/terminationGracePeriodSeconds", json!(pod.grace))
             .with("/metadata/creationTimestamp", json!(objects::now().to_string()));
@@ -152,7 +166,11 @@ impl Model {
         let ips: Vec<String> = endpoint.ips.iter().map(ToString::to_string).collect();
         let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
         let make = if endpoint.in_set { objects::set_endpoint } else { objects::endpoint };
-        make(key, &endpoint.pod, &ips).with("/metadata/uid", json!(endpoint.uid))
+        let deletion = endpoint.deletion.map(|at| at.to_string());
+        make(key, &endpoint.pod, &ips)
+            .with("/metadata/uid", json!(endpoint.uid))
+            .with("/metadata/deletionTimestamp", json!(deletion))
+            .with("/status/current/node", json!(endpoint.node))
     }
 
     fn uid(&mut self) -> String {
@@ -160,11 +178,9 @@ impl Model {
         objects::uid(self.uids)
     }
 
-    /// Creates a pod, if its name is free.
+    /// Creates a pod, if its name is free and there is a node for it.
     pub fn create(&mut self, key: &str, in_set: bool) {
-        if self.pods.contains_key(key) {
-            return;
-        }
+        let Some(node) = self.ready_node().filter(|_| !self.pods.contains_key(key)) else { return };
         let uid = self.uid();
         let pod = Pod {
             uid,
@@ -172,7 +188,7 @@ impl Model {
             phase: "Pending",
             reported: Vec::new(),
             deletion: None,
-            lingers: 0,
+            node,
             ended: false,
             finished: None,
             grace: GRACE,
@@ -188,7 +204,8 @@ impl Model {
     /// The plugin allocates an address to a pod; a pod of a StatefulSet gets the previous one back.
     pub fn allocate(&mut self, key: &str) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
-        if pod.deletion.is_some() || pod.phase != "Pending" || self.live.contains_key(&pod.uid) {
+        if pod.deletion.is_some() || pod.phase != "Pending" || self.live.contains_key(&pod.uid) || !self.is_up(pod.node)
+        {
             return;
         }
         // Spiderpool allocates what the endpoint reserves, and updates the record if there is one.
@@ -196,10 +213,13 @@ impl Model {
         // Where no address is free, it finds a record of its own.
         let own = || self.records.iter().find(|(_, (_, uid))| *uid == pod.uid).map(|(ip, _)| *ip);
         let Some(ip) = had.or_else(|| self.free()).or_else(own) else { return };
+        // It does so while the pod before it still answers, whatever a collector does.
+        self.live.retain(|_, (of, ips)| of != key || !ips.contains(&ip));
         if had.is_none() || self.records.contains_key(&ip) {
             self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
             self.write_pool();
         }
+        self.at.insert(pod.uid.clone(), pod.node);
         self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
     }
 
@@ -208,12 +228,18 @@ impl Model {
     pub fn allocate_another(&mut self, key: &str) {
         let Some(pod) = self.pods.get(key).cloned() else { return };
         let is_stale = self.endpoints.get(key).is_some_and(|endpoint| endpoint.pod != pod.uid);
-        if !pod.in_set || !is_stale || pod.deletion.is_some() || self.live.contains_key(&pod.uid) {
+        if !pod.in_set
+            || !is_stale
+            || pod.deletion.is_some()
+            || self.live.contains_key(&pod.uid)
+            || !self.is_up(pod.node)
+        {
             return;
         }
         if let Some(ip) = self.free().filter(|_| pod.phase == "Pending") {
             self.records.insert(ip, (key.to_owned(), pod.uid.clone()));
             self.write_pool();
+            self.at.insert(pod.uid.clone(), pod.node);
             self.live.insert(pod.uid, (key.to_owned(), vec![ip]));
             self.report(key);
         }
@@ -245,7 +271,7 @@ impl Model {
             return;
         }
         let uid = known.unwrap_or_else(|| self.uid());
-        let endpoint = Endpoint { uid, pod: pod.uid, in_set: pod.in_set, ips };
+        let endpoint = Endpoint { uid, pod: pod.uid, node: pod.node, in_set: pod.in_set, ips, deletion: None };
         let object = Self::endpoint_object(key, &endpoint);
         self.endpoints.insert(key.to_owned(), endpoint);
         self.publish(Kind::Endpoint, true, object);
@@ -267,13 +293,31 @@ impl Model {
         }
     }
 
-    /// A pod becomes Terminating; its containers run for so many seconds beyond its deletion timestamp.
+    /// A pod becomes Terminating; it uses its addresses for so many seconds beyond its deletion timestamp.
     pub fn delete(&mut self, key: &str, lingers: i64) {
         let now = self.now;
         let Some(pod) = self.pods.get_mut(key).filter(|pod| pod.deletion.is_none()) else { return };
-        pod.deletion = Some(time::saturating_add(now, SignedDuration::from_secs(pod.grace)));
-        pod.lingers = lingers.min(MAX_LINGERING);
+        let deletion = time::saturating_add(now, SignedDuration::from_secs(pod.grace));
+        pod.deletion = Some(deletion);
+        let uid = pod.uid.clone();
+        self.linger(uid, deletion, lingers);
         self.publish_pod(key);
+    }
+
+    /// A pod uses its addresses for so many seconds beyond this time, unless something ends that before.
+    fn linger(&mut self, uid: String, from: Timestamp, seconds: i64) {
+        let end = time::saturating_add(from, SignedDuration::from_secs(seconds.min(MAX_LINGERING)));
+        let end = self.ends.get(&uid).map_or(end, |known| end.min(*known));
+        self.ends.insert(uid, end);
+    }
+
+    /// A pod is removed by force: its object goes at once, and its node runs it for so many seconds.
+    pub fn remove(&mut self, key: &str, lingers: i64) {
+        let Some(pod) = self.pods.get(key).cloned() else { return };
+        let object = self.pod_object(key, &pod);
+        self.linger(pod.uid, self.now, lingers);
+        self.pods.remove(key);
+        self.publish(Kind::Pod, false, object);
     }
 
     /// Its containers have ended and it is gone; `releases` if the plugin was called and succeeded.
@@ -301,12 +345,13 @@ impl Model {
         self.publish(Kind::Endpoint, false, Self::endpoint_object(key, &endpoint));
     }
 
-    pub fn finish(&mut self, key: &str) {
+    /// The containers of a pod end by themselves; it uses its addresses for so many seconds more.
+    pub fn finish(&mut self, key: &str, lingers: i64) {
         let now = self.now;
         let Some(pod) = self.pods.get_mut(key).filter(|pod| pod.phase == "Running") else { return };
         (pod.phase, pod.finished) = ("Succeeded", Some(now));
         let uid = pod.uid.clone();
-        self.live.remove(&uid);
+        self.linger(uid, now, lingers);
         self.publish_pod(key);
     }
 
@@ -341,15 +386,25 @@ impl Model {
         }
     }
 
-    /// Time passes; the containers of a Terminating pod run until the node has ended them.
+    /// Time passes. Kubernetes deletes the endpoints of pods that are gone, if they have an ownerReference to them, and
+    /// they wait for their finalizer.
     pub fn advance(&mut self, seconds: i64) {
-        self.now = time::saturating_add(self.now, SignedDuration::from_secs(seconds));
-        for pod in self.pods.values() {
-            let end = pod.deletion.map(|at| time::saturating_add(at, SignedDuration::from_secs(pod.lingers)));
-            if end.is_some_and(|end| end < self.now) {
-                self.live.remove(&pod.uid);
-            }
+        let orphans: Vec<String> =
+            self.endpoints.iter().filter(|(key, e)| self.is_orphan(key, e)).map(|(key, _)| key.clone()).collect();
+        for key in orphans {
+            let endpoint = self.endpoints.get_mut(&key).unwrap();
+            endpoint.deletion = Some(self.now);
+            let object = Self::endpoint_object(&key, endpoint);
+            self.publish(Kind::Endpoint, true, object);
         }
+        self.now = time::saturating_add(self.now, SignedDuration::from_secs(seconds));
+        let (now, ends) = (self.now, &self.ends);
+        self.live.retain(|uid, _| ends.get(uid).is_none_or(|end| *end >= now));
+    }
+
+    fn is_orphan(&self, key: &str, endpoint: &Endpoint) -> bool {
+        let exists = self.pods.get(key).is_some_and(|pod| pod.uid == endpoint.pod);
+        !endpoint.in_set && endpoint.deletion.is_none() && !exists
     }
 
     pub fn deliver(&mut self, kind: Kind, count: usize) {
@@ -376,11 +431,18 @@ impl Model {
             all.push(object.with("/metadata/resourceVersion", json!(self.version.to_string())));
         }
         all.extend(self.sets.iter().map(|(set, replicas)| objects::set(set, *replicas)));
+        all.extend(self.node_objects());
         all
     }
 
-    /// A new process starts with lists.
+    /// A new process starts with lists. What vanished before is known to it by endpoints alone: a pod that vanished and
+    /// whose endpoint was not written, or is another pod's by now, has ended.
     pub fn restart(&mut self) {
+        let of_endpoint = |uid: &str, key: &str| self.endpoints.get(key).is_some_and(|endpoint| endpoint.pod == uid);
+        let exists = |uid: &str, key: &str| self.pods.get(key).is_some_and(|pod| pod.uid == uid);
+        let mut live = std::mem::take(&mut self.live);
+        live.retain(|uid, (key, _)| exists(uid, key) || of_endpoint(uid, key));
+        self.live = live;
         self.batch = Batch::default();
         self.watches.values_mut().for_each(VecDeque::clear);
         self.cache = AddressCache::default();
@@ -389,7 +451,6 @@ impl Model {
         }
         let objects = [vec![self.pool()], self.objects()].concat();
         objects::apply(&mut self.cache, &objects);
-        objects::apply(&mut self.cache, &[objects::node("node-1", true)]);
         for kind in KINDS {
             objects::finish_list(&mut self.cache, kind);
         }

@@ -353,6 +353,14 @@ impl Corner {
         self.node_becomes(name, ready).await;
     }
 
+    /// A person taints a node that is shut down, or takes the taint off.
+    pub async fn out_of_service(&self, name: &str, is: bool) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute" }]);
+        let patch = Patch::Merge(json!({ "spec": { "taints": if is { taint } else { json!([]) } } }));
+        nodes.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
     /// A node becomes ready, or is not ready any more.
     pub async fn node_becomes(&self, name: &str, ready: bool) {
         let nodes: Api<Node> = Api::all(self.client.clone());

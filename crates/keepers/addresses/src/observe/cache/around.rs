@@ -7,6 +7,7 @@ use caretaker_engine::cache::Cache as _;
 use super::AddressCache;
 use crate::api::{ConfigMapSettings, Kind, SpiderpoolConfig, ordinal};
 use crate::observe::Replicas;
+use crate::subject::{Node, NodeState};
 
 impl AddressCache {
     pub(super) fn set_replicas(&mut self, key: &str, replicas: Option<Replicas>) {
@@ -49,25 +50,53 @@ impl AddressCache {
         self.mark_dirty(key);
     }
 
-    pub(super) fn set_node(&mut self, name: &str, ready: Option<bool>) {
+    pub(super) fn set_node(&mut self, name: &str, state: Option<NodeState>) {
         let list = self.list(Kind::Node);
-        let before = match ready {
-            Some(ready) => {
+        let before = match state {
+            Some(state) => {
                 let name = self.node_name(name);
-                self.nodes.insert(name, (ready, list))
+                self.nodes.insert(name, (state, list))
             }
             None => self.nodes.remove(name),
         };
-        if before.map(|(ready, _)| ready) != ready {
-            let on_it = |key: &&Arc<str>| {
-                let pod = self.by_pod.get(*key).and_then(|entry| entry.pod.as_ref());
-                pod.and_then(|pod| pod.node.as_deref()).is_some_and(|node| node == name)
-            };
-            let ending: Vec<Arc<str>> = self.ending.iter().filter(on_it).cloned().collect();
-            for key in &ending {
+        if before.map(|(state, _)| state) != state {
+            let affected: Vec<Arc<str>> =
+                self.ending.iter().filter(|key| self.depends_on_node(key, name)).cloned().collect();
+            for key in &affected {
                 self.mark_dirty(key);
             }
         }
+    }
+
+    /// All nodes were listed: from now on a name that is not among them is the name of no node.
+    pub(super) fn finish_nodes(&mut self) {
+        if !std::mem::replace(&mut self.nodes_listed, true) {
+            for key in &self.ending.clone() {
+                self.mark_dirty(key);
+            }
+        }
+    }
+
+    /// True if the pod of this name, one that has vanished, or its endpoint names this node.
+    fn depends_on_node(&self, key: &str, name: &str) -> bool {
+        let Some(entry) = self.by_pod.get(key) else { return false };
+        let pod = entry.pod.as_ref().and_then(|pod| pod.node.as_deref());
+        let endpoint = entry.endpoint.as_ref().and_then(|endpoint| endpoint.node.as_deref());
+        let vanished = self.vanished.get(key).into_iter().flatten().filter_map(|gone| gone.node.as_deref());
+        pod.into_iter().chain(endpoint).chain(vanished).any(|node| node == name)
+    }
+
+    /// True if a name that is not among the nodes is the name of no node. Files may have no nodes at all, which says
+    /// nothing about them.
+    pub(super) fn knows_all_nodes(&self) -> bool {
+        self.nodes_listed || (self.list(Kind::Node) == 0 && !self.nodes.is_empty())
+    }
+
+    /// A node as far as it is known.
+    pub(super) fn node(&self, name: Option<&Arc<str>>) -> Node {
+        let known = name.and_then(|name| self.nodes.get(name)).map(|(state, _)| *state);
+        let other = if name.is_some() && self.knows_all_nodes() { NodeState::Gone } else { NodeState::Unknown };
+        Node { name: name.cloned(), state: known.unwrap_or(other) }
     }
 
     /// Spiderpool's settings, of all its ConfigMaps.

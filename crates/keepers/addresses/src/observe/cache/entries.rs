@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{AddressCache, Key};
 use crate::api::{Identity, Kind, Uid};
-use crate::subject::{EndpointState, Owner, PodState};
+use crate::subject::{EndpointState, Owner, PodState, Vanished};
 
 /// What is known under the name of a pod.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +98,24 @@ impl AddressCache {
     pub(super) fn remove_if_empty(&mut self, key: &str) {
         if !self.is_extract && self.by_pod.get(key).is_some_and(|entry| entry.is_empty()) {
             self.by_pod.remove(key);
+            self.ending.remove(key);
+            self.vanished.remove(key);
+        }
+    }
+
+    /// Keeps whether the state of a node decides about this name: about its pod, one that has vanished, or one that its
+    /// endpoint names. Before pods were listed every pod is missing.
+    pub(super) fn update_ending(&mut self, key: &str) {
+        let Some((key, entry)) = self.by_pod.get_key_value(key) else { return };
+        let is_of = |pod: &PodState| entry.endpoint.as_ref().is_none_or(|e| e.pod.as_ref() == Some(&pod.uid));
+        let depends = match &entry.pod {
+            Some(pod) => pod.is_ending() || self.vanished.contains_key(key) || !is_of(pod),
+            None => self.list(Kind::Pod) > 0,
+        };
+        if depends {
+            self.ending.insert(key.clone());
+        } else {
+            self.ending.remove(key);
         }
     }
 
@@ -111,17 +129,20 @@ impl AddressCache {
         if !is_listed && entry.pod.as_ref().is_some_and(is_newer) {
             return;
         }
-        let is_ending = pod.is_ending();
         entry.was_mirror = pod.is_mirror;
         let same =
             |known: &PodState| PodState { version: 0, ..known.clone() } == PodState { version: 0, ..pod.clone() };
         let unchanged = entry.pod.as_deref().is_some_and(same);
-        entry.pod = Some(Arc::new(pod));
-        if is_ending {
-            self.ending.insert(key.clone());
-        } else {
-            self.ending.remove(&key);
+        let uid = pod.uid.clone();
+        let replaced = entry.pod.replace(Arc::new(pod));
+        let is_known = replaced.as_ref().is_some_and(|known| known.uid == uid);
+        if let Some(replaced) = replaced.filter(|_| !is_known) {
+            self.remember_vanished(&key, &replaced);
         }
+        if !is_known {
+            self.forget_vanished(&key, &uid);
+        }
+        self.update_ending(&key);
         if !unchanged {
             self.mark_dirty(&key);
         }
@@ -129,18 +150,63 @@ impl AddressCache {
 
     /// Removes a pod. `any`: there is no pod of that name at all.
     pub(super) fn delete_pod(&mut self, key: &str, is_meant: impl Fn(&Uid) -> bool, any: bool) {
-        let Some(entry) = self.by_pod.get_mut(key) else { return };
-        if let Some(pod) = entry.pod.take_if(|pod| is_meant(&pod.uid)) {
-            entry.absence = Absence::Deleted(pod.uid.clone());
-        } else if !any {
+        let Some((key, entry)) = self.by_pod.get_key_value_mut(key) else { return };
+        let key = key.clone();
+        let removed = entry.pod.take_if(|pod| is_meant(&pod.uid));
+        if removed.is_none() && !any {
             return;
         }
         if any {
             entry.absence = Absence::Confirmed;
+        } else if let Some(pod) = &removed {
+            entry.absence = Absence::Deleted(pod.uid.clone());
         }
-        self.ending.remove(key);
-        self.mark_dirty(key);
-        self.remove_if_empty(key);
+        if let Some(pod) = &removed {
+            self.remember_vanished(&key, pod);
+        }
+        self.update_ending(&key);
+        self.mark_dirty(&key);
+        self.remove_if_empty(&key);
+    }
+
+    /// Remembers a pod that does not exist any more, and forgets those that nothing names any more.
+    fn remember_vanished(&mut self, key: &Arc<str>, pod: &PodState) {
+        let Some(entry) = self.by_pod.get(key) else { return };
+        let is_named = |gone: &Vanished| {
+            let of_endpoint = entry.endpoint.as_ref().is_some_and(|endpoint| endpoint.pod.as_ref() == Some(&gone.uid));
+            of_endpoint || entry.records.iter().any(|(pool, ip)| self.may_be_of(pool, *ip, &gone.uid))
+        };
+        let mut vanished: Vec<Vanished> =
+            self.vanished.get(key).into_iter().flatten().filter(|gone| is_named(gone)).cloned().collect();
+        vanished.retain(|gone| gone.uid != pod.uid);
+        vanished.push(Vanished::from(pod));
+        self.vanished.insert(key.clone(), vanished);
+    }
+
+    /// A pod exists that was not seen before, or had vanished, as after a restore of etcd.
+    fn forget_vanished(&mut self, key: &Arc<str>, uid: &Uid) {
+        if let Some(vanished) = self.vanished.get_mut(key) {
+            vanished.retain(|gone| gone.uid != *uid);
+            if vanished.is_empty() {
+                self.vanished.remove(key);
+            }
+        }
+        let Some(entry) = self.by_pod.get(key).filter(|_| !self.memory.is_empty()) else { return };
+        let of_endpoint = entry.endpoint.as_ref().filter(|e| e.pod.as_ref().is_none_or(|pod| pod == uid));
+        let records = entry.records.iter().filter(|(pool, ip)| self.may_be_of(pool, *ip, uid));
+        let keys = records.map(|(pool, ip)| Key::Address(pool.clone(), *ip));
+        let keys: Vec<Key> = keys.chain(of_endpoint.map(|_| Key::Endpoint(key.clone()))).collect();
+        for key in keys {
+            if let Some(memory) = self.memory.get_mut(&key) {
+                memory.gone_since = None;
+            }
+        }
+    }
+
+    /// True if a record is of the pod with this uid, or may be.
+    fn may_be_of(&self, pool: &Arc<str>, ip: IpAddr, uid: &Uid) -> bool {
+        let record = self.pools.get(pool).and_then(|pool| pool.records.get(&ip));
+        record.is_some_and(|record| !matches!(&record.identity, Identity::Pod(of) if of != uid))
     }
 
     /// Pods that a complete list did not deliver are gone. A record or an endpoint that was known when the
@@ -155,7 +221,8 @@ impl AddressCache {
         }
     }
 
-    pub(super) fn apply_endpoint(&mut self, key: &str, endpoint: EndpointState) {
+    pub(super) fn apply_endpoint(&mut self, key: &str, mut endpoint: EndpointState) {
+        endpoint.node = endpoint.node.map(|name| self.node_name(&name));
         let (list, pod_list) = (self.list(Kind::Endpoint), self.list(Kind::Pod));
         let (key, entry) = self.entry(key);
         let is_listed = std::mem::replace(&mut entry.endpoint_list, list) != list;
@@ -170,11 +237,12 @@ impl AddressCache {
         let before = entry.endpoint.replace(Arc::new(endpoint));
         if !same_pod {
             entry.expect_pod(pod_list);
-            self.sightings.remove(&Key::Endpoint(key.clone()));
+            self.memory.remove(&Key::Endpoint(key.clone()));
         }
         self.endpoints += usize::from(before.is_none());
         let was_vm = before.is_some_and(|known| known.owner == Owner::Vm);
         self.vm_endpoints = self.vm_endpoints + usize::from(is_vm) - usize::from(was_vm);
+        self.update_ending(&key);
         self.mark_dirty(&key);
     }
 
@@ -183,7 +251,7 @@ impl AddressCache {
         let before = entry.endpoint.take();
         self.endpoints -= usize::from(before.is_some());
         self.vm_endpoints -= usize::from(before.is_some_and(|known| known.owner == Owner::Vm));
-        self.sightings.remove(&Key::Endpoint(key.into()));
+        self.memory.remove(&Key::Endpoint(key.into()));
         self.dirty.insert(Key::Endpoint(key.into()));
         self.mark_dirty(key);
         self.remove_if_empty(key);

@@ -14,6 +14,7 @@ impl AddressCache {
             lists: self.lists,
             unreadable_pools: self.unreadable_pools,
             is_extract: true,
+            nodes_listed: self.knows_all_nodes(),
             extracted_vms: self.has_vms(),
             config: self.config.clone(),
             ..Self::default()
@@ -41,7 +42,7 @@ impl AddressCache {
                     part.copy_records(self, name);
                 }
             }
-            part.sightings.extend(self.sightings.get(key).map(|sighting| (key.clone(), *sighting)));
+            part.memory.extend(self.memory.get(key).map(|memory| (key.clone(), *memory)));
         }
         part
     }
@@ -64,11 +65,15 @@ impl AddressCache {
                 copy(&mut self.stateful_sets, &from.stateful_sets, &format!("{namespace}/{set}"));
             }
         }
-        if let Some(node) = entry.pod.as_ref().and_then(|pod| pod.node.as_ref())
-            && let Some((name, state)) = from.nodes.get_key_value(node)
-        {
-            self.nodes.insert(name.clone(), *state);
+        let vanished = from.vanished.get(key);
+        let of_vanished = vanished.into_iter().flatten().filter_map(|gone| gone.node.as_deref());
+        let of_pod = entry.pod.as_ref().and_then(|pod| pod.node.as_deref());
+        for name in of_vanished.chain(of_pod).chain(endpoint.and_then(|endpoint| endpoint.node.as_deref())) {
+            if let Some((name, state)) = from.nodes.get_key_value(name) {
+                self.nodes.insert(name.clone(), *state);
+            }
         }
+        self.vanished.extend(vanished.map(|vanished| (key.clone(), vanished.clone())));
         if entry.pod.is_none() {
             for name in node_names(key) {
                 if let Some((name, state)) = from.nodes.get_key_value(name) {

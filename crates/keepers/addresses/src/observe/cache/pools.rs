@@ -147,7 +147,7 @@ impl AddressCache {
         }
         for (ip, gone) in before {
             let key = Key::Address(pool.clone(), ip);
-            self.sightings.remove(&key);
+            self.memory.remove(&key);
             self.dirty.insert(key);
             self.unlink(&gone.holder, pool, ip);
         }
@@ -157,7 +157,7 @@ impl AddressCache {
     fn link(&mut self, pool: &Arc<str>, ip: IpAddr, record: &Record) -> KnownRecord {
         // A sighting of another record says nothing about this one.
         let key = Key::Address(pool.clone(), ip);
-        self.sightings.remove(&key);
+        self.memory.remove(&key);
         self.dirty.insert(key);
         let (identity, is_valid) = (record.identity.clone(), is_pod_name(&record.holder));
         // An extract has the names that are judged, and no others.
@@ -171,6 +171,7 @@ impl AddressCache {
         if entry.endpoint.is_some() {
             self.dirty.insert(Key::Endpoint(holder.clone()));
         }
+        self.update_ending(&holder);
         KnownRecord { holder, identity, is_valid }
     }
 

@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use caretaker_core::Timestamp;
 use caretaker_core::parsed::quoted;
 
 use super::pools::{KnownRecord, PoolEntry};
 use super::{AddressCache, Key};
-use crate::api::{Identity, Kind, ordinal};
-use crate::subject::{Address, Endpoint, EndpointState, Holder, Owner, Pool, RetainedBy, Subject};
+use crate::api::{DEFAULT_GRACE, Identity, Kind, ordinal};
+use crate::subject::{
+    Address, Endpoint, EndpointState, GonePod, Holder, Owner, PodState, Pool, RetainedBy, Subject, Vanished,
+};
 
 impl AddressCache {
     pub(super) fn subject(&self, key: &Key) -> Option<Subject> {
@@ -35,6 +38,7 @@ impl AddressCache {
         if self.is_extract && !self.by_pod.contains_key(&record.holder) {
             return None;
         }
+        let memory = self.memory.get(key).copied().unwrap_or_default();
         Some(Subject::Address(Box::new(Address {
             pool: name.clone(),
             pool_uid: pool.uid_text.clone(),
@@ -44,10 +48,10 @@ impl AddressCache {
             name: format_ip(ip),
             invalid: invalid(record),
             outside_pool: !pool.ranges.contains(ip),
-            holder: self.holder(&record.holder, Some(&record.identity)),
+            holder: self.holder(&record.holder, Some(&record.identity), memory.gone_since),
             uid: record.identity.to_string(),
             identity: record.identity.clone(),
-            sighting: self.sightings.get(key).copied(),
+            sighting: memory.sighting,
         })))
     }
 
@@ -56,14 +60,15 @@ impl AddressCache {
         let state = entry.endpoint.as_deref()?;
         let identity = state.pod.clone().map(Identity::Pod);
         let (namespace, pod) = name.split_once('/')?;
+        let memory = self.memory.get(key).copied().unwrap_or_default();
         Some(Subject::Endpoint(Box::new(Endpoint {
             namespace: namespace.to_owned(),
             name: pod.to_owned(),
             uid: state.uid.to_string(),
-            holder: self.holder(name, identity.as_ref()),
+            holder: self.holder(name, identity.as_ref(), memory.gone_since),
             records: entry.records.iter().filter(|(pool, ip)| self.may_own(state, pool, *ip)).count(),
             unreadable_pools: self.unreadable_pools > 0,
-            sighting: self.sightings.get(key).copied(),
+            sighting: memory.sighting,
         })))
     }
 
@@ -73,25 +78,58 @@ impl AddressCache {
         record.is_some_and(|record| endpoint.may_own(&record.identity))
     }
 
-    /// What exists under a name; `identity` says which pod of that name is meant.
-    fn holder(&self, key: &Arc<str>, identity: Option<&Identity>) -> Holder {
+    /// What exists under a name; `identity` says which pod of that name is meant, and `gone_since` since when that one is
+    /// known to be gone.
+    fn holder(&self, key: &Arc<str>, identity: Option<&Identity>, gone_since: Option<Timestamp>) -> Holder {
         let entry = self.by_pod.get(key);
         let pod = entry.and_then(|entry| entry.pod.clone());
         let endpoint = entry.and_then(|entry| entry.endpoint.clone());
         let ending = pod.as_ref().filter(|pod| pod.is_ending());
-        let node_ready = ending.and_then(|pod| self.nodes.get(pod.node.as_deref()?)).map(|(ready, _)| *ready);
+        let node = ending.map(|pod| self.node(pod.node.as_ref())).unwrap_or_default();
+        let gone = self.gone_pod(key, identity, pod.as_deref(), endpoint.as_deref());
         // Files are complete: a pod that is not among them does not exist. A watch may be late.
         let is_watched = self.list(Kind::Pod) > 0;
+        // A uid that was seen and has vanished is not late, whatever other pods of that name were seen since.
+        let was_seen = matches!(identity, Some(Identity::Pod(_))) && gone.as_ref().is_some_and(|gone| gone.was_seen);
         Holder {
             key: key.clone(),
-            absent: pod.is_none() && (!is_watched || entry.is_some_and(|entry| entry.is_absent(identity))),
+            absent: pod.is_none() && (!is_watched || was_seen || entry.is_some_and(|entry| entry.is_absent(identity))),
             was_mirror: entry.is_some_and(|entry| entry.was_mirror) || (pod.is_none() && self.has_node_name(key)),
             retained_by: self.retained_by(key, endpoint.as_deref(), identity),
-            node_ready,
+            node,
+            gone: gone.map(|gone| GonePod { since: gone_since, ..gone }),
             static_ips: self.config.static_ips,
             pod,
             endpoint,
         }
+    }
+
+    /// The last facts about the pod that is meant, if it is not the pod of that name (any more). Of one that was never
+    /// seen, as after a start, its endpoint says on which node it was.
+    fn gone_pod(
+        &self,
+        key: &Arc<str>,
+        identity: Option<&Identity>,
+        pod: Option<&PodState>,
+        endpoint: Option<&EndpointState>,
+    ) -> Option<GonePod> {
+        let meant = if let Some(Identity::Pod(uid)) = identity { Some(uid) } else { None };
+        if pod.is_some_and(|pod| meant.is_none_or(|uid| *uid == pod.uid)) {
+            return None;
+        }
+        let mut vanished = self.vanished.get(key).into_iter().flatten();
+        let vanished = match meant {
+            Some(uid) => vanished.find(|gone| gone.uid == *uid),
+            None => vanished.next_back(),
+        };
+        let endpoint = endpoint.filter(|endpoint| identity.is_none_or(|identity| endpoint.may_own(identity)));
+        let endpoint_deletion = endpoint.and_then(|endpoint| endpoint.deletion);
+        if let Some(Vanished { node, deletion, grace, .. }) = vanished {
+            let (node, deletion, grace) = (self.node(node.as_ref()), *deletion, *grace);
+            return Some(GonePod { node, deletion, endpoint_deletion, grace, was_seen: true, since: None });
+        }
+        let (node, grace) = (self.node(Some(endpoint?.node.as_ref()?)), DEFAULT_GRACE);
+        Some(GonePod { node, deletion: None, endpoint_deletion, grace, was_seen: false, since: None })
     }
 
     /// True if the name of a pod ends with the name of a node, as the kubelet names its mirror pods.
