@@ -9,6 +9,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use caretaker_containers::act::clean::Cleaner;
 use caretaker_containers::act::residue;
@@ -90,6 +91,27 @@ async fn dies(lab: &Lab, id: &str, death: Option<Death>) -> Result<Option<Vec<St
     }
 }
 
+/// Why a cleaning may end early while containerd itself still removes what the process before has left: it is tried again.
+const PASSING: [&str; 3] = ["left:", "it has a shim", "has not ended"];
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// The next process cleans it, as often as it is needed.
+async fn completes(lab: &Lab, id: &str) -> Outcome {
+    let begin = Instant::now();
+    loop {
+        match dies(lab, id, None).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(steps)) => return Err(format!("nothing kills the next process: {steps:?}").into()),
+            Err(error) => {
+                let passes = PASSING.iter().any(|reason| error.to_string().contains(reason));
+                if !passes || begin.elapsed() > LIMIT {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
 /// What there is of a container before it is cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
@@ -154,7 +176,7 @@ async fn dies_there(lab: &Lab, before: Before, death: Death) -> Result<Option<St
     assert_ne!(lab.traces(&container).await, [""; 0]);
 
     let died = dies(lab, id, Some(death)).await?;
-    assert_eq!(dies(lab, id, None).await?, None, "nothing kills the next process");
+    completes(lab, id).await?;
 
     assert_eq!(lab.traces(&container).await, [""; 0], "{before:?}, killed at {death:?}: {died:?}");
     Ok(died.map(|mut steps| steps.pop().unwrap_or_default()))

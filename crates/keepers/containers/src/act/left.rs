@@ -8,7 +8,7 @@ use caretaker_engine::ApplyError;
 use tokio::time::Instant;
 
 use super::clean::{Cleaner, Stop, failed, named_fifos, replaced};
-use crate::host::{Host, ShimUse};
+use crate::host::{Host, Shim, ShimUse};
 use crate::subject::Container;
 
 /// How long what belongs to a container may take to disappear: a shim ends a moment after its task was deleted, and
@@ -31,9 +31,9 @@ const ITS_SHIM: &str = "its shim";
 const A_GROUP: &str = "the control group ";
 
 /// Ends the shims of a container without a task, unless a process is in its control group, or a shim may serve another
-/// container. Returns true if all that are left belong to others.
+/// container. What containerd itself deletes is left to it. Returns true if all that are left belong to others.
 fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<bool, String> {
-    if host.has_processes(id, cgroup) {
+    if host.has_processes(id, cgroup) || host.is_being_deleted(id) {
         return Ok(false);
     }
     let mut are_shared = true;
@@ -144,13 +144,10 @@ impl Cleaner {
         Ok(left)
     }
 
-    /// Whether a shim has this ID. The process table is read at most once for all who ask at the same time.
+    /// Whether a shim has this ID, or is deleting what has it. The process table is read at most once for all who ask at the same time.
     pub(super) async fn has_shim(&self, id: &str) -> bool {
         let host = self.host.clone();
-        let read = async {
-            let ids = move || Arc::new(host.shims().into_iter().map(|shim| shim.id).collect());
-            tokio::task::spawn_blocking(ids).await.ok()
-        };
+        let read = async { tokio::task::spawn_blocking(move || Arc::new(host.shim_ids())).await.ok() };
         // A task that is cancelled or panics has read nothing: then every ID has a shim.
         self.shims.get(read).await.is_none_or(|ids: Arc<BTreeSet<String>>| ids.contains(id))
     }
@@ -159,7 +156,7 @@ impl Cleaner {
     async fn are_shims_shared(&self, id: &str) -> Result<bool, ApplyError> {
         self.on_host(id, "looking at the shim of", |host, id| {
             let mut shims = host.shims().into_iter().filter(|shim| shim.id == id);
-            Ok(shims.all(|shim| matches!(host.shim_use(&shim), ShimUse::Shared(_))))
+            Ok(!host.is_being_deleted(id) && shims.all(|shim| matches!(host.shim_use(&shim), ShimUse::Shared(_))))
         })
         .await
     }
@@ -187,8 +184,9 @@ impl Cleaner {
                     return Err(why);
                 }
                 end_shims(host, id, &cgroup)?;
-                // A shim that was ended a moment ago is looked for again.
-                if host.shims().iter().any(|shim| shim.id == id && host.shim_use(shim) == ShimUse::Alone) {
+                // A shim that was ended a moment ago is looked for again, and so is what containerd deletes.
+                let is_ending = |shim: &Shim| shim.id == id && host.shim_use(shim) == ShimUse::Alone;
+                if host.is_being_deleted(id) || host.shims().iter().any(is_ending) {
                     return Ok(());
                 }
                 host.remove_bundle(id)?;

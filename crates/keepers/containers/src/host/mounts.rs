@@ -67,9 +67,25 @@ fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
     }
 }
 
-/// Removes a folder with everything in it, and stops at the edge of its file system. The spec goes last: it says which
-/// control group belongs to the bundle.
+/// How often a folder is emptied before it is given up: others write in it while it is removed, as the `shim delete` of
+/// containerd does, whose `runc` logs into the bundle.
+const ATTEMPTS: usize = 8;
+
+/// Removes a folder with everything in it, and stops at the edge of its file system.
 fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
+    let mut attempt = 1;
+    loop {
+        remove_content(folder, device)?;
+        announce("removing folder", folder.display());
+        match unless_gone(std::fs::remove_dir(folder)) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && attempt < ATTEMPTS => attempt += 1,
+            removed => return removed.map(drop),
+        }
+    }
+}
+
+/// Empties a folder. The spec goes last: it says which control group belongs to the bundle.
+fn remove_content(folder: &Path, device: u64) -> std::io::Result<()> {
     let Some(entries) = unless_gone(std::fs::read_dir(folder))? else { return Ok(()) };
     let mut all = Vec::new();
     for entry in entries {
@@ -88,8 +104,7 @@ fn remove_on_device(folder: &Path, device: u64) -> std::io::Result<()> {
             unless_gone(std::fs::remove_file(entry.path()))?;
         }
     }
-    announce("removing folder", folder.display());
-    unless_gone(std::fs::remove_dir(folder)).map(|_| ())
+    Ok(())
 }
 
 fn mounts_in(table: &[u8], folder: &Path) -> Vec<PathBuf> {

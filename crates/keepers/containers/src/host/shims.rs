@@ -43,20 +43,40 @@ impl Host {
     /// Every shim of the namespace. What ends while this reads is left out.
     #[must_use]
     pub fn shims(&self) -> Vec<Shim> {
+        let all = self.shim_programs().into_iter();
+        all.filter_map(|(pid, program)| (program.task == ShimTask::Serve).then_some(Shim { id: program.id, pid }))
+            .collect()
+    }
+
+    /// The containers that a shim serves or deletes. `delete` is a command that containerd runs when a shim is gone; it ends
+    /// by itself, and until then it works in the bundle.
+    #[must_use]
+    pub fn shim_ids(&self) -> BTreeSet<String> {
+        let all = self.shim_programs().into_iter();
+        all.filter_map(|(_, program)| (program.task != ShimTask::Start).then_some(program.id)).collect()
+    }
+
+    /// True if containerd has a shim delete this container at this moment.
+    #[must_use]
+    pub fn is_being_deleted(&self, id: &str) -> bool {
+        self.shim_programs().iter().any(|(_, program)| program.task == ShimTask::Delete && program.id == id)
+    }
+
+    fn shim_programs(&self) -> Vec<(u32, ShimProgram)> {
         let pids = self.pids().into_iter();
-        pids.filter_map(|pid| {
-            let words = std::fs::read(self.proc.join(pid.to_string()).join("cmdline")).ok()?;
-            let id = shim_id(&words, &self.namespace)?;
-            Some(Shim { id, pid })
-        })
-        .collect()
+        pids.filter_map(|pid| Some((pid, ShimProgram::read(&self.command_line(pid), &self.namespace)?))).collect()
+    }
+
+    /// The command line of a process; empty if it has ended.
+    fn command_line(&self, pid: u32) -> Vec<u8> {
+        std::fs::read(self.proc.join(pid.to_string()).join("cmdline")).unwrap_or_default()
     }
 
     /// True if the process still is a shim of that container.
     #[must_use]
     pub fn is_shim(&self, shim: &Shim) -> bool {
-        let words = std::fs::read(self.proc.join(shim.pid.to_string()).join("cmdline")).unwrap_or_default();
-        shim_id(&words, &self.namespace).as_deref() == Some(&shim.id)
+        let program = ShimProgram::read(&self.command_line(shim.pid), &self.namespace);
+        program.is_some_and(|program| program.task == ShimTask::Serve && program.id == shim.id)
     }
 
     /// Whom a shim serves beside its own container, which has no task. The bundle of every container that it serves names
@@ -150,20 +170,49 @@ fn listening_path(line: &str, own: &BTreeSet<String>) -> Option<PathBuf> {
     }
 }
 
-/// The container of a shim, by its command line: `containerd-shim-runc-v2 -namespace k8s.io -id sb-1 …`.
-fn shim_id(words: &[u8], namespace: &str) -> Option<String> {
-    let words: Vec<&str> = words.split(|b| *b == 0).map(|word| std::str::from_utf8(word).unwrap_or_default()).collect();
-    let program = Path::new(words.first()?).file_name()?.to_str()?;
-    if !program.starts_with("containerd-shim") {
-        return None;
+/// What a program of a runtime was started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShimTask {
+    /// To look after tasks, until the last of them is deleted.
+    Serve,
+    /// To start a shim; it ends by itself.
+    Start,
+    /// To remove what a shim that is gone has left behind; it ends by itself.
+    Delete,
+}
+
+/// A process that runs the program of a runtime.
+#[derive(Debug, PartialEq, Eq)]
+struct ShimProgram {
+    /// The container it was started for.
+    id: String,
+    task: ShimTask,
+}
+
+impl ShimProgram {
+    /// By its command line: `containerd-shim-runc-v2 -namespace k8s.io -id sb-1 …`. `None` for any other program, and for
+    /// one of another containerd namespace.
+    fn read(command_line: &[u8], namespace: &str) -> Option<Self> {
+        let words = command_line.split(|b| *b == 0).map(|word| std::str::from_utf8(word).unwrap_or_default());
+        let words: Vec<&str> = words.collect();
+        let program = Path::new(words.first()?).file_name()?.to_str()?;
+        if !program.starts_with("containerd-shim") {
+            return None;
+        }
+        let value = |flag: &str| {
+            let place = words.iter().position(|word| word.trim_start_matches('-') == flag && word.starts_with('-'))?;
+            words.get(place + 1).copied()
+        };
+        if value("namespace") != Some(namespace) {
+            return None;
+        }
+        let task = match () {
+            () if words.contains(&"delete") => ShimTask::Delete,
+            () if words.contains(&"start") => ShimTask::Start,
+            () => ShimTask::Serve,
+        };
+        Some(Self { id: value("id")?.to_owned(), task })
     }
-    let value = |flag: &str| {
-        let place = words.iter().position(|word| word.trim_start_matches('-') == flag && word.starts_with('-'))?;
-        words.get(place + 1).copied()
-    };
-    // `start` and `delete` are commands that end by themselves.
-    let is_command = words.iter().any(|word| ["start", "delete"].contains(word));
-    (value("namespace") == Some(namespace) && !is_command).then(|| value("id").map(str::to_owned)).flatten()
 }
 
 #[cfg(test)]
@@ -172,16 +221,34 @@ mod tests {
 
     use super::*;
 
+    #[rstest::rstest]
+    #[case::serves(&["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "sb-10", "-address", "/s"], Some(ShimTask::Serve))]
+    #[case::of_another_namespace(&["containerd-shim-runc-v2", "-namespace", "moby", "-id", "sb-10"], None)]
+    #[case::another_program(&["sleep", "-namespace", "k8s.io", "-id", "sb-10"], None)]
+    #[case::starts(&["containerd-shim", "-namespace", "k8s.io", "-id", "sb-10", "start"], Some(ShimTask::Start))]
+    #[case::deletes(&["containerd-shim", "-namespace", "k8s.io", "-id", "sb-10", "-bundle", "/b/sb-10", "delete"], Some(ShimTask::Delete))]
+    #[case::without_an_id(&["containerd-shim", "-namespace", "k8s.io"], None)]
+    #[case::nothing(&[], None)]
+    fn a_shim_is_known_by_its_namespace_and_its_whole_id(#[case] words: &[&str], #[case] task: Option<ShimTask>) {
+        let found = ShimProgram::read(words.join("\0").as_bytes(), "k8s.io");
+
+        assert_eq!(found, task.map(|task| ShimProgram { id: "sb-10".to_owned(), task }));
+    }
+
     #[test]
-    fn a_shim_is_known_by_its_namespace_and_its_whole_id() {
-        let line = |words: &[&str]| words.join("\0").into_bytes();
-        let shim =
-            line(&["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "sb-10", "-address", "/s"]);
-        assert_eq!(shim_id(&shim, "k8s.io").as_deref(), Some("sb-10"));
-        assert_eq!(shim_id(&shim, "moby"), None);
-        assert_eq!(shim_id(&line(&["sleep", "-namespace", "k8s.io", "-id", "sb-10"]), "k8s.io"), None);
-        assert_eq!(shim_id(&line(&["containerd-shim", "-namespace", "k8s.io", "-id", "a", "delete"]), "k8s.io"), None);
-        assert_eq!(shim_id(b"", "k8s.io"), None);
+    fn a_container_that_containerd_deletes_has_a_shim_that_nobody_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host { proc: folder.path().to_owned(), ..Host::default() };
+        for (pid, id, task) in [(7, "sb-1", "\0delete"), (8, "sb-2", ""), (9, "sb-3", "\0start")] {
+            let line = format!("containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0{id}{task}\0");
+            fs::create_dir_all(host.proc.join(pid.to_string())).unwrap();
+            fs::write(host.proc.join(pid.to_string()).join("cmdline"), line).unwrap();
+        }
+
+        assert_eq!(host.shims(), [Shim { id: "sb-2".into(), pid: 8 }]);
+        assert_eq!(host.shim_ids(), ["sb-1", "sb-2"].map(str::to_owned).into());
+        assert_eq!(["sb-1", "sb-2", "sb-3"].map(|id| host.is_being_deleted(id)), [true, false, false]);
+        assert!(!host.is_shim(&Shim { id: "sb-1".into(), pid: 7 }));
     }
 
     /// The shim of `sb-1` listens on `/run/s/1`, and another process on `/run/s/2`.
