@@ -3,7 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
+use caretaker_core::count::counted;
 use caretaker_core::{SignedDuration, Timestamp, VerdictKind, time};
+use caretaker_engine::permissions::lease_name;
+use caretaker_engine::state;
+use caretaker_namespaces::Namespaces;
+use caretaker_windows::Windows;
 use kube::Client;
 
 use crate::cli::{InputArgs, PlanArgs, PlanOutput};
@@ -43,6 +48,13 @@ pub fn run(args: &PlanArgs, now: Timestamp) -> Result<Output> {
             Ok(keepers_that_are_off(&client, &snapshot).await)
         });
         snapshot.notes.extend(off?);
+    }
+    if args.input.from.is_none() {
+        let stranded = live::block_on(async {
+            let client = live::client(&args.input.cluster).await?;
+            Ok(without_an_operator(&client, &snapshot, now).await)
+        });
+        snapshot.notes.splice(0..0, stranded?);
     }
     check_words(args, &rows)?;
     rows.retain(|row| matches(args, row));
@@ -94,6 +106,7 @@ async fn watch(args: &PlanArgs) -> Result<()> {
             if settings_decide(args) {
                 messages.extend(keepers_that_are_off(&client, snapshot).await);
             }
+            messages.extend(without_an_operator(&client, snapshot, now).await);
         }
         let deadlines = rows.iter().filter(|row| row.next == VerdictKind::Wait).filter_map(|row| row.at);
         let reports = time::saturating_add(now, REPORT_INTERVAL);
@@ -180,6 +193,33 @@ async fn keepers_that_are_off(client: &Client, snapshot: &Snapshot) -> Vec<Strin
     // What was read before is shown in any case.
     let served = live::served_kinds(client).await.unwrap_or_default();
     keepers::off_although_served(&snapshot.config, &served)
+}
+
+/// Returns a note for each keeper whose sleep or suspension no operator ends, because none is live: it was removed, or
+/// has gone back to a dry run. The Lease is read only where something sleeps.
+async fn without_an_operator(client: &Client, snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
+    let asleep = snapshot
+        .keeper::<Namespaces>()
+        .map_or(0, |keeper| keeper.subjects.iter().filter(|subject| subject.is_asleep_in_part()).count());
+    let held = snapshot
+        .keeper::<Windows>()
+        .map_or(0, |keeper| keeper.subjects.iter().filter(|object| object.is_held()).count());
+    let asleep = (caretaker_namespaces::NAME, asleep, counted(asleep, "subject sleeps", "subjects sleep"), "wakes");
+    let objects = counted(held, "object of Flux is suspended", "objects of Flux are suspended");
+    let held = (caretaker_windows::NAME, held, objects, "resumes");
+    let mut notes = Vec::new();
+    for (keeper, count, what, ends) in [asleep, held] {
+        if count > 0 && live::keeper_runs(client, keeper, now).await == Some(false) {
+            let them = if count == 1 { "it" } else { "them" };
+            notes.push(format!(
+                "{what}, and no live operator {ends} {them}: no one holds the Lease {}/{}; docs/going-back.md shows how \
+                 to undo it",
+                state::NAMESPACE,
+                lease_name(keeper)
+            ));
+        }
+    }
+    notes
 }
 
 /// The rows of all keepers.

@@ -16,9 +16,12 @@ use caretaker_testkit::make::{
 use caretaker_testkit::{Cluster, until};
 use caretaker_windows::api::KINDS;
 use granted::rights;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use operator::{TIMEOUT, caretaker_as as run, serve_kinds};
 use rstest::rstest;
@@ -114,6 +117,9 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
     serve_kinds(&cluster, "addresses");
     serve_kinds(&cluster, "runtimes");
     let rita = cluster.user_kubeconfig("rita", None).unwrap();
+    // Where something sleeps, a plan looks for an operator that wakes it.
+    mark_asleep(&cluster, "shop");
+    suspend_as_caretaker(&cluster).await;
 
     for (args, shown) in READING {
         let (code, output, errors) = run(&rita, args);
@@ -138,6 +144,63 @@ async fn the_role_of_a_reader_allows_what_the_commands_that_read_call_and_nothin
         Vec::<&(String, String)>::new(),
         "calls without a right"
     );
+}
+
+fn mark_asleep(cluster: &Cluster, namespace: &str) {
+    cluster.kubectl(&["label", "namespace", namespace, "sleepmode.kubefree.com/state=sleep"]).unwrap();
+}
+
+/// Makes a Kustomization that the keeper of windows has suspended.
+async fn suspend_as_caretaker(cluster: &Cluster) {
+    let client = cluster.client().await.unwrap();
+    let kind = KINDS.iter().find(|kind| kind.kind == "Kustomization").unwrap();
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group, "v1", kind.kind));
+    let objects: Api<DynamicObject> = Api::namespaced_with(client, "shop", &resource);
+    let object = json!({
+        "apiVersion": resource.api_version, "kind": resource.kind, "metadata": { "name": "apps" },
+        "spec": { "interval": "1h", "prune": true, "sourceRef": { "kind": "GitRepository", "name": "apps" } },
+    });
+    let object = serde_json::from_value(object).unwrap();
+    objects.create(&PostParams::default(), &object).await.unwrap();
+    let suspended = json!({
+        "apiVersion": resource.api_version, "kind": resource.kind, "metadata": { "name": "apps" },
+        "spec": { "suspend": true },
+    });
+    let params = PatchParams::apply(caretaker_windows::api::FIELD_MANAGER);
+    objects.patch("apps", &params, &Patch::Apply(suspended)).await.unwrap();
+}
+
+/// What a dry run, or an operator that is gone, leaves asleep; and a Lease as a leader of a keeper holds it.
+#[tokio::test]
+async fn a_plan_counts_what_sleeps_and_is_suspended_while_no_operator_is_live() {
+    let (cluster, client) = bound("rita", "caretaker-reader").await;
+    serve_flux(&cluster);
+    let rita = cluster.user_kubeconfig("rita", None).unwrap();
+    let notes = || -> Vec<String> {
+        let (code, _, errors) = run(&rita, &["plan", "--keepers", "namespaces,windows"]);
+        assert_eq!(code, 0, "{errors}");
+        let words = errors.split_whitespace().collect::<Vec<_>>().join(" ");
+        let notes = [
+            "1 subject sleeps, and no live operator wakes it",
+            "1 object of Flux is suspended, and no live operator resumes it",
+        ];
+        notes.into_iter().filter(|note| words.contains(note)).map(str::to_owned).collect()
+    };
+    assert_eq!(notes(), [""; 0]);
+
+    mark_asleep(&cluster, "shop");
+    suspend_as_caretaker(&cluster).await;
+    assert_eq!(notes().len(), 2);
+
+    let leases: Api<Lease> = Api::namespaced(client, "caretaker-system");
+    for keeper in ["namespaces", "windows"] {
+        let lease = json!({
+            "metadata": { "name": format!("caretaker-{keeper}") },
+            "spec": { "holderIdentity": "one", "leaseDurationSeconds": 3600, "renewTime": MicroTime(Timestamp::now()) },
+        });
+        leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+    }
+    assert_eq!(notes(), [""; 0]);
 }
 
 /// Port-forward reaches every port of a pod: that is more than reading.

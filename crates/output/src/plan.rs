@@ -153,8 +153,8 @@ fn what_a_record_leads_to<K: Keeper>(
 }
 
 /// What happens now comes first, then what is refused, then what waits.
-fn urgency(row: &PlanRow) -> u8 {
-    match row.next {
+fn urgency(shown: VerdictKind) -> u8 {
+    match shown {
         VerdictKind::Act => 0,
         VerdictKind::Refuse => 1,
         VerdictKind::Wait => 2,
@@ -164,7 +164,8 @@ fn urgency(row: &PlanRow) -> u8 {
 
 fn sort(rows: &mut [PlanRow]) {
     rows.sort_by_cached_key(|r| {
-        (urgency(r), r.at, r.namespace.clone(), r.node.clone(), r.pool.clone(), natural(&r.name))
+        let (shown, _, at) = shown_next(r);
+        (urgency(shown), at, r.namespace.clone(), r.node.clone(), r.pool.clone(), natural(&r.name))
     });
 }
 
@@ -182,12 +183,12 @@ pub struct PlanView {
 }
 
 const NONE: &str = "-";
-/// The action that is only noted on the object.
+/// The name of an action that is only noted on the object.
 const RECORD: &str = "record";
 /// How the names of actions that delete begin.
 const DELETE: &str = "delete";
 
-/// What comes next for people: what a record leads to, if it leads to anything.
+/// The next thing for people: what a record leads to, if it leads to anything.
 fn shown_next(row: &PlanRow) -> (VerdictKind, Option<&str>, Option<Timestamp>) {
     match (row.next, row.action.as_deref(), &row.then) {
         (VerdictKind::Act, Some(RECORD), Some(then)) => (VerdictKind::Wait, Some(then.action), Some(then.at)),
@@ -230,7 +231,7 @@ fn style(row: &PlanRow) -> Option<Style> {
 #[must_use]
 pub fn show(mut rows: Vec<PlanRow>, view: PlanView, now: Timestamp) -> String {
     sort(&mut rows);
-    let count = |next| rows.iter().filter(|r| r.next == next).count();
+    let count = |next| rows.iter().filter(|r| shown_next(r).0 == next).count();
     let [act, refused, waiting, idle] =
         [VerdictKind::Act, VerdictKind::Refuse, VerdictKind::Wait, VerdictKind::Nothing].map(count);
     let (all, idle) = (rows.len() + view.unlisted, idle + view.unlisted);
@@ -287,8 +288,9 @@ fn table(rows: &[PlanRow], view: PlanView, shape: Shape, now: Timestamp) -> Tabl
     let cells = |r: &PlanRow| {
         let mut cells: Vec<String> = columns.iter().map(|(_, cell)| cell(r, now)).collect();
         if view.wide {
-            cells.push(or_none(r.at.map(time::format)));
-            cells.push(or_none(r.then.as_ref().map(|then| format!("{} {}", then.action, time::format(then.at)))));
+            cells.push(or_none(shown_next(r).2.map(time::format)));
+            let then = r.then.as_ref().filter(|_| shown_next(r).0 == r.next);
+            cells.push(or_none(then.map(|then| format!("{} {}", then.action, time::format(then.at)))));
             cells.extend([r.rule.to_string(), r.because.clone()]);
         } else {
             // What a record leads to stands in NEXT and WHEN.
@@ -333,8 +335,8 @@ impl WatchedPlan {
             let compared = PlanRow { because: String::new(), at, then: None, ..row.clone() };
             ((keeper, kind, namespace, node, pool, name), compared, row)
         };
-        let is_wanted =
-            |row: &PlanRow, is_new| wanted(row) && (all || row.next != VerdictKind::Nothing || is_new == IsNew(false));
+        let is_shown = |row: &PlanRow| all || row.stands_out || row.next != VerdictKind::Nothing;
+        let is_wanted = |row: &PlanRow, is_new| wanted(row) && (is_shown(row) || is_new == IsNew(false));
         let mut changed = self.rows.update(rows.into_iter().map(row).collect(), is_wanted, gone);
         sort(&mut changed);
         changed

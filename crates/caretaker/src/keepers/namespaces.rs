@@ -88,7 +88,7 @@ impl KeeperCli for Namespaces {
             format!("activity may be missed since {from}, so that no idle time counts: {}", gap.because)
         });
         let unreported = unreported(cache, self.policy(), now);
-        let unreported = unreported.map(|namespaces| unreported::warning(namespaces, self.policy()));
+        let unreported = unreported.map(|unseen| unreported::warning(unseen, self.policy()));
         let unusable = scalable::unusable(cache, &self.policy().scalable_kinds);
         unreported.into_iter().chain(open).chain(unusable).chain(first_of_the_defaults(self, cache)).collect()
     }

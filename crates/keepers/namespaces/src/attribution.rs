@@ -55,6 +55,10 @@ pub fn with_activity(mut subject: Subject, at: Timestamp, who: Option<&BlockedUs
                 let (by, user) = (what.clone(), user.clone());
                 Activity { at, by, user, uid: String::new(), reported: None }.replacing(&subject.activity)
             }
+            // A program that writes activity-status reports on namespaces; a single object needs a report of its own.
+            None if subject.kind != Kind::Namespace => {
+                Activity { reported: None, ..Activity::reported(at) }.replacing(&subject.activity)
+            }
             None => Activity::reported(at),
         };
         subject.activity = Parsed::Valid(activity);

@@ -279,11 +279,15 @@ fn first_seen(ns: &Subject, world: &World, now: Timestamp) -> Found {
     Some(RuleMatch::act(record, now, because))
 }
 
-fn asleep_since_unknown(ns: &Subject, _: &World, now: Timestamp) -> Found {
-    (ns.is_asleep() && !ns.asleep_since.is_set()).then(|| {
-        let because = "it is asleep without a record of when that began: its sleep counts from now";
-        RuleMatch::act(Action::Record(Bookkeeping::AsleepSince), now, because)
-    })
+fn asleep_since_unknown(ns: &Subject, world: &World, now: Timestamp) -> Found {
+    if !ns.is_asleep() || ns.asleep_since.is_set() {
+        return None;
+    }
+    let record = Action::Record(Bookkeeping::AsleepSince);
+    let after = after_action(ns.clone(), &record, world, now)?;
+    let because = "it is asleep without a record of when that began: its sleep counts from now";
+    let because = format!("{because}{}", Schedule::new(&after, world, now).what_follows());
+    Some(RuleMatch::act(record, now, because))
 }
 
 fn activity_pending(ns: &Subject, world: &World, now: Timestamp) -> Found {

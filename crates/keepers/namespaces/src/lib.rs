@@ -120,9 +120,10 @@ impl Keeper for Namespaces {
     }
 
     /// One that is half awake is neither as its labels nor as its owner want it; and who comes from kubefree, which
-    /// ignores a label without `activity-status`, wants to see that such a label deletes nothing.
+    /// ignores a label without `activity-status`, wants to see what becomes of each such object.
     fn stands_out(&self, subject: &Subject) -> bool {
-        let is_unreported = subject.delete_after.value().is_some() && !subject.activity.is_set();
+        let is_labelled = subject.sleep_after().is_some() || subject.delete_after.value().is_some();
+        let is_unreported = is_labelled && !subject.activity.is_set();
         is_unreported || judge::running_in_sleep(subject).next().is_some()
     }
 

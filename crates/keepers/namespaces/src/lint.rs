@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::api::{self, Activity, Field, short_key};
+use crate::api::{self, Activity, Field, State, short_key};
 use crate::observe::partial::MetadataObject;
 
 /// Kinds on which the labels of a subject have an effect.
@@ -42,10 +42,18 @@ pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
     let duration = |key| api::read_duration(Field::Label(key), metadata.label(key)).value();
     let sleep = duration(api::SLEEP_AFTER).filter(|_| kind != "Service");
     let used = api::read_activity(metadata.annotation(api::ACTIVITY));
+    let asleep = Asleep::of(&metadata).filter(|_| kind != "Service");
     let (label, reason, remedy) = match (sleep, duration(api::DELETE_AFTER), &used) {
-        (None, None, _) | (_, Some(_), Parsed::Valid(_) | Parsed::Invalid(_)) => return Vec::new(),
-        (Some(sleep), delete, Parsed::Missing) => (api::SLEEP_AFTER, unreported_sleep(sleep, delete), SEE_USE),
-        (None, Some(delete), Parsed::Missing) => (api::DELETE_AFTER, unreported_deletion(delete), SEE_USE),
+        // A value that cannot be read is reported as such, and nothing happens until it can.
+        (None, None, _) | (_, Some(_), Parsed::Valid(_)) | (_, _, Parsed::Invalid(_)) => return Vec::new(),
+        (Some(sleep), delete, Parsed::Missing) => match asleep {
+            Some(asleep) => (api::SLEEP_AFTER, asleep.unreported(sleep, delete), SEE_USE),
+            None => (api::SLEEP_AFTER, unreported_sleep(sleep, delete), SEE_USE),
+        },
+        (None, Some(delete), Parsed::Missing) => {
+            let wakes = asleep.map_or("", |_| "it wakes, as it has no sleep-after; ");
+            (api::DELETE_AFTER, format!("{wakes}{}", unreported_deletion(delete)), SEE_USE)
+        }
         (Some(sleep), None, _) => (api::SLEEP_AFTER, reported_sleep(sleep, &used), KEEP),
     };
     vec![InvalidValue {
@@ -59,6 +67,38 @@ pub fn notes(kind: &str, object: &Value) -> Vec<InvalidValue> {
 const KEEP: &str = "for another time add delete-after; to keep what sleeps, set keepers.namespaces.deletion to \
                     onlyDeleteAfter or never";
 const SEE_USE: &str = "docs/activity.md shows how Caretaker sees use";
+
+/// A sleep that the labels of an object show.
+struct Asleep {
+    /// When it began, if that is recorded.
+    since: Option<Timestamp>,
+}
+
+impl Asleep {
+    fn of(meta: &Meta) -> Option<Self> {
+        let state = api::read_state(meta.label(api::STATE)).value().filter(|state| *state == State::Sleep);
+        let since = || meta.annotation(api::ASLEEP_SINCE);
+        state.map(|_| Self { since: api::read_time(Field::Annotation(api::ASLEEP_SINCE), since()).value() })
+    }
+
+    /// Description of its labels without `activity-status`.
+    fn unreported(&self, sleep: SignedDuration, delete: Option<SignedDuration>) -> String {
+        // Where delete-after comes first, the whole of it counts from the sleep.
+        let period = match delete {
+            None => sleep,
+            Some(delete) if delete > sleep => delete - sleep,
+            Some(delete) => delete,
+        };
+        let after = match self.since {
+            Some(since) => format!("not before {}", time::format(time::saturating_add(since, period))),
+            None => format!("not before {} after Caretaker first sees it", duration::format(period)),
+        };
+        format!(
+            "it is asleep, and kubefree ignores it, as it has no activity-status; here it stays asleep until it is used or \
+             woken, and deleted, {after}, only where its use is recorded or reported"
+        )
+    }
+}
 
 fn twice(period: SignedDuration) -> String {
     period.checked_add(period).map_or_else(|| format!("twice {}", duration::format(period)), duration::format)

@@ -18,10 +18,14 @@ use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::lint::lint;
 use caretaker_namespaces::subject::{Deletion, Kind, Subject, World};
 use caretaker_namespaces::workload::{ClaimPolicy, KubefreeTerm, Workload, WorkloadState};
+use jiff::tz::TimeZone;
 use objects::Objects;
 use proptest::option;
 use proptest::prelude::*;
 use table::*;
+
+/// Four hours of each day.
+const NIGHTLY: &str = "* 20-23 * * *";
 
 /// Two deletions an hour, and a breaker that four at once open.
 fn limits() -> Limits {
@@ -172,7 +176,17 @@ proptest! {
     }
 
     #[test]
-    fn never_deletes_what_nothing_proves_unused(subject in any_subject(), world in any_world(), uses in any_uses()) {
+    fn never_deletes_what_nothing_proves_unused(
+        subject in any_subject(),
+        window in prop::sample::select(vec![None, Some("@always"), Some(NIGHTLY)]),
+        world in any_world(),
+        uses in any_uses(),
+    ) {
+        let parsed = api::read_window(api::SLEEP_DURING, window, &TimeZone::UTC);
+        let subject = match subject.kind {
+            Kind::Namespace => subject.change(|s| s.sleep_during = parsed),
+            _ => subject.change(|s| s.namespace_sleep_during = parsed.get().cloned()),
+        };
         let recorded = world.policy.proves_activity && subject.kind == Kind::Namespace;
         let may_be_deleted = world.policy.delete_without_activity_source || recorded;
         let idle = |event: &SimulatedEventOf<Namespaces>| {
@@ -185,9 +199,10 @@ proptest! {
             }
             let is_reported = subject.last_report().is_some() || uses.iter().any(|u| u.at <= event.at);
             prop_assert!(is_reported && world.last_report.is_some(), "no program reports: {event:?}");
-            // The longest idle time that its labels can lead to, with sleep windows, and a week.
+            // The longest idle time that its labels can lead to, with the nights asleep that it spans, and a week.
             let sleep = subject.sleep_after.value().or(world.policy.defaults.as_ref().map(|d| d.sleep_after)).unwrap_or_default();
             let longest = subject.delete_after.value().unwrap_or_default().max(sleep + sleep);
+            let longest = if window == Some(NIGHTLY) { longest.mul_f64(1.2) + span("4h") } else { longest };
             let week = SignedDuration::from_hours(7 * 24);
             prop_assert!(idle(&event) <= longest + week, "the reporter is silent for {:?}: {event:?}", idle(&event));
         }

@@ -6,20 +6,23 @@ mod table;
 
 use std::sync::Arc;
 
+use caretaker_core::window::Window;
 use caretaker_core::{Parsed, RuleSet as _, SignedDuration, Timestamp, time};
 use caretaker_engine::{Cache as _, Controller as _, ReplicaRole};
 use caretaker_namespaces::Namespaces;
 use caretaker_namespaces::act::after_action;
+use caretaker_namespaces::activity::unreported::{unreported, warning};
 use caretaker_namespaces::api::{self, Activity, State};
 use caretaker_namespaces::judge::Rule;
 use caretaker_namespaces::subject::{Deletion, Kind, Policy, Subject, World};
+use jiff::tz::TimeZone;
 use objects::Objects;
 use rstest::rstest;
 use serde_json::{Value, json};
 use table::{SubjectBuilder as _, asleep, awake, future, judge, now, past, scaled, short, span};
 
 /// The world of an empty settings file: activity comes from the annotation, and nothing has written one yet.
-fn unreported() -> World {
+fn without_reports() -> World {
     World::default()
 }
 
@@ -62,7 +65,7 @@ fn by_caretaker(subject: Subject, ago: &str) -> Subject {
     by_caretaker(awake().delete_after("2h").with(scaled(0, Some(3))), "3h"), "StillScaledDown: act wake @+0s"
 )]
 fn without_a_report_a_label_leads_to_a_sleep_at_most(#[case] subject: Subject, #[case] expected: &str) {
-    let verdict = judge(&subject, &unreported());
+    let verdict = judge(&subject, &without_reports());
 
     assert_eq!(without_spread(&short(&verdict)), without_spread(expected));
 }
@@ -70,6 +73,11 @@ fn without_a_report_a_label_leads_to_a_sleep_at_most(#[case] subject: Subject, #
 /// A first clock is up to a tenth later, by the name of the subject.
 fn without_spread(verdict: &str) -> String {
     verdict.split(" @").next().unwrap_or_default().to_owned()
+}
+
+/// A window that never closes.
+fn always() -> Option<Arc<Window>> {
+    api::read_window(api::SLEEP_DURING, Some("@always"), &TimeZone::UTC).get().cloned()
 }
 
 #[rstest]
@@ -81,6 +89,12 @@ fn without_spread(verdict: &str) -> String {
 #[case::asleep_silent_for_longer(asleep("99d").sleep_after("10h"), reporter("7d21h"), false)]
 #[case::both_labels_count_the_longer(asleep("99d").sleep_after("10h").delete_after("50h"), reporter("9d2h"), true)]
 #[case::both_labels_silent_for_longer(asleep("99d").sleep_after("10h").delete_after("50h"), reporter("9d3h"), false)]
+#[case::in_a_schedule_without_an_end(
+    asleep("99d").kind(Kind::Deployment).sleep_after("10h").change(|s| s.namespace_sleep_during = always()), reporter("7d20h"), true
+)]
+#[case::in_a_schedule_without_an_end_silent_for_longer(
+    asleep("99d").kind(Kind::Deployment).sleep_after("10h").change(|s| s.namespace_sleep_during = always()), reporter("7d21h"), false
+)]
 fn what_a_report_proves_depends_on_its_age(#[case] subject: Subject, #[case] world: World, #[case] deletes: bool) {
     let verdict = judge(&subject, &world);
 
@@ -159,12 +173,22 @@ fn what_caretaker_wrote_is_no_report_by_another_program(#[case] annotation: &str
     assert_eq!(verdict.rule.name(), expected, "{}", verdict.because);
 }
 
+/// To the letter as Caretaker wrote it before its records named their author.
+const UNSIGNED: &str =
+    r#"{"ActionBy":"ListPods","LastActivityTime":"2026-01-08T00:00:00Z","UserInfo":{"name":"ann","uid":""}}"#;
+const OTHER_FORM: &str = r#"{"LastActivityTime":"2026-01-08T00:00:00Z"}"#;
+
 #[rstest]
-#[case::of_the_audit("caretaker-activity", false)]
-#[case::of_an_order("caretaker-cli", false)]
-#[case::of_another_program("sleepmode-reporter", true)]
-fn a_live_record_is_told_by_the_manager_of_its_field(#[case] manager: &str, #[case] is_report: bool) {
-    let text = r#"{"LastActivityTime":"2026-01-08T00:00:00Z"}"#;
+#[case::of_the_audit("caretaker-activity", OTHER_FORM, false)]
+#[case::of_an_order("caretaker-cli", OTHER_FORM, false)]
+#[case::of_another_program("sleepmode-reporter", OTHER_FORM, true)]
+#[case::of_caretaker_in_its_form("caretaker-activity", UNSIGNED, false)]
+#[case::restored_by_another_program("velero-server", UNSIGNED, false)]
+fn a_live_record_is_told_by_the_manager_of_its_field(
+    #[case] manager: &str,
+    #[case] text: &str,
+    #[case] is_report: bool,
+) {
     let fields = json!({ "f:metadata": { "f:annotations": { "f:sleepmode.kubefree.com/activity-status": {} } } });
     let mut observed = Objects::default();
 
@@ -206,6 +230,27 @@ fn a_report_counts_for_the_cluster_wherever_it_was_made_and_also_if_that_object_
     assert_ne!(last(&observed), Some(future("99d")), "a time in the future proves nothing");
 }
 
+#[rstest]
+#[case::of_a_namespace("Namespace")]
+#[case::of_a_service("Service")]
+#[case::of_a_deployment("Deployment")]
+fn a_time_in_the_future_that_was_corrected_proves_nothing_once_it_has_come(#[case] kind: &str) {
+    let object = |version: u32, at: Timestamp| {
+        let annotation = json!({ "LastActivityTime": at.to_string() }).to_string();
+        json!({ "metadata": {
+            "name": "web", "namespace": if kind == "Namespace" { "" } else { "home" },
+            "resourceVersion": version.to_string(),
+            "labels": { api::DELETE_AFTER: "10h" }, "annotations": { api::ACTIVITY: annotation },
+        }, "spec": {}, "status": {} })
+    };
+    let mut observed = Objects::default();
+
+    observed.apply(kind, &object(1, future("365d")));
+    observed.apply(kind, &object(2, past("2h")));
+
+    assert_eq!(observed.cache().last_report(future("366d")), Some(past("2h")));
+}
+
 /// All that happens in sixty days to a namespace that nothing reports on, as the operator would do it.
 #[rstest]
 #[case::sleep_after(awake().sleep_after("24h").never_seen(), &["record", "sleep"])]
@@ -217,11 +262,11 @@ fn what_kubefree_ignored_sleeps_and_is_never_deleted(#[case] subject: Subject, #
     let end = time::saturating_add(now(), SignedDuration::from_hours(60 * 24));
 
     while at < end {
-        let verdict = Rule::judge(&subject, &unreported(), at);
+        let verdict = Rule::judge(&subject, &without_reports(), at);
         at = next_round(&verdict.next, at);
         if let caretaker_core::Next::Act { action, .. } = &verdict.next {
             done.push(caretaker_core::Action::name(action));
-            subject = after_action(subject, action, &unreported(), at).expect("it is not deleted");
+            subject = after_action(subject, action, &without_reports(), at).expect("it is not deleted");
         }
     }
 
@@ -238,4 +283,26 @@ fn next_round<A>(next: &caretaker_core::Next<A>, at: Timestamp) -> Timestamp {
         caretaker_core::Next::Act { .. } => at,
         _ => day,
     }
+}
+
+#[rstest]
+#[case::sleep_after(json!({ api::SLEEP_AFTER: "24h" }), json!({}), "1 namespace sleeps by its labels or schedules, in use or not")]
+#[case::a_schedule_alone(json!({}), json!({ api::SLEEP_DURING: "* 20-23 * * *" }), "1 namespace sleeps by its labels or schedules")]
+#[case::delete_after_alone(json!({ api::DELETE_AFTER: "24h" }), json!({}), "1 namespace has delete-after, and no label deletes one")]
+fn who_cannot_see_use_says_what_becomes_of_namespaces(
+    #[case] labels: Value,
+    #[case] annotations: Value,
+    #[case] expected: &str,
+) {
+    let policy = Policy::default();
+    let mut observed = Objects::default();
+    assert_eq!(unreported(observed.cache(), &policy, now()), None);
+
+    observed.apply(
+        "Namespace",
+        &json!({ "metadata": { "name": "shop", "labels": labels, "annotations": annotations }, "status": { "phase": "Active" } }),
+    );
+
+    let warning = unreported(observed.cache(), &policy, now()).map(|unseen| warning(unseen, &policy));
+    assert!(warning.as_ref().is_some_and(|warning| warning.contains(expected)), "{warning:?}");
 }

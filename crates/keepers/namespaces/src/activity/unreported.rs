@@ -21,31 +21,53 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// Until the namespaces are listed for the first time.
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
 
-/// Number of namespaces that a label or the defaults can put to sleep, if no other program has reported activity for a
-/// week; `None` if one has, if there is no such namespace, and where Caretaker records activity itself.
+/// Namespaces that are judged although their use is not seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Those that a label, the defaults or a schedule put to sleep.
+    pub sleeping: usize,
+    /// Those that have a `delete-after` alone.
+    pub deleted: usize,
+}
+
+/// Counts the namespaces that are judged while no other program has reported activity for a week. `None` if one has, if
+/// there is no such namespace, and where Caretaker records activity itself.
 #[must_use]
-pub fn unreported(cache: &NamespaceCache, policy: &Policy, now: Timestamp) -> Option<usize> {
+pub fn unreported(cache: &NamespaceCache, policy: &Policy, now: Timestamp) -> Option<Unseen> {
     let last = cache.last_report(now);
     let has_reporter = World { last_report: last, ..World::default() }.has_reporter(SignedDuration::ZERO, now);
     if policy.records_activity || has_reporter {
         return None;
     }
-    let managed = cache.bare_namespaces().filter(|subject| is_managed(subject, policy)).count();
-    Some(managed).filter(|managed| *managed > 0)
+    let mut unseen = Unseen::default();
+    for subject in cache.bare_namespaces().filter(|subject| !subject.excluded) {
+        if is_managed(subject, policy) || subject.sleep_during.is_set() {
+            unseen.sleeping += 1;
+        } else if subject.delete_after.value().is_some() {
+            unseen.deleted += 1;
+        }
+    }
+    Some(unseen).filter(|unseen| *unseen != Unseen::default())
 }
 
 /// The warning for people.
 #[must_use]
-pub fn warning(namespaces: usize, policy: &Policy) -> String {
-    let sleep = counted(namespaces, "namespace sleeps by its", "namespaces sleep by their");
-    let deletion = if policy.delete_without_activity_source {
-        "and deleteWithoutActivitySource lets labels delete what is in use"
-    } else {
-        "and no label deletes one"
+pub fn warning(unseen: Unseen, policy: &Policy) -> String {
+    let sleep = counted(unseen.sleeping, "namespace sleeps by its", "namespaces sleep by their");
+    let deleted = counted(unseen.deleted, "namespace has delete-after", "namespaces have delete-after");
+    let fate = match (unseen, policy.delete_without_activity_source) {
+        (Unseen { sleeping: 0, .. }, false) => format!("{deleted}, and no label deletes one"),
+        (Unseen { sleeping: 0, .. }, true) => {
+            format!("{deleted}, and deleteWithoutActivitySource lets labels delete what is in use")
+        }
+        (_, false) => format!("{sleep} labels or schedules, in use or not, and no label deletes one"),
+        (_, true) => format!(
+            "{sleep} labels or schedules, in use or not, and deleteWithoutActivitySource lets labels delete what is in use"
+        ),
     };
     format!(
-        "Caretaker cannot see who uses a namespace (no activity-status by another program within a week): {sleep} labels \
-         or schedules, in use or not, {deletion}; docs/activity.md shows how to see use"
+        "Caretaker cannot see who uses a namespace (no activity-status by another program within a week): {fate}; \
+         docs/activity.md shows how to see use"
     )
 }
 
@@ -66,8 +88,8 @@ pub(super) async fn watch(
             continue;
         };
         metrics.set_unreported(found.is_some());
-        if let Some(namespaces) = found.filter(|_| !warned) {
-            tracing::warn!("{}", warning(namespaces, &policy));
+        if let Some(unseen) = found.filter(|_| !warned) {
+            tracing::warn!("{}", warning(unseen, &policy));
         }
         warned = found.is_some();
         tokio::time::sleep(INTERVAL).await;

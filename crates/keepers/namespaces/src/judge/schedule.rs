@@ -76,16 +76,16 @@ impl Lifecycle {
         }
     }
 
-    /// The whole idle time after which it is deleted, with the time that its schedule adds; `None` if it never is.
+    /// The whole idle time after which it is deleted, with the time that its schedule adds; `None` if it never is. A
+    /// schedule whose end is too far away to tell adds nothing: a longer time would count a silent reporter as alive.
     fn idle_until_deletion(self, subject: &Subject) -> Option<SignedDuration> {
-        let idle = |delete| {
+        let idle = |delete: SignedDuration| {
             let from = subject.activity.get().map_or(Timestamp::UNIX_EPOCH, |activity| activity.at);
-            let end = scheduled::awake_for(subject, from, delete).unwrap_or(Timestamp::MAX);
-            end.duration_since(from)
+            scheduled::awake_for(subject, from, delete).map_or(delete, |end| end.duration_since(from))
         };
         match self {
             Self::None | Self::Sleep(_) => None,
-            Self::Asleep(sleep) => Some(sleep.checked_add(sleep).unwrap_or(SignedDuration::MAX)),
+            Self::Asleep(sleep) => Some(idle(sleep.checked_add(sleep).unwrap_or(SignedDuration::MAX))),
             Self::Idle(delete) | Self::Both { delete, .. } => Some(idle(delete)),
         }
     }

@@ -34,6 +34,8 @@ pub struct NamespaceCache {
     /// Time of the newest activity that another program has ever reported on an object: it lived then, also where the
     /// object is gone by now.
     newest_report: Option<Timestamp>,
+    /// Until when a simulation takes for granted that another program reports activity.
+    assumed_reports_until: Option<Timestamp>,
     /// What a list in progress has not delivered yet, by source; of a source of several kinds, by kind.
     unlisted: BTreeMap<(SourceId, Option<WorkloadKind>), BTreeSet<Name>>,
     dirty: BTreeSet<String>,
@@ -88,24 +90,41 @@ impl NamespaceCache {
     }
 
     /// Time of the newest activity that another program has reported on an object. A time in the future is a mistake, and
-    /// proves nothing about the program.
+    /// proves nothing about the program. In a simulation it is the time until which reports are assumed.
     #[must_use]
     pub fn last_report(&self, now: Timestamp) -> Option<Timestamp> {
         let is_plausible = |at: &Timestamp| *at <= time::saturating_add(now, time::SKEW);
-        self.newest_report.filter(is_plausible).or_else(|| {
+        let reported = self.newest_report.filter(is_plausible).or_else(|| {
             self.newest_report?;
-            let standalone = self.namespaces.values().flat_map(|rows| rows.standalone.values());
-            self.bare_namespaces().chain(standalone).filter_map(Subject::last_report).filter(is_plausible).max()
-        })
+            self.present_reports().filter(is_plausible).max()
+        });
+        reported.max(self.assumed_reports_until)
     }
 
     /// Counts the program that reports activity as alive until this time: in a simulation a file stands for it.
     pub fn assume_reports_until(&mut self, end: Timestamp) {
-        self.newest_report = self.newest_report.max(Some(end));
+        self.assumed_reports_until = Some(end);
     }
 
-    fn note_report(&mut self, subject: Option<&Subject>) {
-        self.newest_report = self.newest_report.max(subject.and_then(Subject::last_report));
+    /// Times of the reports on objects that exist.
+    fn present_reports(&self) -> impl Iterator<Item = Timestamp> {
+        let standalone = self.namespaces.values().flat_map(|rows| rows.standalone.values());
+        self.bare_namespaces().chain(standalone).filter_map(Subject::last_report)
+    }
+
+    /// Takes in the time of the report on an object that was stored just now, in place of the time before. Where the
+    /// newest time of all moves back, it was a mistake that was corrected, such as one of next year; it must not count
+    /// once that year has come.
+    fn note_report(&mut self, before: Option<Timestamp>, report: Option<Timestamp>) {
+        if before.is_some() && before == self.newest_report && report < before {
+            self.newest_report = self.present_reports().max();
+        }
+        self.newest_report = self.newest_report.max(report);
+    }
+
+    /// Time of the report on a single Deployment or Service, as it is known.
+    fn report_on(&self, kind: Kind, id: &ObjectId) -> Option<Timestamp> {
+        self.namespaces.get(namespace_of(id))?.standalone.get(&(kind, id.name.clone()))?.last_report()
     }
 
     /// The definition of a kind that the settings name.
@@ -233,7 +252,8 @@ impl NamespaceCache {
         if source == ACTIVITY && self.namespace(name).is_none() {
             return;
         }
-        self.note_report(Some(&subject));
+        let before = self.namespace(name).and_then(Subject::last_report);
+        let report = subject.last_report();
         let rows = self.rows_mut(name);
         let known = subject.activity.get().map(|activity| activity.at);
         let is_on_annotation = |received: &ReceivedActivity| {
@@ -245,21 +265,27 @@ impl NamespaceCache {
             rows.pods = Pods::NotRead;
         }
         rows.namespace = Some(subject);
+        self.note_report(before, report);
     }
 
     fn apply_workload(&mut self, id: &ObjectId, workload: Workload, standalone: Option<Box<Subject>>) {
-        self.note_report(standalone.as_deref());
+        // A workload of another kind may have the same name, and is no subject of its own.
+        let is_deployment = workload.kind == WorkloadKind::Deployment;
+        let before = self.report_on(Kind::Deployment, id).filter(|_| is_deployment);
+        let report = standalone.as_deref().and_then(Subject::last_report);
         let rows = self.rows_mut(namespace_of(id));
         if let Some(standalone) = standalone {
             rows.standalone.insert((Kind::Deployment, id.name.clone()), *standalone);
-        } else {
+        } else if is_deployment {
             rows.standalone.remove(&(Kind::Deployment, id.name.clone()));
         }
         rows.insert_workload(workload);
+        self.note_report(before, report);
     }
 
     fn apply_service(&mut self, id: &ObjectId, excluded: bool, standalone: Option<Box<Subject>>) {
-        self.note_report(standalone.as_deref());
+        let before = self.report_on(Kind::Service, id);
+        let report = standalone.as_deref().and_then(Subject::last_report);
         let rows = self.rows_mut(namespace_of(id));
         rows.remove_service(&id.name);
         if excluded {
@@ -268,6 +294,7 @@ impl NamespaceCache {
         if let Some(standalone) = standalone {
             rows.standalone.insert((Kind::Service, id.name.clone()), *standalone);
         }
+        self.note_report(before, report);
     }
 
     fn apply_caller(&mut self, caller: Caller, namespaces: BTreeSet<String>) {
@@ -389,6 +416,7 @@ impl Cache for NamespaceCache {
             definitions: self.definitions.clone(),
             gaps: self.gaps.clone(),
             newest_report: self.newest_report,
+            assumed_reports_until: self.assumed_reports_until,
             ..Self::default()
         }
     }
