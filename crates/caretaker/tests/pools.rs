@@ -40,8 +40,9 @@ fn an_address_is_a_row_like_any_other() {
         *row,
         value!({
             "keeper": "addresses", "kind": "IP", "namespace": null, "name": "172.18.40.13", "rule": "PodTerminating",
-            "because": "pod shop/cart-5c9d8f6b7-mm4dx is Terminating, its deletion timestamp is 2026-03-02T09:02:00Z",
-            "pool": "office", "state": "terminating", "next": "wait", "action": "release", "at": "2026-03-02T09:02:05Z",
+            "because": "pod shop/cart-5c9d8f6b7-mm4dx is Terminating, its deletion timestamp is 2026-03-02T09:02:00Z; \
+                        node-b is not Ready and may still run it, so its grace period of 120s counts once more",
+            "pool": "office", "state": "terminating", "next": "wait", "action": "release", "at": "2026-03-02T09:04:10Z",
         })
     );
 }
