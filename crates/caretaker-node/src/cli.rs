@@ -269,3 +269,34 @@ impl NodeArgs {
         config.with_context(|| format!("using {}", path.display()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shutdown grace that `run` is started with.
+    fn shutdown_grace(words: &[&str]) -> Result<SignedDuration, String> {
+        let all = ["caretaker-node", "run", "--node=node-1"].iter().chain(words);
+        let parsed = Cli::try_parse_from(all).map_err(|error| error.to_string())?;
+        let Command::Run(run) = parsed.command else { panic!("{words:?}") };
+        Ok(run.node.shutdown_grace)
+    }
+
+    #[rstest::rstest]
+    #[case::by_default(&[], 60)]
+    #[case::the_shortest(&["--shutdown-grace=30s"], 30)]
+    #[case::longer(&["--shutdown-grace", "2m"], 120)]
+    fn an_agent_has_this_long_to_end_a_container(#[case] words: &[&str], #[case] seconds: i64) {
+        assert_eq!(shutdown_grace(words), Ok(SignedDuration::from_secs(seconds)));
+    }
+
+    #[rstest::rstest]
+    #[case::just_too_short("29s", "give 30s or more")]
+    #[case::nothing("0s", "longer than 0s")]
+    #[case::negative("-60s", "-60s")]
+    fn a_shorter_shutdown_grace_is_refused(#[case] given: &str, #[case] why: &str) {
+        let refused = shutdown_grace(&[&format!("--shutdown-grace={given}")]).unwrap_err();
+
+        assert!(refused.contains("--shutdown-grace") && refused.contains(why), "{refused}");
+    }
+}

@@ -3,6 +3,7 @@
 pub mod clean;
 mod left;
 pub mod residue;
+mod snapshot;
 
 use caretaker_core::{ActionKind, Permission, actions};
 

@@ -6,6 +6,8 @@ use kube::core::ApiResource;
 /// copies the labels of pods and images to them, so that no other label says whose they are; it refuses images that have
 /// this one.
 pub const CRI_KIND_LABEL: &str = "io.cri-containerd.kind";
+/// The prefix of the annotations in the spec of every container that the kubelet has made through the CRI.
+pub const CRI_ANNOTATIONS: &str = "io.kubernetes.cri.";
 /// The prefix of the labels that the keeper writes on a container before it kills its task. Their values begin with the
 /// time of its creation, by which the keeper [knows its own](crate::subject::Container::own).
 pub const OWN_PREFIX: &str = "caretaker.dev/";
@@ -23,6 +25,8 @@ pub const LABEL_LIMIT: usize = 4096;
 pub const CONTAINERD_NAMESPACE: &str = "k8s.io";
 /// The ending of the key of a snapshot that belongs to a container.
 pub const SNAPSHOT_SUFFIX: &str = "-snapshot";
+/// The label by which clients of containerd keep what nothing refers to: its value is the time at which that was asked for.
+pub const GC_ROOT_LABEL: &str = "containerd.io/gc.root";
 /// The endings of the names of a container's FIFOs.
 pub const FIFO_SUFFIXES: [&str; 3] = ["-stdin", "-stdout", "-stderr"];
 

@@ -5,11 +5,12 @@ mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caretaker_core::Timestamp;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 pub use grpc::{GrpcClient, MAX_MESSAGE};
-pub(crate) use record::cgroup_of;
+pub(crate) use record::{cgroup_of, is_spec_of_kubelet};
 
 use crate::subject::Container;
 
@@ -75,7 +76,7 @@ pub enum SnapshotKind {
     Committed,
 }
 
-/// A snapshot, for finding residue.
+/// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its snapshotter.
@@ -84,6 +85,10 @@ pub struct Snapshot {
     pub key: String,
     /// What it is for.
     pub kind: SnapshotKind,
+    /// It has the label by which a client asks containerd to keep it, whatever refers to it.
+    pub is_gc_root: bool,
+    /// When it was made; `None` if that is not known. Another snapshot of its key has another time.
+    pub created: Option<Timestamp>,
 }
 
 /// A client of one containerd namespace.

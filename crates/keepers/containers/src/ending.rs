@@ -33,8 +33,8 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// What is known after a rule has decided. A Sandbox that is deleted after it has expired does not shorten the time of
-    /// its agent.
+    /// What is known after a rule has decided. A Sandbox that is deleted after it has expired, or deleted and made again,
+    /// does not shorten the time of its agent.
     #[must_use]
     pub fn after(before: Option<Self>, rule: Rule, subject: &Subject, now: Timestamp) -> Option<Self> {
         let ending = match rule {
@@ -42,7 +42,7 @@ impl Sighting {
             Rule::SandboxMoved => moved(subject)?,
             Rule::SandboxExpired => expired(subject)?,
             Rule::ContainerReplaced => replaced(subject)?,
-            Rule::SandboxMissing => return before,
+            Rule::SandboxMissing | Rule::SandboxReplaced => return before,
             _ => return None,
         };
         let same = before.filter(|before| before.ending == ending);

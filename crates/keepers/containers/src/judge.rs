@@ -40,11 +40,11 @@ rules! {
         NoSandboxName => no_sandbox_name,
         /// The definition of Sandboxes is missing or being deleted, so that it means nothing if one is missing: kept.
         NoDefinition => no_definition,
-        /// Its Sandbox is missing: cleaned once past the window.
+        /// Its Sandbox is missing: cleaned once past the window, and past the shutdown grace if its agent was ending it.
         SandboxMissing => sandbox_missing,
         /// It does not say in which namespace its Sandbox is, and there is one of that name: kept.
         SandboxSomewhere => sandbox_somewhere,
-        /// A Sandbox with another uid has the name of its own: cleaned at once.
+        /// A Sandbox with another uid has the name of its own: cleaned at once, or past the shutdown grace if its agent was ending it.
         SandboxReplaced => sandbox_replaced,
         /// Its Sandbox is assigned to another agent: cleaned once past the window and the shutdown grace.
         SandboxMoved => sandbox_moved,
@@ -77,7 +77,8 @@ fn kubelet_container(subject: &Subject, _: &World, _: Timestamp) -> Found {
             "the kubelet has made it, by its label {}; its other labels are those of its pod or image",
             api::CRI_KIND_LABEL
         );
-        RuleMatch::refuse(None, because)
+        // No refusal: whoever may make pods could fill the journal, and the Events of the Node.
+        RuleMatch::nothing(because)
     })
 }
 
@@ -170,11 +171,14 @@ fn sandbox_somewhere(subject: &Subject, _: &World, _: Timestamp) -> Found {
     Some(RuleMatch::nothing(format!("a Sandbox of that name is in {}", namespaces.join(", "))))
 }
 
-fn sandbox_replaced(subject: &Subject, _: &World, now: Timestamp) -> Found {
+fn sandbox_replaced(subject: &Subject, world: &World, now: Timestamp) -> Found {
     let (sandbox, claim) = (ending::sandbox(subject)?, subject.owner.claim_uid.as_ref()?);
     (sandbox.uid != *claim).then(|| {
         let because = format!("Sandbox {} has the uid {}, not {claim}", sandbox.name, sandbox.uid);
-        RuleMatch::act(Action::Clean, subject.gone_since.unwrap_or(now), because)
+        match &subject.sighting {
+            Some(sighting) => past_grace_since(sighting.since, world, now, &because),
+            None => RuleMatch::act(Action::Clean, subject.gone_since.unwrap_or(now), because),
+        }
     })
 }
 
@@ -217,10 +221,14 @@ fn past_grace(subject: &Subject, world: &World, now: Timestamp, ending: &Ending,
 
 fn past_both(subject: &Subject, world: &World, now: Timestamp, since: Timestamp, because: &str) -> RuleMatch<Action> {
     let created = subject.container.created.unwrap_or(now);
-    let until = time::saturating_add(since, world.shutdown_grace);
-    if time::saturating_add(created, world.window) > until {
+    if time::saturating_add(created, world.window) > time::saturating_add(since, world.shutdown_grace) {
         return past_window(subject, world, now, because);
     }
+    past_grace_since(since, world, now, because)
+}
+
+fn past_grace_since(since: Timestamp, world: &World, now: Timestamp, because: &str) -> RuleMatch<Action> {
+    let until = time::saturating_add(since, world.shutdown_grace);
     let (ago, grace) = (time::ago(since, now), duration::format(world.shutdown_grace));
     let because = format!("{because}; first seen {ago}, and its agent has {grace} to end it");
     RuleMatch::act_after(until, Action::Clean, now, because)

@@ -60,8 +60,8 @@ pub struct Settings {
     pub state_file: PathBuf,
     /// How young a container is protected.
     pub window: SignedDuration,
-    /// How long an agent has to end a container itself, from when the keeper first saw that it does; at least
-    /// [`MIN_SHUTDOWN_GRACE`].
+    /// How long an agent has to end a container itself, from when the keeper first saw that it does. The keeper raises a
+    /// shorter time to [`MIN_SHUTDOWN_GRACE`].
     pub shutdown_grace: SignedDuration,
     /// How often everything is scanned.
     pub interval: Duration,
@@ -105,7 +105,8 @@ pub struct Containers {
 impl Containers {
     /// On this node, with this containerd.
     #[must_use]
-    pub fn new(settings: Settings, containerd: Arc<dyn Containerd>, host: Host) -> Self {
+    pub fn new(mut settings: Settings, containerd: Arc<dyn Containerd>, host: Host) -> Self {
+        settings.shutdown_grace = settings.shutdown_grace.max(MIN_SHUTDOWN_GRACE);
         let node = Arc::new(NodeRef {
             name: settings.node.clone(),
             sandbox_api_version: settings.sandboxes.api_version.clone(),

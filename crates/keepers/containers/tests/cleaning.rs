@@ -3,6 +3,7 @@
 mod faulty;
 mod lab;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         test_on_both("another_container_of_the_same_id_survives", recreated),
         test_on_both("sb_10_stays_when_sb_1_goes", prefixes),
         test_on_both("processes_that_nobody_looks_after_any_more_are_ended", left_alone),
+        test_on_both("a_snapshot_of_another_container_or_of_a_template_stays", shared_snapshots),
         test_on_both("two_janitors_at_once", two_janitors),
         test_on_both("a_record_that_somebody_else_deletes_meanwhile_does_not_count_as_cleaned", record_deleted),
     ];
@@ -89,7 +91,7 @@ async fn dies_everywhere(
         // The next run knows nothing but what containerd has.
         if let Some(found) = lab.get(&id).await {
             if died == Some("kill") {
-                let written = FIFO_LABELS.map(|key| found.labels.get(key).is_some_and(|path| exists(path.as_ref())));
+                let written = FIFO_LABELS.map(|key| found.own(key).is_some_and(|path| exists(path.as_ref())));
                 assert_eq!(written, [true; 3], "before the kill the FIFOs are written down: {:?}", found.labels);
             }
             lab.cleaner().clean(&found, now()).await?;
@@ -249,6 +251,31 @@ async fn two_janitors() -> Outcome {
     Ok(())
 }
 
+/// A record may name any snapshot as its root file system.
+async fn shared_snapshots() -> Outcome {
+    let lab = Lab::start().await?;
+    lab.create("orphan", &orphan(), State::Running).await?;
+    lab.record_on("other", &BTreeMap::new(), &["sleep", "1"], "orphan-snapshot").await?;
+    lab.snapshot("template", "").await?;
+    lab.commit_snapshot("template", "golden-snapshot").await?;
+    lab.record_on("of-template", &orphan(), &["sleep", "1"], "golden-snapshot").await?;
+    let is_there = async |key: &str| lab.client.snapshot("overlayfs", key).await.map(|found| found.is_some());
+
+    for id in ["orphan", "of-template"] {
+        let container = lab.get(id).await.ok_or("it was made")?;
+        let cleaned = lab.cleaner().clean(&container, now()).await?;
+        assert_eq!((cleaned.bytes, lab.get(id).await), (0, None), "{id}");
+        assert_eq!(lab.traces(&container).await, [""; 0], "{id}");
+    }
+
+    assert!(is_there("orphan-snapshot").await? && is_there("golden-snapshot").await?);
+    // Of the last container that names it, it goes.
+    let other = lab.get("other").await.ok_or("it stays")?;
+    lab.cleaner().clean(&other, now()).await?;
+    assert!(!is_there("orphan-snapshot").await?);
+    Ok(())
+}
+
 /// Somebody else deletes the record and nothing but that: before anything is done, after the kill, after the task is gone.
 async fn record_deleted() -> Outcome {
     let lab = Lab::start().await?;
@@ -257,7 +284,8 @@ async fn record_deleted() -> Outcome {
         lab.create(&id, &orphan(), State::Running).await?;
         let container = lab.get(&id).await.unwrap();
         // A task that is running is ended by these calls, in this order.
-        let order = ["get", "task", "snapshot_bytes", "set_labels", "get", "wait", "kill", "get", "delete_task", "get"];
+        let order =
+            ["get", "task", "snapshot_bytes", "set_labels", "get", "wait", "kill", "get", "delete_task", "snapshot"];
         let call = last.map_or(1, |last| order.iter().position(|name| *name == last).map_or(1, |place| place + 2));
         let client = Arc::new(Mortal::interrupted(lab.client.clone(), call));
         let cleaner = Cleaner::new(client.clone(), Arc::new(lab.host.clone()));

@@ -118,6 +118,38 @@ fn a_sandbox_that_is_deleted_after_it_has_expired_does_not_end_the_grace() {
     assert_eq!(seen, expected);
 }
 
+/// With the uid of its Sandbox on the container, another Sandbox of that name has it cleaned at once; but not while its
+/// agent still ends it.
+#[rstest]
+#[case::made_again_at_once(false)]
+#[case::missing_for_a_while(true)]
+fn a_sandbox_that_is_deleted_and_made_again_after_it_has_expired_does_not_end_the_grace(#[case] missing: bool) {
+    let mut seen = expired();
+    judge_at(&mut seen, now());
+    if missing {
+        seen = then(&seen, without_sandbox(used()));
+        judge_at(&mut seen, now() + secs(1));
+    }
+    let mut made_again = then(&seen, with_sandbox(used(), |s| s.uid = "new".into()));
+
+    let seen: Vec<_> = [2, 45, 46].map(|age| judge_at(&mut made_again, now() + secs(age))).into();
+
+    let until = Some(now() + secs(45));
+    let expected =
+        [VerdictKind::Wait, VerdictKind::Wait, VerdictKind::Act].map(|kind| (Rule::SandboxReplaced, kind, until));
+    assert_eq!(seen, expected);
+}
+
+/// No window protects it: its Sandbox is known to be another one.
+#[test]
+fn a_young_container_whose_sandbox_was_made_again_waits_for_the_grace_alone() {
+    let mut young = aged(moved_to("agent-2"), 1);
+    judge_at(&mut young, now());
+    let mut made_again = then(&young, aged(with_sandbox(used(), |s| s.uid = "new".into()), 1));
+
+    assert_eq!(judge_at(&mut made_again, now() + secs(46)).1, VerdictKind::Act);
+}
+
 #[test]
 fn a_young_container_is_protected_by_the_window_however_long_the_state_was_seen() {
     let mut young = aged(expired(), 10);
@@ -158,6 +190,20 @@ fn the_plan_says_since_when_and_how_long_it_waits() {
 
 fn keeper() -> Containers {
     Containers::new(Settings::new(NODE, "none"), Arc::new(InMemory::default()), Host::default())
+}
+
+/// An agent sends SIGKILL ten seconds after SIGTERM, whatever the settings say.
+#[rstest]
+#[case::none(0, 30)]
+#[case::too_short(29, 30)]
+#[case::the_shortest(30, 30)]
+#[case::longer(90, 90)]
+fn the_shutdown_grace_is_never_shorter_than_thirty_seconds(#[case] given: i64, #[case] used: i64) {
+    let settings = Settings { shutdown_grace: secs(given), ..Settings::new(NODE, "none") };
+
+    let keeper = Containers::new(settings, Arc::new(InMemory::default()), Host::default());
+
+    assert_eq!(keeper.settings().shutdown_grace, secs(used));
 }
 
 /// The engine judges what the cache remembers; another container of the same ID is another one.

@@ -97,10 +97,10 @@ fn unnamed(subject: Subject) -> Subject {
 #[case::pause_container_of_a_pod_with_its_labels(
     of_kubelet(without_agent(used()), "sandbox"),
     Rule::KubeletContainer,
-    Alarm
+    Keep
 )]
-#[case::image_with_the_labels(of_kubelet(without_sandbox(used()), "container"), Rule::KubeletContainer, Alarm)]
-#[case::of_the_kubelet_without_a_kind(of_kubelet(without_agent(used()), ""), Rule::KubeletContainer, Alarm)]
+#[case::image_with_the_labels(of_kubelet(without_sandbox(used()), "container"), Rule::KubeletContainer, Keep)]
+#[case::of_the_kubelet_without_a_kind(of_kubelet(without_agent(used()), ""), Rule::KubeletContainer, Keep)]
 #[case::of_the_kubelet_and_not_managed(
     of_kubelet(with_label(used(), "managed", None), "container"),
     Rule::NotManaged,

@@ -37,7 +37,7 @@ async fn in_the_way() -> Outcome {
     shim_hangs(&lab).await?;
     busy(&lab).await?;
     held(&lab).await?;
-    unmounted(&lab).await
+    unmounted(&lab)
 }
 
 /// Somebody has removed its snapshot before: that is no error.
@@ -136,7 +136,7 @@ impl tracing::Subscriber for Unmounts {
 }
 
 /// containerd unmounts what the keeper is about to unmount, and the folder stays.
-async fn unmounted(lab: &Lab) -> Outcome {
+fn unmounted(lab: &Lab) -> Outcome {
     let rootfs = lab.bundle("unmounted").join("rootfs");
     std::fs::create_dir_all(&rootfs)?;
     mount("tmpfs", &rootfs, "tmpfs", MountFlags::empty(), None)?;

@@ -5,10 +5,11 @@ mod memory;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use caretaker_containers::act::clean::{Cleaned, Cleaner};
 use caretaker_containers::api::{BYTES_LABEL, FIFO_LABELS};
-use caretaker_containers::containerd::{Task, TaskStatus};
+use caretaker_containers::containerd::{Snapshot, SnapshotKind, Task, TaskStatus};
 use caretaker_containers::host::Host;
 use caretaker_containers::subject::Container;
 use caretaker_core::Timestamp;
@@ -102,6 +103,8 @@ const KILL: &[&str] = &["get", "wait", "kill"];
 const DELETE_TASK: &[&str] = &["get", "delete_task"];
 /// The record goes last, when it is verified that nothing else is left.
 const REMOVE_ALL: &[&str] = &[
+    "snapshot",
+    "list_all",
     "get",
     "remove_snapshot",
     "get",
@@ -110,7 +113,7 @@ const REMOVE_ALL: &[&str] = &[
     "get",
     "(bundle gone)",
     "task",
-    "snapshot_bytes",
+    "snapshot",
     "get",
     "delete_container",
 ];
@@ -173,6 +176,63 @@ async fn killed_between_the_last_fifo_and_its_folder_the_next_run_removes_the_fo
     assert!(!node.folder.path().join("fifo/r").exists());
 }
 
+impl Node {
+    /// Shows a process of containerd that deletes the container, as containerd runs one when a shim is gone.
+    fn begin_delete(&self) -> PathBuf {
+        let process = self.host.proc.join("7");
+        let bundle = self.host.bundle(ID);
+        let flags = format!("-namespace k8s.io -id {ID} -bundle {}", bundle.display());
+        let line = format!("containerd-shim-runc-v2 {flags} delete ").replace(' ', "\0");
+        std::fs::create_dir_all(&process).unwrap();
+        std::fs::write(process.join("cmdline"), line).unwrap();
+        std::fs::write(bundle.join("config.json"), r#"{"linux":{"cgroupsPath":"/none/sb-1"}}"#).unwrap();
+        process
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_containerd_deletes_is_left_to_it_until_that_has_ended() {
+    let node = Node::new(None);
+    let (process, seen) = (node.begin_delete(), node.seen.clone());
+    let containerd = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        std::fs::remove_dir_all(process).unwrap();
+        seen.lock().unwrap().push("(deleted)");
+    };
+
+    let cleaner = node.cleaner();
+    let (done, ()) = tokio::join!(cleaner.clean(&node.container, now()), containerd);
+
+    done.unwrap();
+    let seen = node.seen();
+    let place = |what: &str| seen.iter().position(|one| *one == what);
+    assert!(place("(deleted)").unwrap() < place("(bundle gone)").unwrap(), "{seen:?}");
+}
+
+/// Any process of the node may look like one.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_by_containerd_that_never_ends_does_not_keep_the_container() {
+    let node = Node::new(Some(TaskStatus::Running));
+    node.begin_delete();
+
+    node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert!(node.memory.records().containers.is_empty() && !node.host.bundle(ID).exists());
+}
+
+/// The same where somebody else has deleted the record.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_by_containerd_that_never_ends_does_not_keep_what_has_no_record() {
+    let node = Node::new(None);
+    node.begin_delete();
+    *node.memory.records() = Records::default();
+    std::fs::remove_dir_all(node.host.fifo_root.join("r")).unwrap();
+
+    node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert!(!node.host.bundle(ID).exists());
+}
+
 /// Labels of the keeper that came with an image name a FIFO of another container, and a size.
 #[tokio::test]
 async fn labels_that_a_container_has_inherited_remove_and_report_nothing() {
@@ -199,6 +259,46 @@ async fn labels_that_a_container_has_inherited_remove_and_report_nothing() {
 
     assert!(first.exists() && second.exists(), "they are of another container");
     assert_eq!((cleaned.bytes, cleaned.foreign_fifos), (7, Vec::new()));
+}
+
+fn named_by_another(records: &mut Records) {
+    let other = Container { id: "sb-2".to_owned(), ..records.containers[ID].clone() };
+    records.containers.insert(other.id.clone(), other);
+}
+
+fn committed(records: &mut Records) {
+    let key = records.containers[ID].snapshot_key.clone();
+    let snapshot = Snapshot { kind: SnapshotKind::Committed, ..memory::active("memory", &key) };
+    records.special.insert(key, snapshot);
+}
+
+/// A record may name any snapshot as its own.
+#[rstest]
+#[case::that_is_the_root_of_another_container(named_by_another)]
+#[case::that_others_are_made_of(committed)]
+#[tokio::test]
+async fn a_snapshot_stays_when_its_container_goes(#[case] share: fn(&mut Records)) {
+    let node = Node::new(Some(TaskStatus::Running));
+    share(&mut node.memory.records());
+
+    let cleaned = node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    let records = node.memory.records();
+    assert!(records.snapshots.contains(&node.container.snapshot_key) && !records.containers.contains_key(ID));
+    assert_eq!(cleaned.bytes, 0, "nothing was freed");
+}
+
+/// Snapshotters have keys of their own.
+#[tokio::test]
+async fn a_snapshot_goes_when_a_record_of_another_snapshotter_names_its_key() {
+    let node = Node::new(None);
+    named_by_another(&mut node.memory.records());
+    node.memory.records().containers.get_mut("sb-2").unwrap().snapshotter = "other".to_owned();
+
+    let cleaned = node.cleaner().clean(&node.container, now()).await.unwrap();
+
+    assert!(node.memory.records().snapshots.is_empty());
+    assert_eq!(cleaned.bytes, 7);
 }
 
 /// Whatever was judged: the kubelet takes care of what it has made.

@@ -4,7 +4,7 @@ mod lab;
 mod objects;
 mod proxy;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use caretaker_containers::act::clean::Cleaner;
@@ -108,38 +108,37 @@ async fn nobody_answers(lab: &Lab, made: &[(String, &str, State)], among: fn(&st
 async fn failure_as_success() -> Outcome {
     let lab = Lab::start().await?;
     let objects = Objects::new(shared(), "failure").await?;
-    // Its snapshot was committed, and another one was made of it.
-    lab.record("parent", &objects.owned("never", "never", "box"), &["sleep", "1"]).await?;
-    lab.snapshot("parent-work", "").await?;
-    lab.containerd().ctr(&["snapshots", "commit", "parent-snapshot", "parent-work"])?;
-    lab.snapshot("child", "parent-snapshot").await?;
+    lab.create("busy", &objects.owned("never", "never", "box"), State::Running).await?;
+    // Somebody stands in its root file system, which cannot be unmounted then.
+    let mut inside = Command::new("sleep").arg("3600").current_dir(lab.bundle("busy").join("rootfs")).spawn()?;
     let mut now = Timestamp::now() + SignedDuration::from_hours(1);
     let (clock, hands) = Clock::manual(now);
     let keeper = start(&lab, &objects.client, &lab.containerd().folder().join("state.json"), clock);
 
     let failed = until("the failure to be reported", LIMIT, async || {
         let entries = keeper.journal.entries();
-        let failed = entries.into_iter().find(|entry| entry["outcome"] == "failed" && entry["name"] == "parent");
+        let failed = entries.into_iter().find(|entry| entry["outcome"] == "failed" && entry["name"] == "busy");
         Ok(failed.ok_or_else(|| format!("{:?}", keeper.journal.outcomes())))
     })
     .await?;
     let error = failed["error"].as_str().unwrap_or_default();
-    assert!(error.contains("snapshot parent-snapshot"), "the error names what is in the way: {error}");
+    assert!(error.contains("busy/rootfs"), "the error names what is in the way: {error}");
     assert!(!keeper.journal.outcomes().iter().any(|line| line.ends_with(" done")));
-    let snapshots = lab.client.snapshots("overlayfs").await?;
-    assert!(snapshots.iter().any(|snapshot| snapshot.key == "child"), "a child is never removed");
-    assert!(lab.get("parent").await.is_some(), "the record stays until everything is gone");
+    let snapshot = lab.client.snapshot("overlayfs", "busy-snapshot").await?;
+    assert!(snapshot.is_some() && inside.try_wait()?.is_none(), "nothing is taken from under it, and it is not killed");
+    assert!(lab.get("busy").await.is_some(), "the record stays until everything is gone");
 
-    lab.client.remove_snapshot("overlayfs", "child").await?;
+    inside.kill()?;
+    inside.wait()?;
     until("it to be tried again", LIMIT, async || {
         // What failed is tried again later each time.
         now += SignedDuration::from_mins(1);
         hands.set(now);
-        let done = keeper.journal.outcomes().iter().any(|line| line == "parent AgentGone done");
+        let done = keeper.journal.outcomes().iter().any(|line| line == "busy AgentGone done");
         Ok(if done { Ok(()) } else { Err(format!("{:?}", keeper.journal.outcomes())) })
     })
     .await?;
-    assert!(lab.get("parent").await.is_none());
+    assert!(lab.get("busy").await.is_none());
     keeper.stop().await;
     Ok(())
 }

@@ -14,12 +14,13 @@ use caretaker_engine::ApplyError;
 use tokio::time::Instant;
 
 use crate::api;
-use crate::containerd::{Containerd, ContainerdError, Task, TaskStatus};
+use crate::containerd::{Answer, Containerd, ContainerdError, Task, TaskStatus};
 use crate::host::Host;
 use crate::shared_read::SharedRead;
 use crate::subject::Container;
 
 use super::left::{FIRST_LOOK, GONE, SHIM_ENDS, look_again};
+use super::snapshot::{Ownership, SnapshotUsers};
 
 /// How long a task may take to end after SIGKILL, before it is resumed and killed again: what is frozen by somebody
 /// else does not end.
@@ -56,6 +57,8 @@ pub struct Cleaner {
     busy: Mutex<BTreeSet<String>>,
     /// The containers that have a shim; `None` if nobody knows.
     pub(super) shims: SharedRead<Option<Arc<BTreeSet<String>>>>,
+    /// The containers that name snapshots.
+    pub(super) snapshot_users: SharedRead<Answer<Arc<SnapshotUsers>>>,
 }
 
 /// An ID that is being cleaned.
@@ -103,7 +106,8 @@ impl Cleaner {
     /// Cleans containers of this containerd on this node.
     #[must_use]
     pub fn new(containerd: Arc<dyn Containerd>, host: Arc<Host>) -> Self {
-        Self { containerd, host, busy: Mutex::default(), shims: SharedRead::default() }
+        let (busy, shims, snapshot_users) = (Mutex::default(), SharedRead::default(), SharedRead::default());
+        Self { containerd, host, busy, shims, snapshot_users }
     }
 
     /// Removes the container that was judged, and no other of its ID. Returns when it is verified that nothing is left.
@@ -118,7 +122,8 @@ impl Cleaner {
         let _busy = self.lock(id)?;
         let mut known = judged.clone();
         let (done, bytes) = match self.remove_all(&mut known, now).await {
-            Ok(()) => (Ok(()), known.own(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
+            Ok(Ownership::Shared) => (Ok(()), 0),
+            Ok(_) => (Ok(()), known.own(api::BYTES_LABEL).and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
             // Another client deleted the record, and counts the bytes.
             Err(Stop::NoRecord) => (self.remove_unrecorded(&known).await, 0),
             Err(Stop::Failed(error)) => (Err(error), 0),
@@ -126,8 +131,8 @@ impl Cleaner {
         done.map(|()| Cleaned { bytes, foreign_fifos: self.foreign_fifos(&known) })
     }
 
-    /// Every step. Leaves in `known` what was read and written down of the container.
-    async fn remove_all(&self, known: &mut Container, now: Timestamp) -> Result<(), Stop> {
+    /// Every step. Leaves in `known` what was read and written down of the container. Returns whose its snapshot was.
+    async fn remove_all(&self, known: &mut Container, now: Timestamp) -> Result<Ownership, Stop> {
         let id = known.id.clone();
         *known = self.fence(known).await?;
         let task = self.containerd.task(&id).await?;
@@ -137,8 +142,9 @@ impl Cleaner {
             self.fence(known).await?;
             self.delete_task(&id).await?;
         }
+        let snapshot = self.snapshot_of(known).await?;
         self.fence(known).await?;
-        if !known.snapshot_key.is_empty() {
+        if snapshot == Ownership::Own {
             done(self.containerd.remove_snapshot(&known.snapshotter, &known.snapshot_key).await)?;
         }
         self.fence(known).await?;
@@ -150,7 +156,8 @@ impl Cleaner {
         self.remove_bundle(known).await?;
         self.verify(known).await?;
         self.fence(known).await?;
-        Ok(done(self.containerd.delete_container(&id).await)?)
+        done(self.containerd.delete_container(&id).await)?;
+        Ok(snapshot)
     }
 
     /// FIFOs of the task that are on the node and not in a folder of the root.
@@ -285,7 +292,8 @@ impl Cleaner {
             if task.is_none() && !self.has_shim(id).await {
                 break;
             }
-            if task.is_none() && began.elapsed() > SHIM_ENDS && self.end_shims(judged).await? {
+            let waited = began.elapsed();
+            if task.is_none() && waited > SHIM_ENDS && self.end_shims(judged, waited).await? {
                 break;
             }
             if Instant::now() > limit {

@@ -8,12 +8,16 @@ use caretaker_engine::ApplyError;
 use tokio::time::Instant;
 
 use super::clean::{Cleaner, Stop, failed, named_fifos, replaced};
+use super::snapshot::Ownership;
 use crate::host::{Host, Shim, ShimUse};
 use crate::subject::Container;
 
 /// How long what belongs to a container may take to disappear: a shim ends a moment after its task was deleted, and
-/// containerd cleans up two seconds after a shim was killed.
-pub(super) const GONE: Duration = Duration::from_secs(5);
+/// containerd cleans up two seconds after a shim was killed. It is longer than a `shim delete` is waited for.
+pub(super) const GONE: Duration = Duration::from_secs(7);
+/// How long a `shim delete` may take, which containerd itself ends after five seconds. Any process may look like one: what
+/// is there for longer is ignored.
+const DELETE_ENDS: Duration = Duration::from_secs(5);
 /// A shim without a task that is there for this long does not end by itself: a client that dies while it deletes a task
 /// leaves it behind, and so do two clients that delete a task at the same moment.
 pub(super) const SHIM_ENDS: Duration = Duration::from_secs(1);
@@ -30,10 +34,15 @@ pub(super) async fn look_again(pause: &mut Duration) {
 const ITS_SHIM: &str = "its shim";
 const A_GROUP: &str = "the control group ";
 
+/// Whether containerd deletes a container at this moment, and nobody has waited for that long enough.
+fn waits_for_delete(host: &Host, id: &str, waited: Duration) -> bool {
+    waited < DELETE_ENDS && host.is_being_deleted(id)
+}
+
 /// Ends the shims of a container without a task, unless a process is in its control group, or a shim may serve another
 /// container. What containerd itself deletes is left to it. Returns true if all that are left belong to others.
-fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<bool, String> {
-    if host.has_processes(id, cgroup) || host.is_being_deleted(id) {
+fn end_shims(host: &Host, id: &str, cgroup: &str, waited: Duration) -> Result<bool, String> {
+    if host.has_processes(id, cgroup) || waits_for_delete(host, id, waited) {
         return Ok(false);
     }
     let mut are_shared = true;
@@ -51,11 +60,12 @@ fn end_shims(host: &Host, id: &str, cgroup: &str) -> Result<bool, String> {
 }
 
 impl Cleaner {
-    /// The caller has seen that there is no task. Returns true if only shims are left that serve other containers.
-    pub(super) async fn end_shims(&self, judged: &Container) -> Result<bool, Stop> {
+    /// The caller has seen that there is no task, and has waited for this long. Returns true if only shims are left that
+    /// serve other containers.
+    pub(super) async fn end_shims(&self, judged: &Container, waited: Duration) -> Result<bool, Stop> {
         self.fence(judged).await?;
         let cgroup = judged.cgroup.clone();
-        Ok(self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup)).await?)
+        Ok(self.on_host(&judged.id, "ending the shim of", move |host, id| end_shims(host, id, &cgroup, waited)).await?)
     }
 
     /// What was killed a moment ago has left its control group by now, or does so soon.
@@ -87,7 +97,8 @@ impl Cleaner {
             if left.is_empty() {
                 return Ok(());
             }
-            if left == [ITS_SHIM] && began.elapsed() > SHIM_ENDS && self.end_shims(container).await? {
+            let waited = began.elapsed();
+            if left == [ITS_SHIM] && waited > SHIM_ENDS && self.end_shims(container, waited).await? {
                 return Ok(());
             }
             if left.iter().all(|one| one.starts_with(A_GROUP)) {
@@ -103,8 +114,13 @@ impl Cleaner {
 
     /// Everything of the container that is left beside its record, for people.
     pub async fn traces(&self, container: &Container) -> Result<Vec<String>, ApplyError> {
+        self.traces_after(container, Duration::ZERO).await
+    }
+
+    /// The same for who has waited for this long.
+    async fn traces_after(&self, container: &Container, waited: Duration) -> Result<Vec<String>, ApplyError> {
         let mut left = self.left(container).await?;
-        if left.iter().any(|one| one == ITS_SHIM) && self.are_shims_shared(&container.id).await? {
+        if left.iter().any(|one| one == ITS_SHIM) && self.are_shims_shared(&container.id, waited).await? {
             left.retain(|one| one != ITS_SHIM);
         }
         Ok(left)
@@ -116,9 +132,8 @@ impl Cleaner {
         if self.containerd.task(id).await?.is_some() {
             left.push("its task".to_owned());
         }
-        let key = &container.snapshot_key;
-        if !key.is_empty() && self.containerd.snapshot_bytes(&container.snapshotter, key).await?.is_some() {
-            left.push(format!("the snapshot {key}"));
+        if self.snapshot_of(container).await? == Ownership::Own {
+            left.push(format!("the snapshot {}", container.snapshot_key));
         }
         if self.has_shim(id).await {
             left.push(ITS_SHIM.to_owned());
@@ -144,7 +159,8 @@ impl Cleaner {
         Ok(left)
     }
 
-    /// Whether a shim has this ID, or is deleting what has it. The process table is read at most once for all who ask at the same time.
+    /// Whether a shim has this ID, or is deleting what has it. The process table is read at most once for all who ask at
+    /// the same time.
     pub(super) async fn has_shim(&self, id: &str) -> bool {
         let host = self.host.clone();
         let read = async { tokio::task::spawn_blocking(move || Arc::new(host.shim_ids())).await.ok() };
@@ -153,10 +169,11 @@ impl Cleaner {
     }
 
     /// True if every shim of this ID serves another container: then it is not this one's any more.
-    async fn are_shims_shared(&self, id: &str) -> Result<bool, ApplyError> {
-        self.on_host(id, "looking at the shim of", |host, id| {
+    async fn are_shims_shared(&self, id: &str, waited: Duration) -> Result<bool, ApplyError> {
+        self.on_host(id, "looking at the shim of", move |host, id| {
             let mut shims = host.shims().into_iter().filter(|shim| shim.id == id);
-            Ok(!host.is_being_deleted(id) && shims.all(|shim| matches!(host.shim_use(&shim), ShimUse::Shared(_))))
+            let is_shared = |shim| matches!(host.shim_use(&shim), ShimUse::Shared(_));
+            Ok(!waits_for_delete(host, id, waited) && shims.all(is_shared))
         })
         .await
     }
@@ -165,12 +182,13 @@ impl Cleaner {
     /// task, and anybody may make another container of its ID; so only that is removed which a container cannot have before
     /// its record, and nothing while something of it may run. Returns when nothing is left; else says what.
     pub(super) async fn remove_unrecorded(&self, known: &Container) -> Result<(), ApplyError> {
-        let (limit, mut pause) = (Instant::now() + GONE, FIRST_LOOK);
+        let (began, mut pause) = (Instant::now(), FIRST_LOOK);
         loop {
+            let waited = began.elapsed();
             if self.containerd.get(&known.id).await?.is_some() {
                 return Err(replaced());
             }
-            let left = self.traces(known).await?;
+            let left = self.traces_after(known, waited).await?;
             if left.is_empty() {
                 return Ok(());
             }
@@ -183,17 +201,17 @@ impl Cleaner {
                 if let Some(why) = host.may_run(id) {
                     return Err(why);
                 }
-                end_shims(host, id, &cgroup)?;
+                end_shims(host, id, &cgroup, waited)?;
                 // A shim that was ended a moment ago is looked for again, and so is what containerd deletes.
                 let is_ending = |shim: &Shim| shim.id == id && host.shim_use(shim) == ShimUse::Alone;
-                if host.is_being_deleted(id) || host.shims().iter().any(is_ending) {
+                if waits_for_delete(host, id, waited) || host.shims().iter().any(is_ending) {
                     return Ok(());
                 }
                 host.remove_bundle(id)?;
                 host.remove_cgroups(id, &cgroup)
             });
             let why = removed.await.err();
-            if Instant::now() > limit {
+            if began.elapsed() > GONE {
                 let why = why.map(|error| format!("; {error}")).unwrap_or_default();
                 let text = format!("somebody else has deleted its record, left: {}{why}", left.join(", "));
                 return Err(failed(format!("cleaning container {}", known.id), text));

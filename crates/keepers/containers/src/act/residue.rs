@@ -2,12 +2,12 @@
 //!
 //! It is found by cross-checking, and reported. It is removed only if that is asked for, and only what was seen twice:
 //! what is being created has no record yet, and what is being deleted has none any more. What still runs, or may, keeps
-//! everything of its container.
+//! everything of its container. What the kubelet has made is left to it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::api::{self, SNAPSHOT_SUFFIX};
+use crate::api::{self, GC_ROOT_LABEL, SNAPSHOT_SUFFIX};
 use crate::containerd::{Answer, Containerd, ContainerdError, Snapshot, SnapshotKind};
 use crate::host::{FifoError, Host, Shim, ShimUse};
 use crate::subject::Container;
@@ -15,7 +15,9 @@ use crate::subject::Container;
 /// A trace of a container without a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Residue {
-    /// A shim process.
+    /// A shim process. One without a bundle that says what it runs is reported, and never ended: containerd 2 has no record
+    /// of a sandbox of the kubelet that it runs by `sandboxer = "shim"`, and its bundle may have no spec. A shim that
+    /// containerd has lost for good stays as well, and costs some memory; the other would cost a pod.
     Shim(Shim),
     /// A mount or files in a bundle.
     Bundle(String),
@@ -23,8 +25,9 @@ pub enum Residue {
     Fifos(String),
     /// A folder for FIFOs in which nothing is.
     Folder(String),
-    /// A snapshot with a key of our form, which no record names, no lease holds, and nothing can be made of: its
-    /// snapshotter and its key.
+    /// A snapshot with a key of our form that nothing keeps: no record names it, no lease holds it, no client labelled it
+    /// to be kept, and nothing can be made of it. Its snapshotter and its key. containerd collects most of them by itself,
+    /// a moment after the record is gone.
     Snapshot(String, String),
 }
 
@@ -53,17 +56,23 @@ impl std::fmt::Display for Residue {
     }
 }
 
-/// What keeps snapshots beside the container whose ID is in their key. A client that makes a container takes a lease, makes
+/// What keeps snapshots next to the container whose ID is in their key. A client that makes a container takes a lease, makes
 /// the snapshot, makes the record, and ends the lease; so that whoever reads the leases first misses neither.
-struct Holders {
+#[derive(Debug)]
+struct SnapshotHolders {
     leased: BTreeSet<String>,
     records: Vec<Container>,
+    /// A shim or a bundle without a record: what runs there may have any snapshot as its root file system.
+    unrecorded: Option<String>,
 }
 
-impl Holders {
-    async fn read(containerd: &dyn Containerd, snapshotter: &str) -> Answer<Self> {
+impl SnapshotHolders {
+    async fn read(containerd: &dyn Containerd, host: &Host, snapshotter: &str) -> Answer<Self> {
         let leased = containerd.leased_snapshots(snapshotter).await?;
-        Ok(Self { leased, records: containerd.list_all().await? })
+        let records = containerd.list_all().await?;
+        // After the records: one that is deleted meanwhile leaves its shim and its bundle, and keeps every snapshot.
+        let unrecorded = without_record(host, &records);
+        Ok(Self { leased, records, unrecorded })
     }
 
     /// Why a snapshot is no residue; `None` if nothing keeps it. Two snapshotters may have snapshots of one key; either is
@@ -75,12 +84,26 @@ impl Holders {
             SnapshotKind::Committed => return Some("it is committed: others may be made of it".to_owned()),
             SnapshotKind::Unknown => return Some("containerd does not say what it is for".to_owned()),
         }
+        if snapshot.is_gc_root {
+            return Some(format!("a client keeps it by the label {GC_ROOT_LABEL}"));
+        }
         if self.leased.contains(key) {
             return Some("a lease holds it".to_owned());
         }
         let of = self.records.iter().find(|record| record.snapshot_key == *key);
         of.map(|record| format!("it is the root file system of container {}", record.id))
+            .or_else(|| self.unrecorded.as_ref().map(|what| format!("{what} has no record that names its snapshot")))
     }
+}
+
+/// A shim or a bundle of a container that containerd has no record of. A shim that serves a group outlives the container
+/// whose ID it has; the bundles of the others say whether they have records.
+fn without_record(host: &Host, records: &[Container]) -> Option<String> {
+    let known: BTreeSet<&str> = records.iter().map(|record| record.id.as_str()).collect();
+    let is_unknown = |id: &str| !known.contains(id);
+    let bundle = host.bundle_ids().into_iter().find(|id| is_unknown(id)).map(Residue::Bundle);
+    let shims = || host.shims().into_iter().filter(|shim| is_unknown(&shim.id) && !serves_another(host, shim));
+    bundle.or_else(|| shims().next().map(Residue::Shim)).map(|found| found.to_string())
 }
 
 /// Finds residue. The traces are read before the records: what gets a record meanwhile is not residue.
@@ -93,9 +116,9 @@ pub async fn find(
     let unread = |error: FifoError| ContainerdError::Failed("reading FIFOs".to_owned(), error.to_string());
     let (fifos, folders) = (host.all_fifos().map_err(unread)?, host.empty_fifo_folders().map_err(unread)?);
     let (shims, bundles) = (host.shims(), host.bundle_ids());
-    let holders = Holders::read(containerd, snapshotter).await?;
+    let holders = SnapshotHolders::read(containerd, host, snapshotter).await?;
     let known: BTreeSet<&str> = holders.records.iter().map(|record| record.id.as_str()).collect();
-    let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id);
+    let is_unknown = |id: &str| api::is_plain_id(id) && !known.contains(id) && !host.is_bundle_of_kubelet(id);
     // A snapshot of our key form whose container exists belongs to it; so does one of a container that is cleaned.
     let of_ours = |snapshot: &Snapshot| {
         snapshot.key.strip_suffix(SNAPSHOT_SUFFIX).is_some_and(api::is_plain_id) && holders.keep(snapshot).is_none()
@@ -166,15 +189,22 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
         if containerd.task(id).await.map_err(|error| error.to_string())?.is_some() {
             return kept("there is a task of its ID");
         }
+        if host.is_bundle_of_kubelet(id) {
+            return kept("the kubelet has made it, by an annotation in the spec of its bundle");
+        }
         if let Some(why) = host.may_run(id) {
             return Ok(Removal::Kept(why));
         }
-        if !matches!(residue, Residue::Shim(_)) && host.shims().iter().any(|shim| shim.id == id) {
+        if !matches!(residue, Residue::Shim(_)) && host.shim_ids().contains(id) {
             return kept("there is a shim of its ID");
         }
     }
     match residue {
         Residue::Shim(shim) if serves_another(host, shim) => kept("it serves another container"),
+        // A bundle without a readable spec keeps everything of its container: it may run.
+        Residue::Shim(shim) if host.bundle_cgroup(&shim.id)?.is_none() => {
+            kept("it has no bundle, so that nobody knows what it runs")
+        }
         Residue::Shim(shim) => {
             let has_ended = host.end_shim(shim).map_err(|error| error.to_string())?;
             if has_ended { Ok(Removal::Removed) } else { kept("the process is another one by now") }
@@ -199,16 +229,21 @@ pub async fn remove(containerd: &dyn Containerd, host: &Host, residue: &Residue)
             if is_gone { Ok(Removal::Removed) } else { kept("it is not empty any more") }
         }
         Residue::Snapshot(snapshotter, key) => {
-            remove_snapshot(containerd, snapshotter, key).await.map_err(|error| error.to_string())
+            remove_snapshot(containerd, host, snapshotter, key).await.map_err(|error| error.to_string())
         }
     }
 }
 
-/// Removes a snapshot that nothing keeps at this moment.
-async fn remove_snapshot(containerd: &dyn Containerd, snapshotter: &str, key: &str) -> Answer<Removal> {
+/// Removes a snapshot that nothing keeps at this moment. What may keep it is read after the snapshot itself, for each one
+/// anew: a client may lease and prepare a snapshot of any key while another is removed. Reading takes a while on a large
+/// node, so that the snapshot must be the same one afterwards.
+async fn remove_snapshot(containerd: &dyn Containerd, host: &Host, snapshotter: &str, key: &str) -> Answer<Removal> {
     let Some(found) = containerd.snapshot(snapshotter, key).await? else { return Ok(Removal::Removed) };
-    if let Some(why) = Holders::read(containerd, snapshotter).await?.keep(&found) {
+    if let Some(why) = SnapshotHolders::read(containerd, host, snapshotter).await?.keep(&found) {
         return Ok(Removal::Kept(why));
+    }
+    if containerd.snapshot(snapshotter, key).await?.is_some_and(|now| now != found) {
+        return Ok(Removal::Kept("there is another snapshot of its key by now, or it was changed".to_owned()));
     }
     match containerd.remove_snapshot(snapshotter, key).await {
         Err(error) if !error.is_not_found() => Err(error),

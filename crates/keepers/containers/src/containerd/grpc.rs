@@ -28,8 +28,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::record::RecordMessage;
+use super::record::{RecordMessage, time_of};
 use super::{Answer, Containerd, ContainerdError, Snapshot, SnapshotKind, Task, TaskStatus};
+use crate::api::GC_ROOT_LABEL;
 use crate::subject::Container;
 
 /// The largest message that is read. A single record with its spec takes a few kilobytes; a list comes as a stream,
@@ -352,7 +353,9 @@ fn snapshot_of(snapshotter: &str, info: Info) -> Snapshot {
         Ok(Kind::Committed) => SnapshotKind::Committed,
         _ => SnapshotKind::Unknown,
     };
-    Snapshot { snapshotter: snapshotter.to_owned(), key: info.name, kind }
+    let is_gc_root = info.labels.contains_key(GC_ROOT_LABEL);
+    let created = info.created_at.and_then(time_of);
+    Snapshot { snapshotter: snapshotter.to_owned(), key: info.name, kind, is_gc_root, created }
 }
 
 /// The container that an event is about. The type URLs of containerd have no leading slash.

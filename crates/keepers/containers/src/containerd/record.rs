@@ -4,6 +4,7 @@
 use caretaker_core::Timestamp;
 use prost::Message;
 
+use crate::api::CRI_ANNOTATIONS;
 use crate::subject::Container;
 
 /// A record, as far as it is read. What the protocol calls a string is read as bytes.
@@ -56,12 +57,15 @@ fn text(bytes: Vec<u8>, what: &str, unreadable: &mut Option<String>) -> String {
     })
 }
 
+/// When something was created. Go's zero time is the year 1, and nothing is older than the epoch.
+pub(super) fn time_of(at: prost_types::Timestamp) -> Option<Timestamp> {
+    if at.seconds > 0 { Timestamp::new(at.seconds, at.nanos).ok() } else { None }
+}
+
 impl From<Record> for Container {
     fn from(record: Record) -> Self {
         let mut unreadable = None;
-        // Go's zero time is the year 1; containers are younger than the epoch.
-        let created = record.created_at.filter(|at| at.seconds > 0);
-        let created = created.and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+        let created = record.created_at.and_then(time_of);
         let cgroup = record.spec.as_ref().and_then(|spec| cgroup_of(&spec.value)).unwrap_or_default();
         let id = text(record.id, "its ID", &mut unreadable);
         let mut labels = std::collections::BTreeMap::new();
@@ -90,6 +94,17 @@ pub(crate) fn cgroup_of(spec: &[u8]) -> Option<String> {
     }
     let spec: OciSpec = serde_json::from_slice(spec).ok()?;
     Some(spec.linux.cgroups_path).filter(|path| !path.is_empty())
+}
+
+/// True if an annotation of the OCI spec says that the kubelet has made its container.
+pub(crate) fn is_spec_of_kubelet(spec: &[u8]) -> bool {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct OciSpec {
+        annotations: std::collections::BTreeMap<String, serde_json::Value>,
+    }
+    let spec: OciSpec = serde_json::from_slice(spec).unwrap_or_default();
+    spec.annotations.keys().any(|key| key.starts_with(CRI_ANNOTATIONS))
 }
 
 #[cfg(test)]

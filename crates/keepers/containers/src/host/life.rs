@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{Host, SPEC};
-use crate::containerd::cgroup_of;
+use crate::containerd::{cgroup_of, is_spec_of_kubelet};
 
 impl Host {
     /// Why something of the container may still run; `None` if nothing of it does. What cannot be known counts as running.
@@ -32,6 +32,12 @@ impl Host {
             }
         }
         None
+    }
+
+    /// True if the spec in the bundle says that the kubelet has made the container.
+    #[must_use]
+    pub fn is_bundle_of_kubelet(&self, id: &str) -> bool {
+        std::fs::read(self.bundle(id).join(SPEC)).is_ok_and(|spec| is_spec_of_kubelet(&spec))
     }
 
     /// The control group that the spec in the bundle names; `None` if there is no bundle.
@@ -126,6 +132,22 @@ mod tests {
         fs::write(group.join("cgroup.procs"), "9\n").unwrap();
 
         assert!(host.may_run("sb-1").unwrap().contains("pids/pods/shared"));
+    }
+
+    #[rstest::rstest]
+    #[case::a_sandbox(r#"{"annotations":{"io.kubernetes.cri.container-type":"sandbox"}}"#, true)]
+    #[case::any_of_its_annotations(r#"{"annotations":{"a":"b","io.kubernetes.cri.sandbox-id":""}}"#, true)]
+    #[case::other_annotations(r#"{"annotations":{"io.kubernetes.pod.name":"a"}}"#, false)]
+    #[case::no_annotations(r#"{"linux":{"cgroupsPath":"/a"}}"#, false)]
+    #[case::not_json("io.kubernetes.cri.", false)]
+    fn the_spec_in_the_bundle_says_whether_it_is_of_the_kubelet(#[case] spec: &str, #[case] is: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let host = node(folder.path(), &[]);
+        assert!(!host.is_bundle_of_kubelet("sb-1"), "without a bundle");
+
+        write_spec(&host, spec);
+
+        assert_eq!(host.is_bundle_of_kubelet("sb-1"), is);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Shims: the processes that look after tasks. One serves a container, or a whole group of them: then it has the ID of the
 //! first, and lives as long as one of them has a task.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,8 @@ impl Host {
         all.filter_map(|(_, program)| (program.task != ShimTask::Start).then_some(program.id)).collect()
     }
 
-    /// True if containerd has a shim delete this container at this moment.
+    /// True if containerd has a shim delete this container at this moment. Whoever may start processes of the node can show
+    /// one that never ends, so that no caller waits for it without a limit.
     #[must_use]
     pub fn is_being_deleted(&self, id: &str) -> bool {
         self.shim_programs().iter().any(|(_, program)| program.task == ShimTask::Delete && program.id == id)
@@ -64,7 +65,17 @@ impl Host {
 
     fn shim_programs(&self) -> Vec<(u32, ShimProgram)> {
         let pids = self.pids().into_iter();
-        pids.filter_map(|pid| Some((pid, ShimProgram::read(&self.command_line(pid), &self.namespace)?))).collect()
+        pids.filter_map(|pid| Some((pid, self.shim_program_of(pid)?))).collect()
+    }
+
+    /// The program of a runtime that a process runs. A process of a container may have any command line; but it is in a PID
+    /// namespace of its own, in which no shim of this node is.
+    fn shim_program_of(&self, pid: u32) -> Option<ShimProgram> {
+        let program = self.shim_program(&self.command_line(pid))?;
+        let namespace = |pid: &str| std::fs::read_link(self.proc.join(pid).join("ns/pid")).ok();
+        // What cannot be read counts as a shim: it keeps what it may serve.
+        let is_elsewhere = namespace(&pid.to_string()).zip(namespace("self")).is_some_and(|(its, own)| its != own);
+        (!is_elsewhere).then_some(program)
     }
 
     /// The command line of a process; empty if it has ended.
@@ -75,7 +86,7 @@ impl Host {
     /// True if the process still is a shim of that container.
     #[must_use]
     pub fn is_shim(&self, shim: &Shim) -> bool {
-        let program = ShimProgram::read(&self.command_line(shim.pid), &self.namespace);
+        let program = self.shim_program_of(shim.pid);
         program.is_some_and(|program| program.task == ShimTask::Serve && program.id == shim.id)
     }
 
@@ -189,30 +200,51 @@ struct ShimProgram {
     task: ShimTask,
 }
 
-impl ShimProgram {
-    /// By its command line: `containerd-shim-runc-v2 -namespace k8s.io -id sb-1 …`. `None` for any other program, and for
-    /// one of another containerd namespace.
-    fn read(command_line: &[u8], namespace: &str) -> Option<Self> {
-        let words = command_line.split(|b| *b == 0).map(|word| std::str::from_utf8(word).unwrap_or_default());
-        let words: Vec<&str> = words.collect();
-        let program = Path::new(words.first()?).file_name()?.to_str()?;
+/// The flags of a shim without a value.
+const SWITCHES: [&str; 4] = ["debug", "info", "v", "version"];
+
+impl Host {
+    /// By its command line: `containerd-shim-runc-v2 -namespace k8s.io -id sb-1 …`. `None` for any other program, for one of
+    /// another containerd namespace, and for one that deletes what is not the bundle of its container.
+    fn shim_program(&self, command_line: &[u8]) -> Option<ShimProgram> {
+        let line = command_line.strip_suffix(b"\0").unwrap_or(command_line);
+        let mut words = line.split(|b| *b == 0).map(|word| std::str::from_utf8(word).unwrap_or_default());
+        let program = Path::new(words.next()?).file_name()?.to_str()?;
         if !program.starts_with("containerd-shim") {
             return None;
         }
-        let value = |flag: &str| {
-            let place = words.iter().position(|word| word.trim_start_matches('-') == flag && word.starts_with('-'))?;
-            words.get(place + 1).copied()
-        };
-        if value("namespace") != Some(namespace) {
+        let (flags, command) = flags_and_command(words);
+        let value = |flag: &str| flags.get(flag).copied().filter(|value| !value.is_empty());
+        if value("namespace") != Some(&self.namespace) {
             return None;
         }
-        let task = match () {
-            () if words.contains(&"delete") => ShimTask::Delete,
-            () if words.contains(&"start") => ShimTask::Start,
-            () => ShimTask::Serve,
+        let id = value("id")?.to_owned();
+        let task = match command {
+            Some("delete") if value("bundle").map(Path::new) == Some(&self.bundle(&id)) => ShimTask::Delete,
+            Some("delete") => return None,
+            Some("start") => ShimTask::Start,
+            _ => ShimTask::Serve,
         };
-        Some(Self { id: value("id")?.to_owned(), task })
+        Some(ShimProgram { id, task })
     }
+}
+
+/// Flags with their values, as Go reads them, and the last word if it is a command: neither a flag nor the value of one.
+fn flags_and_command<'w>(mut words: impl Iterator<Item = &'w str>) -> (BTreeMap<&'w str, &'w str>, Option<&'w str>) {
+    let (mut flags, mut command) = (BTreeMap::new(), None);
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+            command = Some(word);
+            continue;
+        };
+        command = None;
+        match flag.split_once('=') {
+            Some((name, value)) => _ = flags.insert(name, value),
+            None if SWITCHES.contains(&flag) => {}
+            None => _ = flags.insert(flag, words.next().unwrap_or_default()),
+        }
+    }
+    (flags, command)
 }
 
 #[cfg(test)]
@@ -221,34 +253,98 @@ mod tests {
 
     use super::*;
 
-    #[rstest::rstest]
-    #[case::serves(&["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "sb-10", "-address", "/s"], Some(ShimTask::Serve))]
-    #[case::of_another_namespace(&["containerd-shim-runc-v2", "-namespace", "moby", "-id", "sb-10"], None)]
-    #[case::another_program(&["sleep", "-namespace", "k8s.io", "-id", "sb-10"], None)]
-    #[case::starts(&["containerd-shim", "-namespace", "k8s.io", "-id", "sb-10", "start"], Some(ShimTask::Start))]
-    #[case::deletes(&["containerd-shim", "-namespace", "k8s.io", "-id", "sb-10", "-bundle", "/b/sb-10", "delete"], Some(ShimTask::Delete))]
-    #[case::without_an_id(&["containerd-shim", "-namespace", "k8s.io"], None)]
-    #[case::nothing(&[], None)]
-    fn a_shim_is_known_by_its_namespace_and_its_whole_id(#[case] words: &[&str], #[case] task: Option<ShimTask>) {
-        let found = ShimProgram::read(words.join("\0").as_bytes(), "k8s.io");
+    const SHIM: &str = "containerd-shim-runc-v2 -namespace k8s.io -id sb-1";
 
-        assert_eq!(found, task.map(|task| ShimProgram { id: "sb-10".to_owned(), task }));
+    #[rstest::rstest]
+    #[case::serves("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id sb-1 -address /s", Some(ShimTask::Serve))]
+    #[case::serves_with_logs(
+        "containerd-shim-runc-v2 -namespace k8s.io -id sb-1 -address /s -debug",
+        Some(ShimTask::Serve)
+    )]
+    #[case::in_other_forms("containerd-shim-runc-v2 --namespace=k8s.io --debug --id sb-1", Some(ShimTask::Serve))]
+    #[case::of_another_namespace("containerd-shim-runc-v2 -namespace moby -id sb-1", None)]
+    #[case::another_program("sleep -namespace k8s.io -id sb-1", None)]
+    #[case::without_an_id("containerd-shim -namespace k8s.io", None)]
+    #[case::with_an_empty_id("containerd-shim -namespace k8s.io -id", None)]
+    #[case::nothing("", None)]
+    #[case::starts("containerd-shim -namespace k8s.io -id sb-1 start", Some(ShimTask::Start))]
+    #[case::starts_with_logs("containerd-shim -namespace k8s.io -id sb-1 -debug start", Some(ShimTask::Start))]
+    #[case::deletes("containerd-shim -namespace k8s.io -id sb-1 -bundle BUNDLES/sb-1 delete", Some(ShimTask::Delete))]
+    #[case::deletes_with_logs(
+        "containerd-shim -namespace k8s.io -id sb-1 -bundle BUNDLES/sb-1 -debug delete",
+        Some(ShimTask::Delete)
+    )]
+    #[case::delete_is_a_value(
+        "containerd-shim -namespace k8s.io -id sb-1 -bundle BUNDLES/sb-1 -address delete",
+        Some(ShimTask::Serve)
+    )]
+    #[case::delete_is_not_the_last_word(
+        "containerd-shim -namespace k8s.io -id sb-1 delete -bundle BUNDLES/sb-1",
+        Some(ShimTask::Serve)
+    )]
+    #[case::deletes_without_a_bundle("containerd-shim -namespace k8s.io -id sb-1 delete", None)]
+    #[case::deletes_the_bundle_of_another(
+        "containerd-shim -namespace k8s.io -id sb-1 -bundle BUNDLES/sb-10 delete",
+        None
+    )]
+    #[case::deletes_a_bundle_elsewhere("containerd-shim -namespace k8s.io -id sb-1 -bundle /tmp/sb-1 delete", None)]
+    fn a_shim_is_known_by_its_flags_and_its_last_word(#[case] line: &str, #[case] task: Option<ShimTask>) {
+        let host = Host::default();
+        let line = line.replace("BUNDLES", host.bundles().to_str().unwrap()).replace(' ', "\0");
+
+        // The kernel ends every word with a zero.
+        for line in [line.clone(), line + "\0"] {
+            let found = host.shim_program(line.as_bytes());
+            assert_eq!(found, task.map(|task| ShimProgram { id: "sb-1".to_owned(), task }), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_may_be_named_like_a_command() {
+        for id in ["delete", "start"] {
+            let line = format!("containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0{id}\0");
+
+            let found = Host::default().shim_program(line.as_bytes());
+
+            assert_eq!(found, Some(ShimProgram { id: id.to_owned(), task: ShimTask::Serve }));
+        }
     }
 
     #[test]
     fn a_container_that_containerd_deletes_has_a_shim_that_nobody_ends() {
         let folder = tempfile::tempdir().unwrap();
         let host = Host { proc: folder.path().to_owned(), ..Host::default() };
-        for (pid, id, task) in [(7, "sb-1", "\0delete"), (8, "sb-2", ""), (9, "sb-3", "\0start")] {
-            let line = format!("containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0{id}{task}\0");
+        let delete = format!(" -bundle {} delete", host.bundle("sb-1").display());
+        for (pid, id, rest) in [(7, "sb-1", delete.as_str()), (8, "sb-2", ""), (9, "sb-3", " start")] {
+            let line = SHIM.replace("sb-1", id) + rest;
             fs::create_dir_all(host.proc.join(pid.to_string())).unwrap();
-            fs::write(host.proc.join(pid.to_string()).join("cmdline"), line).unwrap();
+            fs::write(host.proc.join(pid.to_string()).join("cmdline"), line.replace(' ', "\0")).unwrap();
         }
 
         assert_eq!(host.shims(), [Shim { id: "sb-2".into(), pid: 8 }]);
         assert_eq!(host.shim_ids(), ["sb-1", "sb-2"].map(str::to_owned).into());
         assert_eq!(["sb-1", "sb-2", "sb-3"].map(|id| host.is_being_deleted(id)), [true, false, false]);
         assert!(!host.is_shim(&Shim { id: "sb-1".into(), pid: 7 }));
+    }
+
+    #[test]
+    fn a_process_of_a_container_is_no_shim_whatever_its_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host { proc: folder.path().to_owned(), ..Host::default() };
+        for (pid, namespace) in [("self", Some("pid:[1]")), ("7", Some("pid:[1]")), ("8", Some("pid:[2]")), ("9", None)]
+        {
+            fs::create_dir_all(host.proc.join(pid).join("ns")).unwrap();
+            fs::write(host.proc.join(pid).join("cmdline"), SHIM.replace(' ', "\0")).unwrap();
+            if let Some(namespace) = namespace {
+                std::os::unix::fs::symlink(namespace, host.proc.join(pid).join("ns/pid")).unwrap();
+            }
+        }
+
+        let mut found: Vec<u32> = host.shims().iter().map(|shim| shim.pid).collect();
+        found.sort_unstable();
+
+        assert_eq!(found, [7, 9], "9 has ended, or nobody knows");
+        assert!(!host.is_shim(&Shim { id: "sb-1".into(), pid: 8 }), "nobody ends it");
     }
 
     /// The shim of `sb-1` listens on `/run/s/1`, and another process on `/run/s/2`.

@@ -36,7 +36,7 @@ struct Made {
     groups: BTreeSet<String>,
 }
 
-const READS: [&str; 3] = ["get", "task", "snapshot_bytes"];
+const READS: [&str; 5] = ["get", "task", "snapshot_bytes", "snapshot", "list_all"];
 /// So often a call is polled until its request has left this process.
 const POLLS: usize = 8;
 

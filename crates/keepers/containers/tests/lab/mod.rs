@@ -143,13 +143,16 @@ impl Lab {
         Ok(())
     }
 
-    /// A lease that holds a snapshot, as clients take one before they make the record.
-    pub async fn lease(&self, id: &str, key: &str) -> Outcome {
+    /// A snapshot that nothing but a lease keeps, as clients make one before they make the record.
+    pub async fn leased_snapshot(&self, lease: &str, key: &str, parent: &str) -> Failable<Vec<Mount>> {
         let mut leases = self.api().leases();
-        ask!(leases, create, api::CreateRequest { id: id.to_owned(), ..Default::default() });
-        let resource = api::Resource { id: key.to_owned(), r#type: "snapshots/overlayfs".to_owned() };
-        ask!(leases, add_resource, api::AddResourceRequest { id: id.to_owned(), resource: Some(resource) });
-        Ok(())
+        ask!(leases, create, api::CreateRequest { id: lease.to_owned(), ..Default::default() });
+        let (snapshotter, key, parent) = ("overlayfs".to_owned(), key.to_owned(), parent.to_owned());
+        let message = PrepareSnapshotRequest { snapshotter, key, parent, ..Default::default() };
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("containerd-namespace", "k8s.io".parse()?);
+        request.metadata_mut().insert("containerd-lease", lease.parse()?);
+        Ok(self.api().snapshots().prepare(request).await?.into_inner().mounts)
     }
 
     pub async fn end_lease(&self, id: &str) -> Outcome {
@@ -163,7 +166,7 @@ impl Lab {
         self.record_on(id, labels, args, &format!("{id}-snapshot")).await
     }
 
-    async fn record_on(
+    pub async fn record_on(
         &self,
         id: &str,
         labels: &BTreeMap<String, String>,
@@ -233,20 +236,21 @@ impl Lab {
         state: State,
         args: &[&str],
     ) -> Outcome {
-        self.create_on(id, labels, state, args, &format!("{id}-snapshot")).await
+        let rootfs = self.snapshot(&format!("{id}-snapshot"), &self.parent).await?;
+        self.record(id, labels, args).await?;
+        self.make_task(id, rootfs, state).await
     }
 
-    /// The same with another key of its snapshot.
-    pub async fn create_on(
-        &self,
-        id: &str,
-        labels: &BTreeMap<String, String>,
-        state: State,
-        args: &[&str],
-        snapshot_key: &str,
-    ) -> Outcome {
-        let rootfs = self.snapshot(snapshot_key, &self.parent).await?;
-        self.record_on(id, labels, args, snapshot_key).await?;
+    /// A running container on a snapshot of this key. As many clients make one: under a lease, after which nothing but the
+    /// record keeps the snapshot.
+    pub async fn create_under_a_lease(&self, id: &str, snapshot_key: &str) -> Outcome {
+        let rootfs = self.leased_snapshot(id, snapshot_key, &self.parent).await?;
+        self.record_on(id, &BTreeMap::new(), &["sleep", "3600"], snapshot_key).await?;
+        self.make_task(id, rootfs, State::Running).await?;
+        self.end_lease(id).await
+    }
+
+    async fn make_task(&self, id: &str, rootfs: Vec<Mount>, state: State) -> Outcome {
         let [stdin, stdout, stderr] = self.fifos(id)?;
         if state == State::NoTask {
             return Ok(());

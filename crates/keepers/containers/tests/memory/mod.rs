@@ -19,6 +19,10 @@ pub struct Records {
     pub containers: BTreeMap<String, Container>,
     pub tasks: BTreeMap<String, Task>,
     pub snapshots: BTreeSet<String>,
+    /// The snapshots that leases hold.
+    pub leased: BTreeSet<String>,
+    /// Snapshots that are not those of an ordinary container, by key.
+    pub special: BTreeMap<String, Snapshot>,
     /// Paused tasks that do not end before they are resumed, as what is frozen from outside.
     pub frozen: BTreeSet<String>,
 }
@@ -38,8 +42,16 @@ pub struct InMemory {
     pub at_read: Mutex<Option<AtRead>>,
 }
 
-fn active(snapshotter: &str, key: &str) -> Snapshot {
-    Snapshot { snapshotter: snapshotter.to_owned(), key: key.to_owned(), kind: SnapshotKind::Active }
+impl Records {
+    fn snapshot(&self, snapshotter: &str, key: &str) -> Snapshot {
+        self.special.get(key).cloned().unwrap_or_else(|| active(snapshotter, key))
+    }
+}
+
+/// A snapshot of an ordinary container.
+pub fn active(snapshotter: &str, key: &str) -> Snapshot {
+    let (snapshotter, key) = (snapshotter.to_owned(), key.to_owned());
+    Snapshot { snapshotter, key, kind: SnapshotKind::Active, is_gc_root: false, created: None }
 }
 
 fn missing(what: &str) -> ContainerdError {
@@ -202,17 +214,23 @@ impl Containerd for InMemory {
 
     fn snapshots<'a>(&'a self, snapshotter: &'a str) -> BoxFuture<'a, Answer<Vec<Snapshot>>> {
         self.begin("snapshots");
-        answer(move || Ok(self.records().snapshots.iter().map(|key| active(snapshotter, key)).collect()))
+        answer(move || {
+            let records = self.records();
+            Ok(records.snapshots.iter().map(|key| records.snapshot(snapshotter, key)).collect())
+        })
     }
 
     fn snapshot<'a>(&'a self, snapshotter: &'a str, key: &'a str) -> BoxFuture<'a, Answer<Option<Snapshot>>> {
         self.begin("snapshot");
-        answer(move || Ok(self.records().snapshots.get(key).map(|key| active(snapshotter, key))))
+        answer(move || {
+            let records = self.records();
+            Ok(records.snapshots.get(key).map(|key| records.snapshot(snapshotter, key)))
+        })
     }
 
     fn leased_snapshots<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Answer<BTreeSet<String>>> {
         self.begin("leased_snapshots");
-        answer(|| Ok(BTreeSet::new()))
+        answer(|| Ok(self.records().leased.clone()))
     }
 
     fn events(&self) -> BoxStream<'static, String> {
