@@ -7,12 +7,14 @@ mod operator;
 mod addresses;
 
 use addresses::{Pools, leaked, record};
+use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_testkit::make::mk_namespace;
 use caretaker_testkit::operator::{Operator, signal};
 use caretaker_testkit::until;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{ListParams, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use operator::{TIMEOUT, caretaker, create_namespace, settings, start_operator, wait_for_state};
 use serde_json::json;
 
@@ -30,6 +32,16 @@ async fn event(pools: &Pools, namespace: &str, kind: &str, reason: &str) -> Even
     })
     .await
     .unwrap()
+}
+
+/// A node that answers. A pod whose node does not exist has certainly ended.
+async fn ready_node(pools: &Pools, name: &str) {
+    let nodes: Api<Node> = Api::all(pools.client.clone());
+    let node =
+        Node { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..Node::default() };
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
 }
 
 async fn as_user(pools: &Pools, user: &str, args: &[&str]) -> Operator {
@@ -60,7 +72,10 @@ async fn a_leaked_address_is_released_and_a_used_one_stays() {
     );
     assert_eq!(entry["before"], json!({ "pool": "pool", "pod": "shop/worker", "podUid": gone }));
     let published = event(&pools, "default", "SpiderIPPool", "PodGone").await;
-    assert_eq!(published.note.as_deref(), Some("released 10.0.0.2: there is no pod shop/worker"));
+    assert_eq!(
+        published.note.as_deref(),
+        Some("released 10.0.0.2: there is no pod shop/worker; node-1 does not exist")
+    );
     // The name that Spiderpool's dashboard asks for.
     assert_eq!(operator.metric("spiderpool_ip_gc_counts_total "), Some(1.0), "{}", operator.ask("/metrics").1);
     assert_eq!(operator.metric("spiderpool_ip_gc_failure_counts_total "), Some(0.0));
@@ -77,6 +92,7 @@ async fn a_leaked_address_is_released_and_a_used_one_stays() {
 #[tokio::test]
 async fn a_terminating_pod_keeps_its_address_until_its_time_is_over() {
     let pools = Pools::new().await;
+    ready_node(&pools, "node-1").await;
     let (web, api) = (pools.pod("web", "10.0.0.1", 2).await, pools.pod("api", "10.0.0.2", 600).await);
     pools.pool("pool", &[record("10.0.0.1", "web", &web), record("10.0.0.2", "api", &api)]).await;
     let (_folder, config) = settings("keepers: {addresses: {extraGracePeriod: 1s}}");
@@ -93,8 +109,38 @@ async fn a_terminating_pod_keeps_its_address_until_its_time_is_over() {
     assert_eq!(published.regarding.unwrap().name.as_deref(), Some("web"));
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
     let line = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.1").unwrap();
-    let at: caretaker_core::Timestamp = line["at"].as_str().unwrap().parse().unwrap();
-    assert!(at > deletion + caretaker_core::SignedDuration::from_secs(1), "{at} is not after {deletion} and a second");
+    let at: Timestamp = line["at"].as_str().unwrap().parse().unwrap();
+    // Its grace period once more, the extra grace period, and the interval of Spiderpool's collector.
+    let deadline = deletion + SignedDuration::from_secs(2 + 1 + 5);
+    assert!(at > deadline, "{at} is not after {deadline}");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_removed_by_force_keeps_its_address_while_its_node_may_run_it() {
+    let pools = Pools::new().await;
+    ready_node(&pools, "node-1").await;
+    let web = pools.pod("web", "10.0.0.1", 1).await;
+    pools.endpoint("web", &web, "10.0.0.1").await;
+    pools.pool("pool", &[record("10.0.0.1", "web", &web)]).await;
+    let (_folder, config) = settings("keepers: {addresses: {extraGracePeriod: 1s}}");
+    let args = [&ONLY[..], &["--config", config.to_str().unwrap()]].concat();
+    let operator = start_operator(&pools.cluster.kubeconfig(), &args).await;
+    operator.ready().await;
+
+    let deleted = pools.api("Pod").delete("web", &DeleteParams::default().grace_period(0)).await.unwrap();
+    let deletion = deleted.left().unwrap().metadata.deletion_timestamp.unwrap().0;
+    // A leaked address of the same pool is released meanwhile.
+    pools.add_record("pool", ("10.0.0.2", "worker", &leaked(0).2)).await;
+    operator.tells("10.0.0.2", "PodGone release done").await;
+    pools.holds("pool", &[]).await;
+    pools.has_endpoints(&[]).await;
+
+    operator.tells("10.0.0.1", "PodGone release done").await;
+    let line = operator.journal().into_iter().find(|line| line["name"] == "10.0.0.1").unwrap();
+    let at: Timestamp = line["at"].as_str().unwrap().parse().unwrap();
+    let deadline = deletion + SignedDuration::from_secs(1 + 1 + 5);
+    assert!(at > deadline, "{at} is not after {deadline}");
+    assert!(line["because"].as_str().unwrap().contains("node-1 is Ready and may still run it"), "{line}");
 }
 
 #[tokio::test]
@@ -146,7 +192,7 @@ async fn what_cannot_be_read_is_reported_once_and_left_alone() {
     pools.pool("pool", &[record("10.7.0.1", "outside", &outside)]).await;
     pools.pool("broken", &[]).await;
     let text = json!({ "status": { "allocatedIPs": "{\"10.0.0.1\":", "allocatedIPCount": 3 } });
-    let patch = kube::api::Patch::Merge(&text);
+    let patch = Patch::Merge(&text);
     pools.api("SpiderIPPool").patch_status("broken", &PatchParams::default(), &patch).await.unwrap();
     pools.endpoint("worker", &leaked(1).2, "10.0.0.9").await;
 
@@ -193,7 +239,7 @@ async fn a_standby_releases_what_is_certain_and_leaves_the_rest_to_the_leader() 
     // Another resync, long after the grace period of the Terminating pod has ended.
     let deletion = pools.api("Pod").get("web").await.unwrap().metadata.deletion_timestamp.unwrap().0;
     until("the time to be over", TIMEOUT, async || {
-        let left = deletion + caretaker_core::SignedDuration::from_secs(7) - caretaker_core::Timestamp::now();
+        let left = deletion + SignedDuration::from_secs(7) - Timestamp::now();
         Ok(if left.get_milliseconds() < 0 && left.get_seconds() <= 0 { Ok(()) } else { Err(left.to_string()) })
     })
     .await

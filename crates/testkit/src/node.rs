@@ -29,12 +29,15 @@ const PAUSE_IMAGE: &str = "caretaker.test/pause:1";
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 /// The folder of containerd's socket and bundles, in the cluster's.
 const CONTAINERD_STATE: &str = "containerd-state";
+/// The folder of the node's CNI plugins, in the cluster's.
+const CNI_PLUGINS: &str = "cni-plugins";
 
 /// A node of a throwaway cluster.
 #[derive(Debug)]
 pub struct Node {
     name: String,
     socket: PathBuf,
+    cni_plugins: PathBuf,
     range: Range,
 }
 
@@ -101,6 +104,13 @@ impl Node {
     pub fn containerd_socket(&self) -> &Path {
         &self.socket
     }
+
+    /// Returns the folder of the node's CNI plugins: links to those of the machine. A test may replace one by a program of
+    /// its own; pods use `bridge`, which calls `host-local`.
+    #[must_use]
+    pub fn cni_plugins(&self) -> &Path {
+        &self.cni_plugins
+    }
 }
 
 impl Cluster {
@@ -161,7 +171,8 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Node> {
     std::fs::create_dir_all(&state).map_err(Error::file(&state))?;
     // What a container mounts there reaches the node, as on a node whose systemd has made all mounts shared.
     supervisor.run("mount", ["--bind", "--make-rshared", &state.to_string_lossy(), &state.to_string_lossy()])?;
-    let node = Node { name: format!("node-{id}"), socket: state.join("containerd.sock"), range };
+    let (socket, cni_plugins) = (state.join("containerd.sock"), cluster.folder().join(CNI_PLUGINS));
+    let node = Node { name: format!("node-{id}"), socket, cni_plugins, range };
     start_containerd(cluster, &node, &bridge).await?;
     start_kubelet(cluster, &node).await?;
     Ok(node)
@@ -188,12 +199,25 @@ fn mask_sysctls(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Links the CNI plugins of the machine into a folder.
+fn link_cni_plugins(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(Error::file(folder))?;
+    let installed = Path::new(cni_folder().unwrap_or(CNI_FOLDERS[0]));
+    for plugin in std::fs::read_dir(installed).map_err(Error::file(installed))? {
+        let plugin = plugin.map_err(Error::file(installed))?;
+        let link = folder.join(plugin.file_name());
+        std::os::unix::fs::symlink(plugin.path(), &link).map_err(Error::file(&link))?;
+    }
+    Ok(())
+}
+
 async fn start_containerd(cluster: &Cluster, node: &Node, bridge: &str) -> Result<()> {
     let folder = cluster.folder();
+    link_cni_plugins(&node.cni_plugins)?;
     let cni = folder.join("cni");
     std::fs::create_dir_all(&cni).map_err(Error::file(&cni))?;
     pki::write(&cni, "10-bridge.conflist", &cni_config(bridge, node.range))?;
-    let config = pki::write(folder, "containerd.toml", &containerd_config(folder, &node.socket))?;
+    let config = pki::write(folder, "containerd.toml", &containerd_config(folder, node))?;
     let args = ["--config".to_owned(), config.display().to_string()];
     cluster.spawn("containerd", &require_program("containerd")?, &args)?;
 
@@ -247,10 +271,8 @@ async fn start_kubelet(cluster: &Cluster, node: &Node) -> Result<()> {
     .await
 }
 
-fn containerd_config(folder: &Path, socket: &Path) -> String {
-    let folder = folder.display();
-    let socket = socket.display();
-    let plugins = cni_folder().unwrap_or(CNI_FOLDERS[0]);
+fn containerd_config(folder: &Path, node: &Node) -> String {
+    let (folder, socket, plugins) = (folder.display(), node.socket.display(), node.cni_plugins.display());
     // Containers and small VMs may not set a negative OOM score, hence restrict_oom_score_adj. The
     // disabled plugins would log errors or write outside the cluster's folder.
     format!(

@@ -9,6 +9,7 @@ use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{all, deleted, made, make_endpoint, make_pool, memory};
@@ -63,8 +64,10 @@ async fn create_pods(cluster: &Cluster, client: &Client) -> Result<Vec<PodOf>> {
     }
     for number in 0..50 {
         let metadata = ObjectMeta { name: Some(format!("node-{number:04}")), ..ObjectMeta::default() };
-        let node = Node { metadata, ..Node::default() };
-        Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await?;
+        let (nodes, node) = (Api::<Node>::all(client.clone()), Node { metadata, ..Node::default() });
+        let node = nodes.create(&PostParams::default(), &node).await?;
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        nodes.patch_status(&node.name_any(), &PatchParams::default(), &Patch::Merge(ready)).await?;
     }
     let all_pods = all(0..PODS, async |number| make(client, number).await).await?;
     for pool in 0..=2 {

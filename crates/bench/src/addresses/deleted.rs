@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use caretaker_addresses::subject::Policy;
 use caretaker_core::{SignedDuration, Timestamp, time};
 use caretaker_testkit::operator::Operator;
@@ -106,17 +106,18 @@ impl Scenario<'_> {
         })
     }
 
-    /// Deletes a pod with its deletion timestamp at `last`, and returns when its address may be released.
+    /// Deletes a pod with its deletion timestamp at `last`, or at once, and returns when its address may be released: its
+    /// node is not gone, so its grace period counts once more. That of the deletion is shorter.
     async fn delete(&self, one: &PodOf, last: Timestamp) -> Result<Timestamp> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &one.namespace);
-        if self.at_once {
-            pods.delete(&one.name, &DeleteParams::default().grace_period(0)).await?;
-            return Ok(Timestamp::now());
-        }
-        let grace = u32::try_from(last.as_second() - Timestamp::now().as_second())?;
-        let pod = pods.delete(&one.name, &DeleteParams::default().grace_period(grace)).await?;
-        let pod = pod.left().context("a terminating pod")?;
-        Ok(time::saturating_add(pod.metadata.deletion_timestamp.context("a deadline")?.0, Policy::EXTRA_GRACE_PERIOD))
+        let left = if self.at_once { 0 } else { last.as_second() - Timestamp::now().as_second() };
+        let pod = pods.delete(&one.name, &DeleteParams::default().grace_period(u32::try_from(left)?)).await?;
+        let pod = pod.left().context("the deleted pod")?;
+        let deletion = pod.metadata.deletion_timestamp.context("a deletion timestamp")?.0;
+        let grace = pod.spec.and_then(|spec| spec.termination_grace_period_seconds).context("a grace period")?;
+        ensure!(grace >= left, "the grace period of the deletion, {left} s, counts instead of {grace} s");
+        let grace = SignedDuration::from_secs(grace);
+        Ok(time::saturating_add(time::saturating_add(deletion, grace), Policy::default().delay()))
     }
 
     /// Waits until none of their endpoints is left, and returns the time.

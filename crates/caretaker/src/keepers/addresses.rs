@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use caretaker_addresses::Addresses;
 use caretaker_addresses::act::Action;
 use caretaker_addresses::api::{ENDPOINT, IP, POOL};
+use caretaker_addresses::observe::AddressCache;
 use caretaker_addresses::subject::Subject;
 use caretaker_core::Keeper as _;
 
@@ -39,6 +40,17 @@ impl KeeperCli for Addresses {
             );
         }
         missing
+    }
+
+    /// A node that is not among the nodes counts as deleted, which shortens deadlines.
+    fn missing_objects(&self, cache: &AddressCache) -> Vec<String> {
+        let missing = cache.missing_nodes();
+        let Some(first) = missing.first() else { return Vec::new() };
+        let more = if missing.len() > 1 { format!(" and {} more", missing.len() - 1) } else { String::new() };
+        vec![format!(
+            "there are Nodes, but not {first}{more}: pods there count as those of a deleted Node, whose addresses are \
+             released earlier; give all Nodes or none"
+        )]
     }
 
     /// The namespace of the pod that holds the address or the endpoint.

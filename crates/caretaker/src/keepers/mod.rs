@@ -84,6 +84,12 @@ pub trait KeeperCli: Controller {
         Vec::new()
     }
 
+    /// The objects that files name and do not have, if others of their kind are among them: what is judged otherwise than in
+    /// the cluster.
+    fn missing_objects(&self, _cache: &Self::Cache) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Reads more about what is due now than the sources deliver, as the operator does before it acts. Returns notes
     /// about what could not be read. Default: nothing is read.
     fn read_due(

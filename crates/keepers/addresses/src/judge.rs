@@ -10,6 +10,8 @@ mod endpoint;
 mod pool;
 mod settings;
 
+pub(crate) use address::is_suspected;
+
 use caretaker_core::{RuleMatch, SignedDuration, Timestamp, duration, rules, time};
 
 use crate::Addresses;
@@ -59,7 +61,7 @@ rules! {
         WaitingForEndpoint => address::waiting_for_endpoint,
         /// No pod of that name was seen yet; its watch may be late.
         PodNotSeenYet => address::pod_not_seen_yet,
-        /// There is no pod of that name: released at once if it was never seen, or if its node is gone or out of service; otherwise its node may still run it, so it counts as Terminating until its grace period and the delay are over. If it was a mirror pod, also only at a second sighting.
+        /// There is no pod of that name. If the pod was seen, or its endpoint names a node, that node may still run it: the pod counts as Terminating until its grace period (30 seconds if it was never seen) and the delay are over. Released at once if neither is known, or if the node is gone or out of service. If it was a mirror pod, also only at a second sighting.
         PodGone => address::pod_gone,
         /// Another pod of that name has the address, such as a mirror pod that was recreated: left as it is, and reported.
         IPOnAnotherPod => address::on_another_pod,
@@ -79,7 +81,7 @@ rules! {
         NoAddressesYet => address::no_addresses_yet,
         /// The pod runs with other addresses: released if that is still so after a grace period.
         IPNotOnPod => address::ip_not_on_pod,
-        /// A recreated pod of a StatefulSet runs with other addresses than its endpoint reserves: deleted if that is still so after a grace period, before the records.
+        /// A recreated pod of a StatefulSet runs with other addresses than its endpoint reserves: deleted if that is still so after a grace period, and not before the node of the previous pod has had the time to end it; before the records.
         EndpointOutdated => endpoint::outdated,
         /// The endpoint's pod runs, or is recreated under the same name.
         EndpointInUse => endpoint::in_use,
@@ -133,22 +135,26 @@ fn releases_on_node(holder: &Holder, policy: &Policy) -> bool {
 }
 
 /// When the addresses of a pod that is Terminating or has finished may be released; `None` if it is neither,
-/// or if the settings retain them. Of one that is both the later deadline counts.
+/// or if the settings retain them. Of one that is both the later deadline counts, also if the settings retain what is
+/// only Terminating.
 fn ending_deadline(holder: &Holder, pod: &PodState, policy: &Policy) -> Option<Timestamp> {
     if !releases_on_node(holder, policy) {
         return None;
     }
-    let terminating = pod.terminating_deadline(holder.node.state, policy).filter(|_| policy.release_terminating);
-    pod.finished_deadline(policy).into_iter().chain(terminating).max()
+    let finished = pod.finished_deadline(policy);
+    let terminating = pod.terminating_deadline(holder.node.state, policy);
+    let terminating = terminating.filter(|_| policy.release_terminating || finished.is_some());
+    finished.into_iter().chain(terminating).max()
 }
 
-/// When the addresses of a pod that is gone may be released; `None` if at once: it was never seen, or its node has
-/// certainly ended.
+/// When the addresses of a pod that is gone may be released; `None` if at once: it was never seen and no endpoint names
+/// its node, or its node has certainly ended.
 fn gone_deadline(holder: &Holder, policy: &Policy, now: Timestamp) -> Option<Timestamp> {
     holder.gone.as_ref()?.deadline(policy, now)
 }
 
-/// Why the addresses of a pod that is gone wait, or do not, to be added to what is known of it; empty if it was never seen.
+/// Why the addresses of a pod that is gone wait, or do not, to be added to what is known of it; empty if nothing is
+/// known of it.
 fn why_gone_waits(holder: &Holder, policy: &Policy) -> String {
     let Some(gone) = &holder.gone else { return String::new() };
     let node = gone.node.describe();

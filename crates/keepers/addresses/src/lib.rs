@@ -1,4 +1,5 @@
-//! The addresses keeper: leaked pod IPs are released to their pools, addresses in use never are.
+//! The addresses keeper: the address of a pod that is gone returns to its pool once the pod's node has had the time to
+//! end it; the address of a pod that runs stays.
 //!
 //! # What it does
 //!
@@ -6,11 +7,19 @@
 //! deleted, its node releases its addresses. If the node fails, or the plugin does, nobody does: the record
 //! stays, the pool fills up, and one day no pod gets an address any more.
 //!
-//! This keeper judges every record. If its pod is gone or replaced, the record is removed at once. If its
-//! pod is terminating or has finished, the record is removed after the pod's grace period. If its pod runs
-//! with other addresses, the record is removed at the second sighting. A pod of a StatefulSet that is
-//! recreated under the same name gets its addresses back, so they are retained; what its endpoint promises is
-//! released only after that endpoint is deleted.
+//! This keeper judges every record. If its pod is gone, replaced, or terminating, the record is removed when the
+//! pod's node has had the time to end it: two grace periods and a delay after the deletion, or at once if the node
+//! itself is gone or out of service, or nothing says that there was such a pod. If its pod has finished, the record
+//! is removed after the pod's grace period. If its pod runs with other addresses, the record is removed at the
+//! second sighting. A pod of a StatefulSet that is recreated under the same name gets its addresses back, so they
+//! are retained; what its endpoint promises is released only after that endpoint is deleted.
+//!
+//! # What remains a risk
+//!
+//! Nobody can see from the API server whether a node has taken an interface away. If the CNI DEL of a pod fails for
+//! longer than that time, or its node does not answer but runs the pod on, the address is released while it may
+//! still answer. That its containers have ended proves nothing, and is not taken for a proof. The settings
+//! `terminatingOnReadyNode` and `terminatingOnNotReadyNode` retain such addresses instead.
 //!
 //! # Modules
 //!
@@ -21,7 +30,9 @@
 //!
 //! # What it never does
 //!
-//! - It never releases an address that a running pod uses or may use, or that a node is still tearing down.
+//! - It never releases an address that a pod uses or may use which exists and is neither terminating nor finished.
+//! - It never releases an address before the pod's node has had the time to end the pod, unless that node is gone or
+//!   out of service.
 //! - It never releases an address that an endpoint promises to the next pod of a name.
 //! - It never releases anything where an IaaS provider would have to be told.
 //! - It never acts on a record that it cannot read.
@@ -165,7 +176,8 @@ impl Keeper for Addresses {
             Subject::Endpoint(endpoint) => (&mut endpoint.sighting, &mut endpoint.holder),
             Subject::Pool(_) => return false,
         };
-        let is_first = holder.gone.as_ref().is_some_and(|gone| gone.since.is_none());
+        // A time that has not come yet is from before the clock was set back.
+        let is_first = holder.awaited().is_some_and(|gone| gone.since.is_none_or(|since| since > now));
         if let Some(gone) = holder.gone.as_mut().filter(|_| is_first) {
             gone.since = Some(now);
         }

@@ -8,8 +8,8 @@ use caretaker_core::{Next, RuleId, RuleSet as _, Timestamp, VerdictOf};
 use serde::Serialize;
 
 use crate::Addresses;
-use crate::judge::Rule;
-use crate::subject::{GonePod, Holder, Node, Phase, PodState, RetainedBy, Subject};
+use crate::judge::{Rule, is_suspected};
+use crate::subject::{Address, GonePod, Holder, Node, Phase, PodState, RetainedBy, Subject};
 
 /// A pool in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -53,7 +53,7 @@ pub fn summarize(subjects: &[Subject], verdicts: &[VerdictOf<Addresses>]) -> Vec
                 let summary = summaries.entry(address.pool.clone()).or_default();
                 summary.held += 1;
                 let figure = match &verdict.next {
-                    Next::Wait { .. } if is_suspicion(verdict.rule) => &mut summary.suspected,
+                    Next::Wait { .. } if is_suspicion(address, verdict.rule) => &mut summary.suspected,
                     Next::Nothing => &mut summary.in_use,
                     Next::Act { .. } | Next::Wait { .. } => &mut summary.leaked,
                     Next::Refuse { .. } => &mut summary.refused,
@@ -66,8 +66,8 @@ pub fn summarize(subjects: &[Subject], verdicts: &[VerdictOf<Addresses>]) -> Vec
     summaries.into_iter().map(|(pool, summary)| PoolSummary { pool: pool.to_string(), ..summary }).collect()
 }
 
-fn is_suspicion(rule: RuleId<Rule>) -> bool {
-    matches!(rule, RuleId::Keeper(rule) if rule.is_suspicion() || rule == Rule::PodNotSeenYet)
+fn is_suspicion(address: &Address, rule: RuleId<Rule>) -> bool {
+    matches!(rule, RuleId::Keeper(rule) if is_suspected(address, rule))
 }
 
 /// In which state a subject is: of an address and an endpoint, what has become of its pod.
@@ -143,7 +143,7 @@ fn holder_facts(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'
         None => facts.push(("pod", if holder.absent { "does not exist" } else { "not seen yet" }.to_owned())),
         Some(pod) => facts.extend(pod_facts(pod, &holder.node, when)),
     }
-    facts.extend(holder.gone.iter().flat_map(|gone| gone_facts(gone, when)));
+    facts.extend(holder.awaited().into_iter().flat_map(|gone| gone_facts(gone, when)));
     if let Some(endpoint) = holder.endpoint.as_deref() {
         let of = endpoint.pod.as_ref().map(ToString::to_string).or(endpoint.container.as_deref().map(str::to_owned));
         let of = of.unwrap_or_else(|| "no named pod".to_owned());
@@ -159,12 +159,15 @@ fn holder_facts(holder: &Holder, when: &impl Fn(Timestamp) -> String) -> Vec<(&'
     facts
 }
 
-/// The last facts about a pod that is gone.
+/// The last facts about a pod that is gone. Another pod may have its name, and facts of its own.
 fn gone_facts(gone: &GonePod, when: &impl Fn(Timestamp) -> String) -> Vec<(&'static str, String)> {
     let mut facts = vec![("was on node", gone.node.describe())];
-    facts.extend(gone.deletion.map(|deletion| ("deletion timestamp", when(deletion))));
+    facts.extend(gone.deletion.map(|deletion| ("was Terminating", format!("deletion timestamp {}", when(deletion)))));
     facts.extend(gone.endpoint_deletion.map(|deletion| ("endpoint deleted", when(deletion))));
-    facts.push(("grace period", format!("{}s{}", gone.grace, if gone.was_seen { "" } else { ", as none is known" })));
+    facts.push((
+        "had grace period",
+        format!("{}s{}", gone.grace, if gone.was_seen { "" } else { ", as none is known" }),
+    ));
     facts.extend(gone.since.map(|since| ("gone since", when(since))));
     facts
 }

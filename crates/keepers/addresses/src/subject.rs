@@ -79,13 +79,14 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// The sighting after a verdict: the same as before while the same rule matches; `None` if the rule does
-    /// not count from its first match.
+    /// The sighting after a verdict: the same as before while the same rule matches, unless the clock was set back
+    /// since; `None` if the rule does not count from its first match.
     pub(crate) fn after(before: Option<Self>, rule: Rule, now: Timestamp) -> Option<Self> {
         if !rule.counts_from_first_match() {
             return None;
         }
-        before.filter(|sighting| sighting.rule == rule).or(Some(Self { since: now, rule }))
+        let is_before = |sighting: &Self| sighting.rule == rule && sighting.since <= now;
+        before.filter(is_before).or(Some(Self { since: now, rule }))
     }
 }
 
@@ -280,6 +281,14 @@ impl Address {
 }
 
 impl Holder {
+    /// The pod that is gone and whose end is waited for. While something retains the addresses for the next pod, one that
+    /// was never seen is not waited for.
+    #[must_use]
+    pub fn awaited(&self) -> Option<&GonePod> {
+        let is_retained = self.pod.is_none() && self.retained_by.is_some();
+        self.gone.as_ref().filter(|gone| gone.was_seen || !is_retained)
+    }
+
     /// True if its pods are recreated under the same name and keep their addresses.
     #[must_use]
     pub fn is_stateful(&self) -> bool {

@@ -268,3 +268,24 @@ fn an_endpoint_that_is_recreated_before_its_batch_ends_stays_in_the_cache() {
 
     assert_eq!(uid_of_the_endpoint(&feed.cache), uid(2));
 }
+
+/// Files may have some nodes only.
+#[test]
+fn a_node_is_missed_only_if_something_that_holds_addresses_names_it() {
+    let on = |pod: Value, node: &str| pod.with("/spec/nodeName", json!(node));
+    let records = [("10.0.0.1", "shop/web", uid(1)), ("10.0.0.2", "shop/gone", uid(2))];
+    let records = records.each_ref().map(|(ip, key, uid)| (*ip, *key, uid.as_str()));
+    let on_host = on(pod("kube-system/proxy", &uid(3), &["192.168.0.1"]), "node-3");
+    let objects = [pool("pool", &records), on(pod("shop/web", &uid(1), &["10.0.0.1"]), "node-1"), on_host];
+    let of_gone = endpoint("shop/gone", &uid(2), &["10.0.0.2"]).with("/status/current/node", json!("node-2"));
+    let missing = |more: &[Value]| {
+        let cache = cache_of(&[&objects[..], more].concat());
+        cache.missing_nodes().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+
+    assert_eq!(missing(&[]), [""; 0], "without any Node nothing is known of them");
+    assert_eq!(missing(&[node("node-1", true)]), [""; 0], "node-3 has only a pod of its own network");
+    assert_eq!(missing(&[node("node-3", true)]), ["node-1"]);
+    assert_eq!(missing(&[of_gone.clone(), node("node-3", true)]), ["node-1", "node-2"]);
+    assert_eq!(missing(&[of_gone, node("node-1", true), node("node-2", false)]), [""; 0]);
+}

@@ -135,15 +135,24 @@ async fn g3_records_of_any_workload_deleted_without_a_cni_del_are_released() {
 }
 
 #[tokio::test]
-async fn g4_a_pod_deleted_without_grace_is_released_at_once() {
+async fn g4_a_pod_deleted_without_grace_is_released_at_once_if_its_node_is_gone_and_else_after_its_grace_period() {
     let corner = Corner::new("g4").await;
-    let key = corner.key("web");
-    let first = corner.run(&key, &[A]).await;
-    corner.pool(&[(A, &key, &first)]).await;
-    assert!(corner.collect(later()).await.is_empty());
+    corner.node("g4", true).await;
+    let (key, lost) = (corner.key("web"), corner.key("lost"));
+    let on_node = |pod: &mut Pod| pod.spec.get_or_insert_default().node_name = Some("g4".to_owned());
+    let (first, second) = (corner.run_as(&key, &[A], on_node).await, corner.run(&lost, &[B]).await);
+    corner.pool(&[(A, &key, &first), (B, &lost, &second)]).await;
+    let (mut leader, at) = (real::follow::Leader::default(), later());
+    assert!(leader.look(&corner, at).await.is_empty());
 
     corner.kill(&key).await;
-    let results = corner.collect(later()).await;
+    corner.kill(&lost).await;
+    let results = leader.look(&corner, at).await;
+    assert!(all_done(&results, 1), "{results:?}");
+    assert_eq!(corner.held().await, [A], "its node exists");
+    // A grace period of one second, and ten seconds more.
+    assert!(leader.look(&corner, at + seconds(11)).await.is_empty());
+    let results = leader.look(&corner, at + seconds(12)).await;
 
     assert!(all_done(&results, 1), "{results:?}");
     assert_eq!(corner.held().await, [""; 0]);

@@ -72,10 +72,19 @@ impl<'a> Scenario<'a> {
         Self { corner, cni: Cni::default(), free, pods: BTreeMap::new() }
     }
 
+    /// The same on a node that exists: what vanishes may still run there.
+    async fn on_node(corner: &'a Corner, addresses: u8) -> Self {
+        corner.node(&corner.name, true).await;
+        let cni = Cni { node: Some(corner.name.clone()), ..Cni::default() };
+        Self { cni, ..Self::new(corner, addresses) }
+    }
+
     /// Creates a pod, which gets an address as soon as there is one.
     async fn start(&mut self, name: &str, set: Option<&str>) {
         let key = self.corner.key(name);
+        let node = self.cni.node.clone();
         let of = |pod: &mut k8s_openapi::api::core::v1::Pod| {
+            pod.spec.get_or_insert_default().node_name = node;
             if let Some(set) = set {
                 own(pod, "StatefulSet", set);
             }
@@ -187,7 +196,7 @@ async fn g12_under_a_mixed_load_everything_that_leaked_is_released_and_everythin
     let corner = Corner::new("g12").await;
     corner.pool(&[]).await;
     corner.set("db", 0).await;
-    let mut scenario = Scenario::new(&corner, 60);
+    let mut scenario = Scenario::on_node(&corner, 60).await;
     let random = &mut fastrand::Rng::with_seed(12);
 
     let rounds = &Cell::new(0);

@@ -4,6 +4,8 @@
 mod objects;
 mod real;
 
+use std::time::Duration;
+
 use caretaker_core::{SignedDuration, Timestamp};
 use caretaker_testkit::until;
 use k8s_openapi::api::core::v1::Pod;
@@ -102,7 +104,7 @@ async fn a_node_that_is_back_is_seen_before_an_address_is_released(
 async fn a_node_that_has_certainly_ended_gets_no_second_grace_period(#[case] name: &str, #[case] exists: bool) {
     let corner = Corner::new(name).await;
     if exists {
-        corner.node(name, true).await;
+        corner.node(name, false).await;
         corner.out_of_service(name, true).await;
     }
     let (first, second) = (corner.key("terminating"), corner.key("removed"));
@@ -166,7 +168,8 @@ async fn after_a_start_a_pod_that_was_removed_by_force_keeps_its_address_by_its_
     let of_pod = endpoint(&key, &first, &[A]).with("/status/current/node", json!("forced-before"));
     corner.endpoint(of_pod).await;
     corner.kill(&key).await;
-    let deleted = until("Kubernetes to delete the endpoint", LIMIT, async || {
+    // The garbage collector finds new kinds of objects only every 30 seconds.
+    let deleted = until("Kubernetes to delete the endpoint", Duration::from_mins(2), async || {
         let endpoint = corner.endpoints_in(&corner.name).get("web").await.unwrap();
         Ok(endpoint.metadata.deletion_timestamp.clone().ok_or_else(|| format!("{:?}", endpoint.metadata)))
     });
@@ -191,6 +194,25 @@ async fn without_an_extra_grace_period_the_five_seconds_of_spiderpools_collector
     corner.settle(deletion + seconds(6)).await;
 
     assert_eq!(corner.held().await, [""; 0]);
+}
+
+/// A process that starts knows nothing of the pod, and no endpoint of it; the live read finds an endpoint on a node that
+/// exists.
+#[tokio::test]
+async fn an_endpoint_that_is_read_live_and_names_a_node_that_exists_keeps_the_address() {
+    let corner = Corner::new("endpoint-live").await;
+    corner.node("endpoint-live", true).await;
+    let key = corner.key("web");
+    corner.pool(&[(A, &key, &uid(1))]).await;
+    let mut leader = Leader::default();
+    leader.list(&corner).await;
+
+    let of_pod = endpoint(&key, &uid(1), &[A]).with("/status/current/node", json!("endpoint-live"));
+    corner.endpoint(of_pod).await;
+    let results = leader.round(&corner, later()).await;
+
+    assert!(results.len() == 1 && real::is_stale(&results[0]), "{results:?}");
+    assert_eq!(corner.held().await, [A]);
 }
 
 /// Waits until the StatefulSet's controller has created another pod of this name; returns its uid.

@@ -119,7 +119,7 @@ fn a_switch_for_terminating_pods_does_not_affect_finished_ones() {
     let world = with(|p| p.release_terminating = false);
 
     let finished = running(&[IP]).finished("Failed", Some(at(-600))).terminating(at(-500));
-    assert_eq!(verdict(&[finished], &world), ("PodFinished", "act", Some(-560)));
+    assert_eq!(verdict(&[finished], &world), ("PodFinished", "act", Some(-460)), "the later of both deadlines");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn the_containers_of_a_mirror_pod_that_is_gone_may_run_on(
     #[case] due: Option<i64>,
 ) {
     let none = with(|policy| policy.extra_grace_period = SignedDuration::ZERO);
-    let (mut cache, key) = (cache_of(&[record(), pod.clone()]), address("pool", IP));
+    let (mut cache, key) = (cache_of(&[record(), pod.clone(), node("node-2", true)]), address("pool", IP));
     delete(&mut cache, &pod);
     let judge = |cache: &AddressCache| {
         let verdict = Rule::judge(&subject(cache, &key), &none, now());
@@ -201,7 +201,7 @@ fn the_containers_of_a_mirror_pod_that_is_gone_may_run_on(
 #[test]
 fn a_mirror_pod_that_does_not_come_back_loses_its_address() {
     let (pod, key) = (running(&[IP]).mirror(), address("pool", IP));
-    let mut cache = cache_of(&[record(), pod.clone()]);
+    let mut cache = cache_of(&[record(), pod.clone(), node("node-2", true)]);
     delete(&mut cache, &pod);
 
     assert_eq!(judge_and_record(&mut cache, &key, now()).next.name(), "wait");
@@ -225,7 +225,8 @@ fn record_is(allocated: Value) -> Value {
 #[case::another_sandbox_and_the_endpoint_is_late(Some("c2"), Some(&[IP][..]), "InUse", "none")]
 #[case::another_sandbox_that_reports_nothing_yet(Some("c2"), Some(&[][..]), "NoAddressesYet", "none")]
 #[case::no_endpoint_to_compare_with(None, Some(&[IP][..]), "InUse", "none")]
-#[case::no_pod(Some("c1"), None, "PodGone", "act")]
+#[case::no_pod(Some("c1"), None, "PodGone", "wait")]
+#[case::no_pod_and_no_endpoint(None, None, "PodGone", "act")]
 fn the_older_form(
     #[case] endpoint_has: Option<&str>,
     #[case] pod_has: Option<&[&str]>,

@@ -65,7 +65,7 @@ fn out_of_service(ready: bool) -> Value {
 #[case::another_taint(status(&json!({ "running": {} })), &[node("node-1", false).with("/spec/taints", json!([{ "key": "node.kubernetes.io/unreachable" }]))], 40)]
 #[case::the_node_is_gone(status(&json!({ "running": {} })), &[node("node-2", true)], 10)]
 #[case::the_node_is_out_of_service(status(&json!({ "running": {} })), &[out_of_service(false)], 10)]
-#[case::the_node_is_out_of_service_and_still_ready(status(&json!({ "running": {} })), &[out_of_service(true)], 10)]
+#[case::the_node_has_that_taint_and_is_ready(status(&json!({ "running": {} })), &[out_of_service(true)], 40)]
 fn only_a_node_that_has_certainly_ended_gets_no_second_grace_period(
     #[case] containers: Value,
     #[case] nodes: &[Value],
@@ -100,7 +100,7 @@ fn nothing_goes_before_a_collector_that_looks_every_five_seconds(#[case] extra: 
     let (finished, nodes) = (running().finished("Failed", Some(at(0))), [node("node-1", true)]);
 
     assert_eq!(verdict(&[&[running().terminating(at(0))], &nodes[..]].concat(), &world).2, Some(due));
-    assert_eq!(verdict(&[&[finished.clone()], &nodes[..]].concat(), &world).2, Some(due));
+    assert_eq!(verdict(&[std::slice::from_ref(&finished), &nodes[..]].concat(), &world).2, Some(due));
     assert_eq!(
         verdict(&[&[finished.terminating(at(20))], &nodes[..]].concat(), &world).2,
         Some(20 + due),

@@ -3,10 +3,13 @@
 
 mod objects;
 
+use std::collections::BTreeSet;
+
 use caretaker_addresses::Addresses;
 use caretaker_addresses::api::Kind;
 use caretaker_addresses::judge::Rule;
 use caretaker_addresses::observe::{AddressCache, Key};
+use caretaker_addresses::report::summarize;
 use caretaker_addresses::subject::World;
 use caretaker_core::{Keeper as _, RuleSet as _, Timestamp};
 use caretaker_engine::cache::Cache as _;
@@ -249,6 +252,118 @@ fn a_suspicion_waits_for_the_node_as_well() {
     assert_eq!(said(&mut cache, &key(), now()), ("ReplacementStarting", "wait", Some(100)));
 }
 
+/// A record without a uid may be of a pod that has vanished, as well as of the one that has its name.
+#[rstest]
+#[case::without_any(json!({ "pod": "shop/web-1" }), None, "IPNotOnPod")]
+#[case::of_another_sandbox(json!({ "pod": "shop/web-1", "containerID": "before" }), Some("now"), "PodReplaced")]
+#[case::before_the_endpoint_is_written(json!({ "pod": "shop/web-1", "containerID": "before" }), None, "IPNotOnPod")]
+fn a_record_without_a_uid_waits_for_the_pod_that_had_its_name_before(
+    #[case] written: Value,
+    #[case] sandbox: Option<&str>,
+    #[case] rule: &str,
+) {
+    let record = pool("pool", &[]).with("/status/allocatedIPs", json!({ IP: written }));
+    let record = record.with("/status/allocatedIPCount", json!(1));
+    let endpoint = endpoint("shop/web-1", "", &["10.0.0.9"]).with("/status/current/containerID", json!(sandbox));
+    let objects = [record, grace(600), node("node-1", true)];
+    let objects: Vec<Value> = objects.into_iter().chain(sandbox.map(|_| endpoint)).collect();
+    for how in [How::Replaced, How::ReplacedMeanwhile] {
+        let mut cache = started(&objects);
+
+        vanish(&mut cache, &grace(600), how);
+
+        assert_eq!(said(&mut cache, &key(), now()), (rule, "wait", Some(610)), "{how:?}");
+        assert_eq!(said(&mut cache, &key(), at(611)).1, "act", "{how:?}");
+    }
+}
+
+#[rstest]
+#[case::of_what_is_gone(None, "PodGone", 40)]
+#[case::of_what_is_replaced(Some(namesake()), "PodReplaced", 40)]
+#[case::of_what_is_suspected(Some(pod("shop/web-1", &uid(1), &["10.0.0.9"])), "IPNotOnPod", 35)]
+fn a_clock_that_is_set_back_delays_no_release(#[case] now_there: Option<Value>, #[case] rule: &str, #[case] wait: i64) {
+    let day = 86_400;
+    let mut cache = started(&[record(), running(), node("node-1", true)]);
+    match now_there {
+        Some(pod) => apply(&mut cache, &[pod.with("/metadata/resourceVersion", json!("7"))]),
+        None => delete(&mut cache, &running()),
+    }
+    assert_eq!(said(&mut cache, &key(), at(day)), (rule, "wait", Some(day + wait)));
+
+    assert_eq!(said(&mut cache, &key(), at(0)), (rule, "wait", Some(wait)));
+    assert_eq!(said(&mut cache, &key(), at(10)), (rule, "wait", Some(wait)), "from the first sight after that");
+    assert_eq!(said(&mut cache, &key(), at(wait + 1)), (rule, "act", Some(wait)));
+}
+
+#[test]
+fn an_outdated_endpoint_waits_for_the_node_of_the_pod_before_as_well() {
+    let pod = grace(90).in_stateful_set();
+    let objects = [record(), pod, set("shop/web", 2), set_endpoint("shop/web-1", &uid(1), &[IP]), node("node-1", true)];
+    let mut cache = started(&objects);
+
+    apply(&mut cache, &[namesake().in_stateful_set()]);
+
+    assert_eq!(said(&mut cache, &endpoint_key(), now()), ("EndpointOutdated", "wait", Some(100)));
+    assert_eq!(said(&mut cache, &endpoint_key(), at(101)).1, "act");
+}
+
+#[test]
+fn a_pool_that_cannot_be_read_for_a_while_does_not_shorten_the_wait() {
+    let mut cache = started(&[record(), running(), node("node-1", true)]);
+    delete(&mut cache, &running());
+    assert_eq!(said(&mut cache, &key(), at(0)), ("PodGone", "wait", Some(40)));
+    let version = |pool: Value, version: &str| pool.with("/metadata/resourceVersion", json!(version));
+
+    cache.take_dirty();
+    apply(&mut cache, &[version(record().with("/status/allocatedIPs", json!("{")), "2")]);
+    assert!(cache.subjects_for(&key()).is_empty() && !cache.keys().contains(&key()));
+    assert!(cache.take_dirty().contains(&key()), "its record is not judged any more");
+    apply(&mut cache, &[version(record(), "3")]);
+
+    assert!(cache.take_dirty().contains(&key()));
+    assert_eq!(said(&mut cache, &key(), at(20)), ("PodGone", "wait", Some(40)));
+}
+
+#[test]
+fn what_is_retained_is_not_waited_for_until_nothing_retains_it() {
+    let reserved = set_endpoint("shop/web-1", &uid(1), &[IP]);
+    let mut cache = started(&[record(), set("shop/web", 2), reserved, node("node-1", true)]);
+
+    assert_eq!(said(&mut cache, &key(), at(0)).0, "RetainedByStatefulSet");
+    assert_eq!(said(&mut cache, &endpoint_key(), at(0)).0, "EndpointInUse");
+    let facts = Addresses::default().facts(&subject(&cache, &key()), at(0));
+    assert!(facts.iter().all(|(name, _)| *name != "was on node"), "nobody has missed it: {facts:?}");
+
+    apply(&mut cache, &[set("shop/web", 1).with("/metadata/resourceVersion", json!("2"))]);
+    assert_eq!(said(&mut cache, &endpoint_key(), at(600)), ("EndpointAbandoned", "wait", Some(640)));
+}
+
+#[test]
+fn only_what_can_be_refuted_counts_as_suspected() {
+    let mut cache = started(&[record(), running(), node("node-1", true)]);
+    let suspected = |cache: &mut AddressCache| {
+        let verdict = judge_and_record(cache, &key(), now());
+        let summary = summarize(&[subject(cache, &key())], &[verdict]).remove(0);
+        (summary.leaked, summary.suspected)
+    };
+
+    apply(&mut cache, &[namesake()]);
+    assert_eq!(suspected(&mut cache), (1, 0), "a pod that is replaced waits for its deadline");
+    apply(&mut cache, &[pod_without_addresses().mirror().with("/metadata/resourceVersion", json!("8"))]);
+    assert_eq!(suspected(&mut cache), (0, 1), "a mirror pod may have the address");
+}
+
+#[test]
+fn no_fact_has_the_name_of_another() {
+    let mut cache = started(&[record(), running().terminating(at(20)), node("node-1", true)]);
+    apply(&mut cache, &[namesake().terminating(at(60))]);
+
+    let facts = Addresses::default().facts(&subject(&cache, &key()), now());
+
+    let names: BTreeSet<&str> = facts.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names.len(), facts.len(), "{facts:?}");
+}
+
 fn pod_without_addresses() -> Value {
     pod("shop/web-1", &uid(2), &[]).with("/metadata/resourceVersion", json!("7"))
 }
@@ -334,6 +449,6 @@ fn the_verdict_and_the_facts_say_what_is_known_of_the_node(#[case] pod: Value, #
 
     let facts = Addresses::default().facts(&subject(&cache, &key()), now());
     let fact = |name: &str| facts.iter().find(|(of, _)| *of == name).map(|(_, text)| text.as_str());
-    assert_eq!((fact("was on node"), fact("grace period")), (Some("node-1 is Ready"), Some("30s")));
+    assert_eq!((fact("was on node"), fact("had grace period")), (Some("node-1 is Ready"), Some("30s")));
     assert!(fact("gone since").is_some_and(|since| since.starts_with("2026-03-02T12:00:00Z")), "{facts:?}");
 }

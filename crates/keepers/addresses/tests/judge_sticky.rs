@@ -42,7 +42,7 @@ fn verdict(objects: &[Value]) -> (&'static str, &'static str) {
 
 #[test]
 fn a_record_stays_while_an_endpoint_promises_it_and_the_stale_endpoint_goes_first() {
-    let mut cache = cache_of(&[record(), set("shop/web", 2), recreated(&[OTHER_IP]), previous()]);
+    let mut cache = cache_of(&[record(), set("shop/web", 2), recreated(&[OTHER_IP]), previous(), node("node-2", true)]);
     let (ip, endpoint) = (address("pool", IP), endpoint_key());
 
     for seconds in [0, 20, 35] {

@@ -5,7 +5,7 @@ mod objects;
 mod real;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use caretaker_addresses::api::FINALIZER;
 use caretaker_core::suspension::SUSPENDED_DURING;
@@ -14,6 +14,7 @@ use caretaker_engine::metrics::Metrics;
 use caretaker_engine::{ApplyError, Controller as _};
 use caretaker_testkit::faults::{Fault, Faults};
 use caretaker_testkit::shared_without_controllers as shared;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use objects::{PodExt as _, endpoint, now, pool, set_endpoint, uid};
@@ -300,6 +301,34 @@ async fn after_many_conflicts_nothing_that_others_wrote_is_lost() {
 }
 
 #[tokio::test]
+async fn after_a_conflict_a_node_that_was_gone_is_read_again() {
+    let name = "node-again";
+    let corner = Corner::new(name).await;
+    let key = corner.key("web");
+    let on_node = |pod: &mut Pod| pod.spec.get_or_insert_default().node_name = Some(name.to_owned());
+    let web = corner.run_as(&key, &[A], on_node).await;
+    corner.pool(&[(A, &key, &web)]).await;
+    let deletion = corner.terminate(&key).await;
+    let decision = corner.decide(deletion + seconds(11)).await;
+    assert_eq!(decision.planned.len(), 1, "its node does not exist: no second grace period");
+
+    let (other, once) = (Arc::new(Corner::again(name).await), AtomicBool::new(true));
+    let client = meanwhile::client(shared().admin_config().await.unwrap(), move |_, path| {
+        let (other, key, web) = (other.clone(), key.clone(), web.clone());
+        (path.ends_with("/nodes/node-again") && once.swap(false, Ordering::Relaxed)).then(|| {
+            meanwhile::event(async move {
+                other.node(name, false).await;
+                other.add_records(&[(B, &key, &web)]).await;
+            })
+        })?
+    });
+    let ended = corner.confirm_and_apply_batch(&client, decision, deletion + seconds(11)).await;
+
+    assert!(ended.len() == 1 && is_stale(&ended[0].result), "{ended:?}");
+    assert_eq!(corner.held().await, [A, B]);
+}
+
+#[tokio::test]
 async fn with_conflicts_that_do_not_end_it_gives_up_and_tries_again_later() {
     let (corner, results, reads) = conflicts("endless-conflicts", 100).await;
 
@@ -324,8 +353,8 @@ async fn a_clock_that_is_ahead_of_the_api_servers_releases_nothing_before_its_de
     assert_eq!(corner.held().await, ["10.0.0.1"]);
 }
 
-/// More than five names of a namespace are read by one list. No pool, StatefulSet or node is read for these: their names
-/// have no ordinal, and their containers have ended.
+/// More than five names of a namespace are read by one list. No pool and no StatefulSet is read for these: their names
+/// have no ordinal. Their node is, as it does not exist.
 #[rstest]
 #[case::read_one_by_one("endpoint-clock", 1)]
 #[case::read_by_a_list("endpoint-clocks", 6)]

@@ -17,7 +17,7 @@ use caretaker_testkit::faults::Faults;
 use caretaker_testkit::shared_without_controllers as shared;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
-use objects::{delete, delete_named, endpoint, set_endpoint, uid};
+use objects::{PodExt as _, delete, delete_named, endpoint, set_endpoint, uid};
 use real::follow::Leader;
 use real::{Corner, all_done, is_stale, later, meanwhile, own, seconds};
 use rstest::rstest;
@@ -80,11 +80,14 @@ async fn set_restart_2526() {
 #[tokio::test]
 async fn fast_scale_pr_3778(#[case] name: &'static str, #[case] read: &'static str, #[case] endpoint_first: bool) {
     let corner = Corner::new(name).await;
+    corner.node(name, true).await;
     corner.set("db", 0).await;
     let key = corner.key("db-0");
     corner.pool(&[(A, &key, &uid(1)), (B, &corner.key("leaked"), &uid(2))]).await;
-    corner.endpoint(set_endpoint(&key, &uid(1), &[A])).await;
-    let decision = corner.decide(later()).await;
+    corner.endpoint(set_endpoint(&key, &uid(1), &[A]).with("/status/current/node", json!(name))).await;
+    // Nothing says which grace period the pod had: 30 seconds, and ten more.
+    let (at, due) = (later(), later() + seconds(41));
+    let decision = corner.decide_after(Some(at), due).await;
     assert_eq!(decision.planned.len(), 2, "what leaked, and the endpoint that reserves the other one");
 
     let other = Arc::new(Corner::again(name).await);
@@ -105,8 +108,8 @@ async fn fast_scale_pr_3778(#[case] name: &'static str, #[case] read: &'static s
     let is_first =
         |planned: &PlannedAction<Addresses>| matches!(planned.subject, Subject::Endpoint(_)) == endpoint_first;
     let (first, second) = decision.split(is_first);
-    let mut ended = corner.confirm_and_apply_batch(&client, first, later()).await;
-    ended.extend(corner.confirm_and_apply_batch(&client, second, later()).await);
+    let mut ended = corner.confirm_and_apply_batch(&client, first, due).await;
+    ended.extend(corner.confirm_and_apply_batch(&client, second, due).await);
 
     assert!(ended.iter().any(|one| is_stale(&one.result)), "{ended:?}");
     assert_eq!(corner.held().await, [A], "the address of the new pod stays, the leaked one is released");

@@ -5,8 +5,10 @@
 //! reason a pod whose deletion the watch has delivered is not read.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use caretaker_core::RuleId;
+use caretaker_engine::cache::Cache as _;
 use caretaker_engine::confirm::{LiveView, Names, ReadError, Unreadable};
 use caretaker_engine::{Batch, PlannedAction};
 use kube::Client;
@@ -29,17 +31,25 @@ pub(crate) async fn read_live(
             return Ok(BTreeSet::new());
         }
     }
-    let is_retry = live.retries() > 0;
-    let planned: Vec<_> = batch.actions.iter().filter(|planned| !(is_retry && is_lasting(planned))).collect();
+    let (is_retry, policy) = (live.retries() > 0, live.world().policy);
+    let is_read = |planned: &&PlannedAction<Addresses>| !(is_retry && is_lasting(planned, &policy));
+    let planned: Vec<_> = batch.actions.iter().filter(is_read).collect();
     let mut reader = Reader { planned: &planned, live, unreadable: BTreeSet::new() };
     reader.read_holders().await;
     Ok(reader.unreadable)
 }
 
-/// True if the evidence cannot change while the record is the same: no uid is used twice, no terminating pod
+/// True if the evidence cannot change while the record is the same. The state of a node can: one that was gone may
+/// register again, and a person may take its taint off.
+fn is_lasting(planned: &PlannedAction<Addresses>, policy: &Policy) -> bool {
+    let is_by_node = planned.subject.holder().is_some_and(|holder| !deciding_nodes(holder, policy).is_empty());
+    is_pod_lasting(planned) && !is_by_node
+}
+
+/// True if what is known of the pod cannot change while the record is the same: no uid is used twice, no terminating pod
 /// comes back, no finished pod starts again. A StatefulSet can want its pod again, and a suspicion can be
 /// refuted.
-fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
+fn is_pod_lasting(planned: &PlannedAction<Addresses>) -> bool {
     let Subject::Address(address) = &planned.subject else { return true };
     let has_ordinal = address.holder.key.split_once('/').is_some_and(|(_, name)| ordinal(name).is_some());
     let is_suspicion = matches!(planned.verdict.rule, RuleId::Keeper(rule) if rule.is_suspicion());
@@ -47,12 +57,12 @@ fn is_lasting(planned: &PlannedAction<Addresses>) -> bool {
 }
 
 /// The nodes whose state decides: by the settings, or because a node that is gone or out of service gets no time.
-fn deciding_nodes<'a>(holder: &'a Holder, policy: &Policy) -> impl Iterator<Item = &'a str> {
+fn deciding_nodes(holder: &Holder, policy: &Policy) -> Vec<Arc<str>> {
     let is_ending = holder.pod.as_ref().is_some_and(|pod| pod.is_ending());
     let of_pod = Some(&holder.node)
         .filter(|node| is_ending && (policy.on_ready_node != policy.on_lost_node || node.state.has_certainly_ended()));
     let of_gone = holder.gone.as_ref().map(|gone| &gone.node).filter(|node| node.state.has_certainly_ended());
-    of_pod.into_iter().chain(of_gone).filter_map(|node| node.name.as_deref())
+    of_pod.into_iter().chain(of_gone).filter_map(|node| node.name.clone()).collect()
 }
 
 /// True if the watch has delivered the deletion of the record's own pod: then there is nothing to read. That a list
@@ -60,7 +70,7 @@ fn deciding_nodes<'a>(holder: &'a Holder, policy: &Policy) -> impl Iterator<Item
 fn is_certainly_gone(planned: &PlannedAction<Addresses>, cache: &AddressCache) -> bool {
     let Subject::Address(address) = &planned.subject else { return false };
     let Identity::Pod(uid) = &address.identity else { return false };
-    is_lasting(planned) && cache.saw_deletion(&address.holder.key, uid)
+    is_pod_lasting(planned) && cache.saw_deletion(&address.holder.key, uid)
 }
 
 struct Reader<'a, 'v> {
@@ -72,10 +82,8 @@ struct Reader<'a, 'v> {
 impl Reader<'_, '_> {
     /// Reads what exists under the names of the subjects, and what retains their addresses.
     async fn read_holders(&mut self) {
-        let policy = self.live.world().policy;
         let (mut existing, mut gone, mut endpoints) = (Names::new(), Names::new(), Names::new());
         let (mut sets, mut vms) = (Names::new(), Names::new());
-        let mut nodes: BTreeSet<&str> = BTreeSet::new();
         let mut holders = Vec::with_capacity(self.planned.len());
         for planned in self.planned {
             let Some(holder) = planned.subject.holder() else { continue };
@@ -94,7 +102,6 @@ impl Reader<'_, '_> {
                 let by_endpoint = if let Some(Owner::StatefulSet(set)) = owner { Some(&**set) } else { None };
                 sets.entry(namespace).or_default().extend([Some(by_name), by_endpoint].into_iter().flatten());
             }
-            nodes.extend(deciding_nodes(holder, &policy));
         }
         // One list is for all names of a namespace.
         for (namespace, names) in &mut existing {
@@ -118,8 +125,20 @@ impl Reader<'_, '_> {
         self.read(Kind::Pod, &existing, false).await;
         let unreadable = self.live.check_absent(Kind::Pod.source(), &gone).await;
         self.exclude(Kind::Pod, unreadable);
+        self.read_nodes().await;
+    }
+
+    /// Reads nodes last: a pod or an endpoint that was just read may name a node that the extract does not have, and that
+    /// would count as gone.
+    async fn read_nodes(&mut self) {
+        let policy = self.live.world().policy;
+        let live = self.planned.iter().flat_map(|planned| self.live.cache().subjects_for(&planned.key));
+        let nodes: BTreeSet<Arc<str>> = live
+            .flat_map(|subject| subject.holder().map(|holder| deciding_nodes(holder, &policy)).unwrap_or_default())
+            .collect();
         if !nodes.is_empty() {
-            self.read(Kind::Node, &[("", nodes)].into(), false).await;
+            let names = nodes.iter().map(|name| &**name).collect();
+            self.read(Kind::Node, &[("", names)].into(), false).await;
         }
     }
 

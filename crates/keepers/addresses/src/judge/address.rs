@@ -8,7 +8,7 @@ use super::{
 };
 use crate::act::Action;
 use crate::api::Identity;
-use crate::subject::{Address, Phase, PodState, RetainedBy, Subject, World};
+use crate::subject::{Address, Holder, Phase, PodState, RetainedBy, Subject, World};
 
 fn address(subject: &Subject) -> Option<&Address> {
     if let Subject::Address(address) = subject { Some(address) } else { None }
@@ -24,9 +24,33 @@ fn another_pod(address: &Address) -> Option<&PodState> {
     address.holder.pod.as_deref().filter(|pod| address.is_of(pod) == Some(false))
 }
 
-/// Since when this rule has matched; now, if it matches for the first time.
+/// True if what this rule found may still be refuted; otherwise it is certain, or waits for a deadline.
+pub(crate) fn is_suspected(address: &Address, rule: Rule) -> bool {
+    let holder = &address.holder;
+    match rule {
+        Rule::PodNotSeenYet | Rule::ReplacementStarting | Rule::IPNotOnPod => true,
+        Rule::PodGone => holder.was_mirror,
+        Rule::PodReplaced => {
+            matches!(address.identity, Identity::Container(_)) || holder.pod.as_deref().is_some_and(is_starting_mirror)
+        }
+        Rule::ReplacementHasOtherIP => holder.pod.as_deref().is_some_and(|pod| has_stale_endpoint(holder, pod)),
+        _ => false,
+    }
+}
+
+/// True for a mirror pod that reports no address yet: the containers of the one before it may run on.
+fn is_starting_mirror(pod: &PodState) -> bool {
+    pod.is_mirror && pod.ips.is_empty()
+}
+
+/// True if the endpoint is still the previous pod's: it may be about to be written.
+fn has_stale_endpoint(holder: &Holder, pod: &PodState) -> bool {
+    holder.endpoint.is_some() && !holder.endpoint_is_of(pod)
+}
+
+/// Since when this rule has matched; now, if it matches for the first time or the clock was set back.
 fn since(address: &Address, rule: Rule, now: Timestamp) -> Timestamp {
-    address.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+    address.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since.min(now))
 }
 
 pub(super) fn unreadable_record(subject: &Subject, _: &World, _: Timestamp) -> Found {
@@ -156,7 +180,7 @@ pub(super) fn pod_replaced(subject: &Subject, world: &World, now: Timestamp) -> 
         return suspect(address, Rule::PodReplaced, world, now, &because);
     }
     let because = format!("pod {key} has the uid {} now, the record has {}", pod.uid, address.uid);
-    if pod.is_mirror && pod.ips.is_empty() {
+    if is_starting_mirror(pod) {
         let because = format!("{because}; it is a mirror pod, whose containers may run on, and reports no address yet");
         return suspect(address, Rule::PodReplaced, world, now, &because);
     }
@@ -184,11 +208,10 @@ pub(super) fn replacement_has_other_ip(subject: &Subject, world: &World, now: Ti
     let address = address(subject)?;
     let pod = another_pod(address)?;
     let because = format!("pod {} was recreated and has other addresses", address.holder.key);
-    // An endpoint that is still the previous pod's may be about to be written.
-    if address.holder.endpoint.is_none() || address.holder.endpoint_is_of(pod) {
-        return Some(release_gone(address, Rule::ReplacementHasOtherIP, world, now, because));
+    if has_stale_endpoint(&address.holder, pod) {
+        return suspect(address, Rule::ReplacementHasOtherIP, world, now, &because);
     }
-    suspect(address, Rule::ReplacementHasOtherIP, world, now, &because)
+    Some(release_gone(address, Rule::ReplacementHasOtherIP, world, now, because))
 }
 
 /// Releases the address of a pod that is gone: at once, or when its node has had the time to end it. Then it is as certain
@@ -215,6 +238,7 @@ pub(super) fn pod_finished(subject: &Subject, world: &World, now: Timestamp) -> 
     if let Some(deletion) = pod.deletion {
         because.push_str(&format!("; it is Terminating, its deletion timestamp is {}", time::format(deletion)));
     }
+    because.push_str(&format!("; {}", address.holder.node.describe()));
     Some(release_after_pod(address, pod, world, now, because))
 }
 
@@ -241,10 +265,8 @@ fn release_after_pod(
     because: String,
 ) -> RuleMatch<Action> {
     let Some(until) = ending_deadline(&address.holder, pod, &world.policy) else {
-        let node = address.holder.node.describe();
         let switch = if releases_on_node(&address.holder, &world.policy) { "" } else { " on such nodes" };
-        let because = format!("{because}; the settings retain addresses of such pods{switch} ({node})");
-        return RuleMatch::nothing(because);
+        return RuleMatch::nothing(format!("{because}; the settings retain addresses of such pods{switch}"));
     };
     if world.leads {
         RuleMatch::act_after(until, Action::Release, now, because)

@@ -37,9 +37,9 @@ fn waits_for_others(endpoint: &Endpoint) -> Option<RuleMatch<Action>> {
     waits.then(|| RuleMatch::nothing("it is being deleted, and waits until others have removed their finalizers"))
 }
 
-/// Since when this rule has matched; now, if it matches for the first time.
+/// Since when this rule has matched; now, if it matches for the first time or the clock was set back.
 fn since(endpoint: &Endpoint, rule: Rule, now: Timestamp) -> Timestamp {
-    endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since)
+    endpoint.sighting.filter(|sighting| sighting.rule == rule).map_or(now, |sighting| sighting.since.min(now))
 }
 
 /// True if the pod certainly uses none of the endpoint's addresses.
@@ -65,8 +65,11 @@ pub(super) fn outdated(subject: &Subject, world: &World, now: Timestamp) -> Foun
         return Some(RuleMatch::nothing(format!("{because}; the leader decides")));
     }
     let (apart, since) = (suspicion(Some(pod), &world.policy), since(endpoint, Rule::EndpointOutdated, now));
-    let because = format!("{because}; suspected since {}, for {}", time::format(since), duration::format(apart));
-    Some(RuleMatch::act_after(time::saturating_add(since, apart), deletion(endpoint), now, because))
+    let seen_twice = time::saturating_add(since, apart);
+    let until = gone_deadline(holder, &world.policy, now).map_or(seen_twice, |gone| gone.max(seen_twice));
+    let gone = why_gone_waits(holder, &world.policy);
+    let because = format!("{because}{gone}; suspected since {}, for {}", time::format(since), duration::format(apart));
+    Some(RuleMatch::act_after(until, deletion(endpoint), now, because))
 }
 
 pub(super) fn in_use(subject: &Subject, _: &World, _: Timestamp) -> Found {

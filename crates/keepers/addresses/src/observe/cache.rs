@@ -229,7 +229,7 @@ impl Cache for AddressCache {
         let records: usize = self.pools.values().map(|pool| pool.records.len()).sum();
         let mut keys = Vec::with_capacity(self.pools.len() + records + self.endpoints);
         keys.extend(self.pools.keys().cloned().map(Key::Pool));
-        for (name, pool) in &self.pools {
+        for (name, pool) in self.pools.iter().filter(|(_, pool)| pool.is_readable()) {
             keys.extend(pool.records.keys().map(|ip| Key::Address(name.clone(), *ip)));
         }
         if self.endpoints > 0 {

@@ -278,14 +278,15 @@ pub(super) struct NodeStatus {
     conditions: Vec<Condition>,
 }
 
-/// The taint counts with any value and effect: Kubernetes takes it so when it deletes the pods of such a node.
+/// The taint counts with any value and effect, and only while the node is not Ready. Kubernetes requires both before it
+/// deletes the pods of such a node: a taint that was left over says nothing about a machine that runs again.
 pub(super) fn project_node(object: Partial<NodeSpec, NodeStatus>) -> Option<Row> {
     let Partial { spec, status, .. } = object;
     let ready = status.conditions.iter().find(|condition| condition.kind == "Ready");
-    Some(Row::Node(if spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
-        NodeState::OutOfService
-    } else if ready.is_some_and(|ready| ready.status == "True") {
+    Some(Row::Node(if ready.is_some_and(|ready| ready.status == "True") {
         NodeState::Ready
+    } else if spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+        NodeState::OutOfService
     } else {
         NodeState::NotReady { since: ready.and_then(|ready| ready.last_transition_time) }
     }))

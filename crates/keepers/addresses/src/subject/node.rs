@@ -21,7 +21,7 @@ pub enum NodeState {
         /// Since when, if it says so.
         since: Option<Timestamp>,
     },
-    /// It has the taint `node.kubernetes.io/out-of-service`: a person has confirmed that it is shut down.
+    /// It is not ready and has the taint `node.kubernetes.io/out-of-service`: a person has confirmed that it is shut down.
     OutOfService,
     /// There is no Node of that name.
     Gone,
@@ -92,13 +92,15 @@ impl GonePod {
     }
 
     /// Returns the time from which its grace period counts. If it was seen and not Terminating, it was removed by force
-    /// when it was first missed; its endpoint may have been deleted by hand before that, and is deleted later where the
-    /// own clock is behind.
+    /// when it was first missed, which is now if the own clock was set back since; its endpoint may have been deleted by
+    /// hand before that, and is deleted later where the own clock is behind.
     fn counts_from(&self, now: Timestamp) -> Timestamp {
         match (self.deletion, self.endpoint_deletion) {
             (Some(deletion), _) => deletion,
             (None, Some(deletion)) if !self.was_seen => deletion,
-            (None, deletion) => deletion.into_iter().fold(self.since.unwrap_or(now), Timestamp::max),
+            (None, deletion) => {
+                deletion.into_iter().fold(self.since.map_or(now, |since| since.min(now)), Timestamp::max)
+            }
         }
     }
 }

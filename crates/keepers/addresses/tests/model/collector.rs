@@ -9,7 +9,7 @@ use caretaker_addresses::Addresses;
 use caretaker_addresses::api::{Kind, ordinal};
 use caretaker_addresses::judge::Rule;
 use caretaker_addresses::observe::{AddressCache, Key};
-use caretaker_addresses::subject::World;
+use caretaker_addresses::subject::{Subject, World};
 use caretaker_core::{Keeper as _, RuleId, RuleSet as _, Timestamp, time};
 use caretaker_engine::PlannedAction;
 use caretaker_engine::cache::Cache as _;
@@ -46,6 +46,14 @@ fn is_lasting(planned: &Planned) -> bool {
     let holder = Addresses::default().relation_key(&planned.subject).unwrap_or_default().to_owned();
     let is_suspicion = matches!(planned.verdict.rule, RuleId::Keeper(rule) if rule.is_suspicion());
     !holder.contains("db-") && !is_suspicion
+}
+
+/// The nodes that are read: those that count as ended, after everything else was read.
+fn deciding_nodes(subject: &Subject) -> Vec<String> {
+    let Some(holder) = subject.holder() else { return Vec::new() };
+    let nodes = [Some(&holder.node), holder.gone.as_ref().map(|gone| &gone.node)];
+    let ended = nodes.into_iter().flatten().filter(|node| node.state.has_certainly_ended());
+    ended.filter_map(|node| Some(node.name.as_deref()?.to_owned())).collect()
 }
 
 impl Model {
@@ -88,8 +96,9 @@ impl Model {
     }
 
     /// Live reads by name: an object that does not exist is deleted from the extract.
-    fn look_at<'a>(&self, planned: impl Iterator<Item = &'a Planned>, extract: &mut AddressCache) {
-        let holders: BTreeSet<&str> = planned.filter_map(|planned| Some(&*planned.subject.holder()?.key)).collect();
+    fn look_at<'a>(&self, planned: impl Iterator<Item = &'a Planned> + Clone, extract: &mut AddressCache) {
+        let holders: BTreeSet<&str> =
+            planned.clone().filter_map(|planned| Some(&*planned.subject.holder()?.key)).collect();
         let live = self.objects();
         let is = |object: &serde_json::Value, kind: Kind, key: &str| {
             let meta = &object["metadata"];
@@ -106,7 +115,11 @@ impl Model {
                 }
             }
         }
-        for name in super::nodes::NAMES {
+        let nodes: BTreeSet<String> = planned
+            .flat_map(|planned| extract.subjects_for(&planned.key))
+            .flat_map(|subject| deciding_nodes(&subject))
+            .collect();
+        for name in nodes {
             let key = format!("/{name}");
             match live.iter().find(|object| is(object, Kind::Node, &key)) {
                 Some(object) => objects::apply(extract, std::slice::from_ref(object)),

@@ -17,6 +17,8 @@ pub struct Cni {
     /// Name and address of each running pod.
     pub live: BTreeMap<String, (String, String)>,
     pub conflicts: usize,
+    /// The node that endpoints name, if it is not the one that does not exist.
+    pub node: Option<String>,
 }
 
 impl Cni {
@@ -70,7 +72,10 @@ impl Cni {
         let (namespace, name) = key.split_once('/').unwrap();
         let endpoints = corner.endpoints_in(namespace);
         let object = if api::ordinal(key).is_some() { objects::set_endpoint } else { objects::endpoint };
-        let object = super::bare(object(key, uid, &[ip]));
+        let mut object = super::bare(object(key, uid, &[ip]));
+        if let Some(node) = &self.node {
+            object["status"]["current"]["node"] = json!(node);
+        }
         let written = if let Some(before) = before {
             let condition = json!({ "uid": before.uid(), "resourceVersion": before.resource_version() });
             let patch = Patch::Merge(json!({ "metadata": condition, "status": object["status"] }));

@@ -121,6 +121,12 @@ impl Corner {
         Self::on(caretaker_testkit::shared(), &INSTALLED, api::crds, name).await
     }
 
+    /// On a cluster with a real node.
+    pub async fn on_node(name: &str) -> Self {
+        static INSTALLED: OnceCell<()> = OnceCell::const_new();
+        Self::on(caretaker_testkit::shared_with_node(), &INSTALLED, api::crds, name).await
+    }
+
     /// The same corner with another client.
     pub async fn again(name: &str) -> Self {
         let cluster = caretaker_testkit::shared_without_controllers();

@@ -116,11 +116,20 @@ impl Corner {
 
     /// What one round would do, before anything is confirmed.
     pub async fn decide(&self, now: Timestamp) -> Decision {
+        self.decide_after(None, now).await
+    }
+
+    /// The same after an earlier round, which saw what is gone for the first time.
+    pub async fn decide_after(&self, first: Option<Timestamp>, now: Timestamp) -> Decision {
         let sources = Sources::of(&*self.keeper);
         let mut feed = sources.list_all(&self.client, 1).await.unwrap();
-        let (mut planner, mut ledger) = (Planner::default(), Ledger::default());
+        let (mut planner, mut ledger) = (Planner::<Addresses>::default(), Ledger::default());
         planner.mark_all_dirty(&feed.cache);
         let world = self.world();
+        if let Some(first) = first {
+            planner.judge(&self.keeper, &mut feed, &world, &self.limits, &ledger, true, first);
+            planner.mark_all_dirty(&feed.cache);
+        }
         let (batches, _) = plan(&mut planner, &mut feed, &self.keeper, &world, &self.limits, &mut ledger, now);
         let actions = batches.into_iter().flat_map(|batch| batch.actions);
         let ours = actions.filter(|planned| self.is_ours(&planned.subject)).collect();

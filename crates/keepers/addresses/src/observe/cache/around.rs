@@ -1,5 +1,6 @@
 //! What surrounds pods: StatefulSets that want them, virtual machines, nodes, Spiderpool's settings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use caretaker_engine::cache::Cache as _;
@@ -90,6 +91,22 @@ impl AddressCache {
     /// nothing about them.
     pub(super) fn knows_all_nodes(&self) -> bool {
         self.nodes_listed || (self.list(Kind::Node) == 0 && !self.nodes.is_empty())
+    }
+
+    /// The nodes that are not among the nodes, if any node is known, and that a pod with a record or an endpoint names, or
+    /// such an endpoint: they count as gone. The nodes of other pods decide nothing.
+    #[must_use]
+    pub fn missing_nodes(&self) -> Vec<&str> {
+        if !self.knows_all_nodes() {
+            return Vec::new();
+        }
+        let entries = self.by_pod.values().filter(|entry| entry.endpoint.is_some() || !entry.records.is_empty());
+        let named = entries.flat_map(|entry| {
+            let of_pod = entry.pod.as_ref().and_then(|pod| pod.node.as_deref());
+            of_pod.into_iter().chain(entry.endpoint.as_ref().and_then(|endpoint| endpoint.node.as_deref()))
+        });
+        let missing: BTreeSet<&str> = named.filter(|name| !self.nodes.contains_key(*name)).collect();
+        missing.into_iter().collect()
     }
 
     /// A node as far as it is known.

@@ -25,6 +25,7 @@ pub(super) struct PoolEntry {
     pub(super) invalid_keys: BTreeSet<String>,
     pub(super) count: Option<i64>,
     pub(super) total: Option<i64>,
+    /// Its records; while they cannot be read, those that it had before.
     pub(super) records: BTreeMap<IpAddr, KnownRecord>,
     /// The list that delivered it.
     list: u32,
@@ -33,6 +34,11 @@ pub(super) struct PoolEntry {
 }
 
 impl PoolEntry {
+    /// True if its records can be read. Otherwise none of them is judged.
+    pub(super) fn is_readable(&self) -> bool {
+        self.invalid.is_none()
+    }
+
     /// The pool with no records.
     pub(super) fn without_records(&self) -> Self {
         let Self { uid, uid_text, ranges, invalid, invalid_keys, .. } = self;
@@ -90,6 +96,8 @@ impl AddressCache {
         };
         self.count_unreadable(was_invalid, invalid.is_some());
         let is_extract = self.is_extract;
+        // What is remembered of pods that have vanished is kept until the records can be read again.
+        let known_records = if invalid.is_some() { before } else { self.update_records(&name, before, &records.by_ip) };
         let entry = PoolEntry {
             uid_text: id.uid.as_str().into(),
             uid,
@@ -100,17 +108,28 @@ impl AddressCache {
             invalid_keys: records.invalid_keys,
             count,
             total,
-            records: self.update_records(&name, before, &records.by_ip),
+            records: known_records,
             list,
             live: is_extract.then(|| Arc::new(LivePool { resource_version: id.resource_version, allocated })),
         };
         let known = self.pools.insert(name.clone(), entry);
-        let affects_all = self.pools.get(&name).zip(known).is_some_and(|(now, known)| {
-            (now.deleting, &now.ranges, &now.uid) != (known.deleting, &known.ranges, &known.uid)
+        let now = &self.pools[&name];
+        let was_readable = !was_invalid;
+        let affects_all = known.is_some_and(|known| {
+            (now.deleting, &now.ranges, &now.uid, now.is_readable())
+                != (known.deleting, &known.ranges, &known.uid, was_readable)
         });
         if affects_all {
-            let addresses = self.pools[&name].records.keys().map(|ip| Key::Address(name.clone(), *ip));
+            let addresses = now.records.keys().map(|ip| Key::Address(name.clone(), *ip));
+            let holders: BTreeSet<Arc<str>> = if now.is_readable() == was_readable {
+                BTreeSet::new()
+            } else {
+                now.records.values().map(|record| record.holder.clone()).collect()
+            };
             self.dirty.extend(addresses);
+            for holder in &holders {
+                self.mark_dirty(holder);
+            }
         }
         self.dirty.insert(Key::Pool(name));
     }

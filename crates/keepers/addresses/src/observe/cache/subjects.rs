@@ -19,7 +19,7 @@ impl AddressCache {
         match key {
             Key::Pool(name) => self.pools.get(name).map(|entry| Subject::Pool(Box::new(pool(name, entry)))),
             Key::Address(name, ip) => {
-                let pool = self.pools.get(name)?;
+                let pool = self.pools.get(name).filter(|pool| pool.is_readable())?;
                 self.address(name, pool, *ip, pool.records.get(ip)?, key)
             }
             Key::Endpoint(name) => self.endpoint(name, key),
@@ -74,7 +74,8 @@ impl AddressCache {
 
     /// True if a record belongs to the endpoint's pod, or may belong to it.
     fn may_own(&self, endpoint: &EndpointState, pool: &Arc<str>, ip: IpAddr) -> bool {
-        let record = self.pools.get(pool).and_then(|pool| pool.records.get(&ip));
+        let pool = self.pools.get(pool).filter(|pool| pool.is_readable());
+        let record = pool.and_then(|pool| pool.records.get(&ip));
         record.is_some_and(|record| endpoint.may_own(&record.identity))
     }
 
@@ -104,8 +105,9 @@ impl AddressCache {
         }
     }
 
-    /// The last facts about the pod that is meant, if it is not the pod of that name (any more). Of one that was never
-    /// seen, as after a start, its endpoint says on which node it was.
+    /// The last facts about the pod that is meant, if it is not the pod of that name (any more). Without a uid it may be the
+    /// pod of that name or any that was seen before it: the newest of those counts. Of one that was never seen, as after a
+    /// start, its endpoint says on which node it was.
     fn gone_pod(
         &self,
         key: &Arc<str>,
@@ -114,15 +116,18 @@ impl AddressCache {
         endpoint: Option<&EndpointState>,
     ) -> Option<GonePod> {
         let meant = if let Some(Identity::Pod(uid)) = identity { Some(uid) } else { None };
-        if pod.is_some_and(|pod| meant.is_none_or(|uid| *uid == pod.uid)) {
+        if pod.is_some_and(|pod| meant == Some(&pod.uid)) {
             return None;
         }
-        let mut vanished = self.vanished.get(key).into_iter().flatten();
-        let vanished = match meant {
-            Some(uid) => vanished.find(|gone| gone.uid == *uid),
-            None => vanished.next_back(),
+        let is_meant = |gone: &&Vanished| match meant {
+            Some(uid) => gone.uid == *uid,
+            None => pod.is_none_or(|pod| gone.uid != pod.uid),
         };
-        let endpoint = endpoint.filter(|endpoint| identity.is_none_or(|identity| endpoint.may_own(identity)));
+        let vanished = self.vanished.get(key).into_iter().flatten().rfind(is_meant);
+        // Without a uid the endpoint may be that of the pod which exists.
+        let endpoint = endpoint.filter(|endpoint| {
+            (meant.is_some() || pod.is_none()) && identity.is_none_or(|identity| endpoint.may_own(identity))
+        });
         let endpoint_deletion = endpoint.and_then(|endpoint| endpoint.deletion);
         if let Some(Vanished { node, deletion, grace, .. }) = vanished {
             let (node, deletion, grace) = (self.node(node.as_ref()), *deletion, *grace);
@@ -202,6 +207,7 @@ fn pool(name: &Arc<str>, entry: &PoolEntry) -> Pool {
     };
     let mut problems: Vec<String> = entry.invalid_keys.iter().map(invalid_key).collect();
     problems.extend(entry.ranges.invalid.clone());
+    let records = if entry.is_readable() { entry.records.len() } else { 0 };
     let size = entry.total.and_then(|total| u128::try_from(total).ok()).unwrap_or_else(|| entry.ranges.size());
     Pool {
         name: name.clone(),
@@ -209,7 +215,7 @@ fn pool(name: &Arc<str>, entry: &PoolEntry) -> Pool {
         deleting: entry.deleting,
         invalid: entry.invalid.clone(),
         problems,
-        records: entry.records.len() + entry.invalid_keys.len(),
+        records: records + entry.invalid_keys.len(),
         count: entry.count,
         size,
         live: entry.live.clone(),
