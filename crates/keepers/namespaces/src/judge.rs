@@ -21,6 +21,7 @@ use crate::workload::Workload;
 
 pub(crate) use deletion::asleep_for;
 pub(crate) use half_awake::running_in_sleep;
+pub(crate) use protection::is_protected;
 pub use protection::{is_about_to_get_defaults, is_managed};
 pub use schedule::Schedule;
 

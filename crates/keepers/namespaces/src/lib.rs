@@ -123,7 +123,7 @@ impl Keeper for Namespaces {
     /// ignores a label without `activity-status`, wants to see what becomes of each such object.
     fn stands_out(&self, subject: &Subject) -> bool {
         let is_labelled = subject.sleep_after().is_some() || subject.delete_after.value().is_some();
-        let is_unreported = is_labelled && !subject.activity.is_set();
+        let is_unreported = is_labelled && !subject.activity.is_set() && !judge::is_protected(subject, self.policy());
         is_unreported || judge::running_in_sleep(subject).next().is_some()
     }
 

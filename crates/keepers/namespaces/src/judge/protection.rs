@@ -26,6 +26,11 @@ pub(super) fn protected(ns: &Subject, world: &World, now: Timestamp) -> Found {
     }
 }
 
+/// True if it is never touched, whatever its labels say.
+pub(crate) fn is_protected(ns: &Subject, policy: &Policy) -> bool {
+    ns.excluded || why_protected(ns, policy).is_some()
+}
+
 /// Why a namespace is protected, as a sentence; `None` if it is not.
 fn why_protected(ns: &Subject, policy: &Policy) -> Option<String> {
     let name = ns.namespace_name();
@@ -55,7 +60,7 @@ pub fn is_managed(ns: &Subject, policy: &Policy) -> bool {
     } else {
         schedule::can_lead_to_sleep_or_deletion(ns, policy)
     };
-    managed && !ns.excluded && why_protected(ns, policy).is_none()
+    managed && !is_protected(ns, policy)
 }
 
 /// True if the defaults are about to label it.
