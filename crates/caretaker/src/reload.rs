@@ -38,7 +38,8 @@ impl Settings {
     }
 
     fn new(config: Config, args: &RunArgs) -> Result<Self> {
-        let config = config.with_environment()?;
+        let mut config = config.with_environment()?;
+        config.keepers.namespaces.activity.take_flags(&args.audit);
         let selected = keepers::keepers_to_run(args, &config)?;
         Ok(Self { config, selected })
     }

@@ -123,7 +123,9 @@ impl<'k, K: Keeper> Simulation<'k, K> {
             windows: BTreeMap::new(),
             subjects: subjects.into_iter().map(Some).collect(),
         };
-        counted.into_iter().for_each(|counted| simulation.count(counted));
+        for counted in counted {
+            simulation.count(counted);
+        }
         simulation
     }
 

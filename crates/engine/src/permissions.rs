@@ -97,7 +97,7 @@ pub fn required<K: Controller>(keeper: &K, sources: &Sources<K::Cache>, dry_run:
                 let [name, namespace] =
                     [source.only_name(), source.only_namespace()].map(|only| only.map(str::to_owned));
                 let right =
-                    AccessRight { name, namespace, ..AccessRight::new(verb, &resource.group, &resource.plural) };
+                    AccessRight { namespace, name, ..AccessRight::new(verb, &resource.group, &resource.plural) };
                 if source.is_optional() {
                     optional.insert(right.clone(), resource.clone());
                 }

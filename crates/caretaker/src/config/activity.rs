@@ -78,6 +78,14 @@ impl Default for ActivityConfig {
 }
 
 impl ActivityConfig {
+    /// Takes over from the command line that audit events are received: what they tell then proves as much as with the
+    /// setting.
+    pub(crate) fn take_flags(&mut self, flags: &AuditArgs) {
+        if flags.audit_listen.is_some() || flags.audit_log.is_some() {
+            self.source = ActivitySource::Audit;
+        }
+    }
+
     /// True if canaries prove that audit events arrive.
     pub(super) fn proves_use(&self) -> bool {
         self.source == ActivitySource::Audit && self.canary_interval.is_some()

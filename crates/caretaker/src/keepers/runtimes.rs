@@ -43,8 +43,8 @@ impl KeeperCli for Runtimes {
         }
         let (maps, carriers): (Vec<_>, Vec<_>) = cache.elsewhere().partition(|found| found.kind == "ConfigMap");
         for (found, why) in [(maps, "not used"), (carriers, "left alone, and removed with their tasks")] {
-            let named = |found: &&Elsewhere| format!("{} {}/{}", found.kind, found.namespace, found.name);
-            let names: Vec<String> = found.iter().take(NAMED).map(named).collect();
+            let place = |found: &&Elsewhere| format!("{} {}/{}", found.kind, found.namespace, found.name);
+            let names: Vec<String> = found.iter().take(NAMED).map(place).collect();
             let more = match found.len().saturating_sub(NAMED) {
                 0 => String::new(),
                 more => format!(" and {more} more"),

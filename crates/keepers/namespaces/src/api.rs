@@ -462,7 +462,7 @@ fn is_unsigned_record(text: &str, at: Timestamp, fields: &Map<String, Value>) ->
         "ActionBy": fields.get("ActionBy"),
         "UserInfo": { "name": user["name"], "uid": user["uid"] },
     });
-    text == form.to_string()
+    *text == *form.to_string()
 }
 
 /// The open sessions by id.

@@ -295,14 +295,14 @@ mod tests {
     use serde_json::json;
 
     /// What the sources of a keeper make of an object in a file.
-    fn read(object: Value) -> Option<Row> {
+    fn read(object: &Value) -> Option<Row> {
         use crate::subject::Policy;
         use caretaker_engine::Change;
         use caretaker_engine::decode::Document;
         let policy = Policy { namespace: Some("kdoctor".to_owned()), ..Policy::default() };
         let sources = caretaker_engine::sources::Sources::of(&crate::Runtimes::new(policy));
         let [api_version, kind] = ["apiVersion", "kind"].map(|key| object[key].as_str().unwrap().to_owned());
-        let (_, change) = sources.decode(&api_version, &kind, Document::Value(&object)).unwrap().unwrap();
+        let (_, change) = sources.decode(&api_version, &kind, Document::Value(object)).unwrap().unwrap();
         if let Change::Apply(observed) = change { Some(observed.row) } else { None }
     }
 
@@ -327,9 +327,9 @@ mod tests {
             })
         };
 
-        let used = read(object("kdoctor"));
+        let used = read(&object("kdoctor"));
         assert!(matches!(used, Some(Row::Carrier(_) | Row::Templates(Ok(_)) | Row::Settings(_))), "{used:?}");
-        let Some(Row::Elsewhere(found)) = read(object("a-tenant")) else { panic!("it is known") };
+        let Some(Row::Elsewhere(found)) = read(&object("a-tenant")) else { panic!("it is known") };
         assert_eq!((found.kind, &*found.namespace, &*found.name), (kind, "a-tenant", name));
     }
 
@@ -343,8 +343,8 @@ mod tests {
             json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata })
         };
 
-        assert!(matches!(read(object("kdoctor")), Some(Row::Named(_))));
-        assert_eq!(read(object("a-tenant")), None);
+        assert!(matches!(read(&object("kdoctor")), Some(Row::Named(_))));
+        assert_eq!(read(&object("a-tenant")), None);
     }
 
     #[test]
