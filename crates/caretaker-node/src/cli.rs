@@ -10,6 +10,7 @@ use caretaker_containers::containerd::GrpcClient;
 use caretaker_containers::host::Host;
 use caretaker_containers::{Containers, MIN_SHUTDOWN_GRACE, PARALLEL, Settings};
 use caretaker_core::{SignedDuration, duration};
+use caretaker_telemetry::LogArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Removes containers of this node whose agent or Sandbox is gone, with everything that belongs to them
@@ -158,6 +159,9 @@ pub struct RunArgs {
     /// The journal; standard output by default.
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
+    /// Log lines.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// How a plan is written.

@@ -16,12 +16,14 @@ use caretaker_engine::permissions::lease_name;
 use caretaker_engine::run::run_controller;
 use caretaker_engine::state::StateStore;
 use caretaker_engine::{Context, Controller as _, client, trace};
+use caretaker_telemetry::LogControl;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ResidueMode, RunArgs};
 use crate::report;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a call to the API server may take.
 const CALL: Duration = Duration::from_secs(10);
 /// How often everything is judged again, and lists are compared with what the watches delivered.
@@ -34,8 +36,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     // One thread is enough: the keeper waits for containerd nearly all the time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let telemetry = caretaker_telemetry::start("caretaker-node", env!("CARGO_PKG_VERSION"), trace::TARGET);
-        let result = operate(args).await;
+        let telemetry = caretaker_telemetry::start("caretaker-node", VERSION, trace::TARGET, args.log.clone());
+        let result = operate(args, &telemetry.log).await;
         telemetry.stop().await;
         result
     });
@@ -43,14 +45,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
     result
 }
 
-async fn operate(args: &RunArgs) -> Result<()> {
+async fn operate(args: &RunArgs, log: &LogControl) -> Result<()> {
     let keeper = Arc::new(args.node.keeper()?);
     let state_file = &args.node.state_file;
     if let Some(folder) = state_file.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("--state-file {}", state_file.display()))?;
     }
     let cluster = args.node.kube_config().await?;
-    let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    let mut metrics = Metrics::new(VERSION);
     metrics.register(|registry| keeper.register_metrics(registry));
     let metrics = Arc::new(metrics);
     let journal = match &args.journal {
@@ -62,11 +64,12 @@ async fn operate(args: &RunArgs) -> Result<()> {
         .with_context(|| format!("--listen {}: is another program using it?", args.listen))?;
     tracing::info!("answering on {}", listener.local_addr()?);
     let health = Health::default();
+    let log = log.clone();
     let serving = tokio::spawn(health::serve(
         listener,
         vec![(keeper.name(), health.clone())],
         metrics.clone(),
-        axum::Router::new(),
+        health::log_level_route(move |change| log.show(change)),
     ));
     let reader = client::reader(cluster.clone())?;
     let writer = client::writer(cluster.clone(), None, CALL, None, false)?;

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use caretaker_core::{SignedDuration, Timestamp, duration, time};
+use caretaker_telemetry::LogArgs;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -180,6 +181,9 @@ pub struct RunArgs {
     /// Create the namespace caretaker-system if it does not exist, where the Leases and the state are
     #[arg(long, conflicts_with = "dry_run")]
     pub create_namespace: bool,
+    /// Log lines.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// Where audit events come from.
     #[command(flatten)]
     pub audit: AuditArgs,

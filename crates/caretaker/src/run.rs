@@ -19,6 +19,7 @@ use caretaker_engine::permissions::lease_name;
 use caretaker_engine::run::{Grace, run_controller};
 use caretaker_engine::state::{self, StateStore};
 use caretaker_engine::{Context, StandbyContext, client, trace};
+use caretaker_telemetry::LogControl;
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, Shared, join_all, try_join_all};
 use k8s_openapi::api::core::v1::Namespace;
@@ -37,6 +38,7 @@ use crate::live;
 use crate::output::Output;
 use crate::reload::{Settings, SettingsFile};
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long queued Events, and releasing the Lease, may take at the end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// How long what is under way may take before the keepers start again with other settings. Nothing is lost if that is not
@@ -54,8 +56,8 @@ pub fn run(args: &RunArgs) -> Result<Output> {
     // hangs, the health endpoint does not answer either.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let telemetry = caretaker_telemetry::start("caretaker", env!("CARGO_PKG_VERSION"), trace::TARGET);
-        let result = operate(args, file, settings).await;
+        let telemetry = caretaker_telemetry::start("caretaker", VERSION, trace::TARGET, args.log.clone());
+        let result = operate(args, file, settings, &telemetry.log).await;
         telemetry.stop().await;
         result
     });
@@ -64,21 +66,23 @@ pub fn run(args: &RunArgs) -> Result<Output> {
     result.map(|()| Output::default())
 }
 
-async fn operate(args: &RunArgs, mut file: SettingsFile, mut settings: Settings) -> Result<()> {
+async fn operate(args: &RunArgs, mut file: SettingsFile, mut settings: Settings, log: &LogControl) -> Result<()> {
     let cluster = live::kube_config(&args.cluster).await?;
     if args.create_namespace {
         create_namespace(&cluster).await?;
     }
     let mut activity = Activity::default();
     let mut keepers = start_keepers(args, &settings, &mut activity, &cluster).await?;
-    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
+    let metrics = Arc::new(Metrics::new(VERSION));
     let journal = live::journal(args.journal.as_ref(), std::io::stdout())?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen {}: is another program using it?", args.listen))?;
     tracing::info!("answering on {}", listener.local_addr()?);
     let served = Served::default();
-    let serving = tokio::spawn(health::serve(listener, served.clone(), metrics.clone(), activity.routes()));
+    let log = log.clone();
+    let routes = activity.routes().merge(health::log_level_route(move |change| log.show(change)));
+    let serving = tokio::spawn(health::serve(listener, served.clone(), metrics.clone(), routes));
     if args.dry_run {
         tracing::info!("dry run: nothing is written");
     }

@@ -42,6 +42,16 @@ pub struct SubjectRef<'a> {
     pub object: ObjectRef<'a>,
 }
 
+impl std::fmt::Display for SubjectRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, namespace, name, .. } = self;
+        match namespace {
+            Some(namespace) => write!(f, "{kind} {namespace}/{name}"),
+            None => write!(f, "{kind} {name}"),
+        }
+    }
+}
+
 impl<'a> From<ObjectRef<'a>> for SubjectRef<'a> {
     fn from(object: ObjectRef<'a>) -> Self {
         let ObjectRef { kind, namespace, name, uid, .. } = object;

@@ -1,6 +1,7 @@
 //! The clients of a keeper: one that reads, and those that write.
 
 mod call_limit;
+mod call_log;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tower::util::MapResponseLayer;
 use crate::clock::Clock;
 use crate::lease::LeaderHandle;
 use crate::projection::server_time;
+use call_log::CallLog;
 
 pub use call_limit::CallLimit;
 
@@ -23,7 +25,7 @@ const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A client for lists and watches.
 pub fn reader(config: Config) -> Result<Client, kube::Error> {
-    Client::try_from(reading(config))
+    Ok(ClientBuilder::try_from(reading(config))?.with_layer(&CallLog).build())
 }
 
 /// The same, and each answer tells the clock how late it is at the API server.
@@ -34,7 +36,7 @@ pub fn reader_with_clock(config: Config, clock: Clock) -> Result<Client, kube::E
         }
         response
     });
-    Ok(ClientBuilder::try_from(reading(config))?.with_layer(&compare).build())
+    Ok(ClientBuilder::try_from(reading(config))?.with_layer(&CallLog).with_layer(&compare).build())
 }
 
 fn reading(mut config: Config) -> Config {
@@ -61,7 +63,7 @@ pub fn writer(
         Some(leadership) if !leadership.is_leader() => Err(NotLeading),
         _ => Ok(request),
     };
-    let builder = ClientBuilder::try_from(config)?.with_layer(&TimeoutLayer::new(call));
+    let builder = ClientBuilder::try_from(config)?.with_layer(&CallLog).with_layer(&TimeoutLayer::new(call));
     let builder = builder.with_layer(&FilterLayer::new(leading));
     Ok(match limit {
         Some(limit) => builder.with_layer(&limit.layer(urgent)).build(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
@@ -209,11 +210,38 @@ fn readiness(keepers: &Keepers) -> (StatusCode, String) {
 /// What `GET /` says: what there is to ask for.
 const PATHS: &str = "\
 Caretaker
-  /healthz   whether every keeper is alive
-  /readyz    what each keeper waits for
-  /metrics   what was done and refused, for Prometheus
-  /activity  who used which namespace; only through a port-forward, and with activity from audit events
+  /healthz    whether every keeper is alive
+  /readyz     what each keeper waits for
+  /metrics    what was done and refused, for Prometheus
+  /log-level  what is logged; PUT changes it, only through a port-forward
+  /activity   who used which namespace; only through a port-forward, and with activity from audit events
 ";
+
+/// `GET` and `PUT /log-level`: the levels of the log lines, and how to change them until the process ends. A change is
+/// served to connections from inside the pod alone: those of `kubectl port-forward`, for which the API server has
+/// authenticated the user and checked that the user may forward ports.
+///
+/// `levels` returns the levels, after it has changed them if it is given others.
+pub fn log_level_route(
+    levels: impl Fn(Option<&str>) -> Result<String, String> + Clone + Send + Sync + 'static,
+) -> Router {
+    let show = levels.clone();
+    let change = async move |ConnectInfo(client): ConnectInfo<SocketAddr>, text: String| {
+        if !client.ip().to_canonical().is_loopback() {
+            let advice = "the level is changed by connections from inside the pod alone: use kubectl port-forward\n";
+            return (StatusCode::FORBIDDEN, advice.to_owned());
+        }
+        match levels(Some(&text)) {
+            Ok(levels) => {
+                tracing::info!("the log level is {levels} until the process ends");
+                (StatusCode::OK, levels + "\n")
+            }
+            Err(why) => (StatusCode::BAD_REQUEST, why + "\n"),
+        }
+    };
+    let show = async move || show(None).unwrap_or_default() + "\n";
+    Router::new().route("/log-level", get(show).put(change))
+}
 
 /// Serves `/`, `/healthz`, `/readyz` and `/metrics`, and the routes of `more`, until the process ends. The routes
 /// may extract the address of the client, as `ConnectInfo<SocketAddr>`.
@@ -236,6 +264,8 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::connect_info::MockConnectInfo;
+
     use super::*;
 
     fn keepers() -> (Health, Health) {
@@ -243,6 +273,26 @@ mod tests {
         one.set_ready("lease");
         other.set_blocked("lease", "nobody answers");
         (one, other)
+    }
+
+    /// The answer to a request for another log level from this address.
+    async fn change_level(client: [u8; 4]) -> (StatusCode, String) {
+        let levels = |change: Option<&str>| match change {
+            Some("wrong") => Err("no level".to_owned()),
+            change => Ok(change.unwrap_or("info").to_owned()),
+        };
+        let route = log_level_route(levels).layer(MockConnectInfo(SocketAddr::from((client, 7))));
+        let request = http::Request::put("/log-level").body("debug".into()).unwrap();
+        let answer = tower::ServiceExt::<http::Request<axum::body::Body>>::oneshot(route, request).await.unwrap();
+        let (status, body) = (answer.status(), axum::body::to_bytes(answer.into_body(), 1_000).await.unwrap());
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_log_level_is_changed_from_inside_the_pod_alone() {
+        assert_eq!(change_level([127, 0, 0, 1]).await, (StatusCode::OK, "debug\n".to_owned()));
+        let (status, text) = change_level([10, 0, 0, 1]).await;
+        assert!(status == StatusCode::FORBIDDEN && text.contains("port-forward"), "{status} {text}");
     }
 
     #[test]

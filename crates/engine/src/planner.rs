@@ -97,6 +97,12 @@ pub struct Planner<K: Controller> {
     retries: BTreeMap<KeyOf<K>, RetryState<K>>,
 }
 
+/// Logs that an action which is due does not start.
+fn log_held<K: Controller>(keeper: &K, planned: &PlannedAction<K>, why: &str) {
+    let (action, rule) = (planned.action.name(), planned.verdict.rule.name());
+    tracing::debug!(subject = %keeper.subject_ref(&planned.subject), action, rule, why, "held");
+}
+
 impl<K: Controller> Default for Planner<K> {
     fn default() -> Self {
         Self {
@@ -203,6 +209,10 @@ impl<K: Controller> Planner<K> {
                 cache.remember(key, &subject);
             }
             is_suspended |= windows.hold_back(keeper, &subject, &mut verdict, now);
+            if tracing::enabled!(tracing::Level::TRACE) {
+                let (rule, next, because) = (verdict.rule.name(), verdict.next.kind().name(), &verdict.because);
+                tracing::trace!(subject = %keeper.subject_ref(&subject), rule, next, because, "verdict");
+            }
             counts[verdict.next.kind() as usize] += 1;
             match &verdict.next {
                 Next::Nothing => {}
@@ -250,6 +260,7 @@ impl<K: Controller> Planner<K> {
         for planned in [&mut due, &mut admitted_before] {
             let held: Vec<_> = planned.extract_if(.., |planned| blocked(planned.action.kind())).collect();
             for planned in held {
+                log_held(keeper, &planned, "a source or a right that it needs is missing");
                 self.hold(&planned.key, None, VerdictKind::Wait);
             }
         }
@@ -271,6 +282,7 @@ impl<K: Controller> Planner<K> {
         let mut actions = Vec::new();
         for planned in admitted_before {
             if ledger.open.is_some() && planned.verdict.next.is_guarded() {
+                log_held(keeper, &planned, "the breaker is open");
                 self.hold(&planned.key, None, VerdictKind::Refuse);
             } else {
                 actions.push((planned, true));
@@ -279,9 +291,11 @@ impl<K: Controller> Planner<K> {
         for (planned, verdict) in due.into_iter().zip(verdicts) {
             match verdict.next {
                 Next::Wait { until, .. } if verdict.rule.is_engine(EngineRule::Paced) => {
+                    log_held(keeper, &planned, &verdict.because);
                     self.hold(&planned.key, Some(until), VerdictKind::Wait);
                 }
                 _ if verdict.rule.is_engine(EngineRule::BreakerOpen) => {
+                    log_held(keeper, &planned, &verdict.because);
                     self.hold(&planned.key, None, VerdictKind::Refuse);
                 }
                 _ => actions.push((planned, false)),

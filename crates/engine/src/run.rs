@@ -66,6 +66,7 @@ const STATE: &str = "state";
 const PERMISSIONS: &str = "permissions";
 
 /// Runs a keeper until shutdown; then waits for running writes and streams, by default for a few seconds.
+#[tracing::instrument(name = "run", skip_all, fields(keeper = keeper.name()))]
 pub async fn run_controller<K: Controller>(
     keeper: Arc<K>,
     context: Arc<Context>,
@@ -82,25 +83,40 @@ pub async fn run_controller<K: Controller>(
     let mut rights = pin!(control.watch_permissions());
     let mut shutdown = pin!(shutdown);
     let grace = loop {
-        tokio::select! {
+        let woken_by = tokio::select! {
             grace = &mut shutdown => break grace.into(),
             // sources ──► cache
-            Some(changes) = kinds.next() => control.update_cache(changes),
-            Some(changes) = streams.next() => control.update_cache(changes),
+            Some(changes) = kinds.next() => {
+                control.update_cache(changes);
+                "an object changed"
+            }
+            Some(changes) = streams.next() => {
+                control.update_cache(changes);
+                "an object changed"
+            }
             // record: journal, Event, metric; what was written is in the cache before the watch delivers it
-            Some(finished) = running.next() => control.record(finished),
-            Some(change) = state.next() => control.on_state_changed(change),
-            () = clock.sleep_until(control.next_deadline()) => {}
-            () = lease::changed(&mut leadership) => {}
-            Ok(()) = disagreement.changed() => {}
-            () = health.improved() => control.rejudge_held = true,
-            () = clock::sleep_until(control.next_retry()) => {}
-            () = tokio::time::sleep(HEARTBEAT) => {}
-            () = &mut rights => {}
-        }
+            Some(finished) = running.next() => {
+                control.record(finished);
+                "a write has ended"
+            }
+            Some(change) = state.next() => {
+                control.on_state_changed(change);
+                "the state changed"
+            }
+            () = clock.sleep_until(control.next_deadline()) => "a deadline has come",
+            () = lease::changed(&mut leadership) => "the Lease changed",
+            Ok(()) = disagreement.changed() => "the clock agrees or disagrees",
+            () = health.improved() => {
+                control.rejudge_held = true;
+                "what was missing is there"
+            }
+            () = clock::sleep_until(control.next_retry()) => "a retry or a resync is due",
+            () = tokio::time::sleep(HEARTBEAT) => "a heartbeat is due",
+            () = &mut rights => "the rights are known",
+        };
         control.report_alive_and_retry();
         control.follow_leadership();
-        if let Some(mut round) = control.begin_round().await {
+        if let Some(mut round) = control.begin_round(woken_by).await {
             // judge: no calls; the rules at one instant in one world
             let judged = control.judge(&round);
             control.record_refusals(&judged.refusals);
@@ -235,6 +251,7 @@ impl<K: Controller> ControlLoop<K> {
     }
 
     fn update_cache(&mut self, changes: Vec<Delivered<K::Cache>>) {
+        tracing::trace!(changes = changes.len(), "sources have delivered");
         let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
         for (source, change) in changes {
             let reports = matches!(change, Change::Init | Change::InitDone | Change::Error(_));

@@ -4,6 +4,7 @@
 //! OpenTelemetry (headers, sampler, resource attributes, sizes of batches) are read by its own library.
 
 mod exporter;
+mod level;
 
 use std::time::Duration;
 
@@ -11,10 +12,12 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer as _, reload};
+
+pub use level::{Levels, LogControl};
 
 /// How long the spans that were not sent yet may take at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
@@ -23,13 +26,36 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
+    /// Changes the levels of the log lines.
+    pub log: LogControl,
+}
+
+/// Form of the log lines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line, for a log pipeline.
+    Json,
+}
+
+/// Arguments of a program about its log lines.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LogArgs {
+    /// What is logged on standard error: a level, or one for some modules, such as info,caretaker_engine=debug
+    #[arg(long = "log-level", value_name = "LEVELS", env = "RUST_LOG", default_value_t)]
+    pub levels: Levels,
+    /// How a line is written
+    #[arg(long = "log-format", value_name = "FORMAT", value_enum, default_value_t, env = "CARETAKER_LOG_FORMAT")]
+    pub format: LogFormat,
 }
 
 /// Starts the log lines of a program and, if the environment asks for them, its traces: of the spans with this target,
 /// which no log line has. A collector that cannot be used is reported in a line, and stops nothing. Must be called
 /// within the runtime that will send the spans.
 #[must_use]
-pub fn start(program: &'static str, version: &'static str, target: &'static str) -> Telemetry {
+pub fn start(program: &'static str, version: &'static str, target: &'static str, log: LogArgs) -> Telemetry {
     let (exporter, problem) = match exporter::from_environment() {
         Ok(exporter) => (exporter, None),
         Err(problem) => (None, Some(problem)),
@@ -46,21 +72,21 @@ pub fn start(program: &'static str, version: &'static str, target: &'static str)
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer(program));
         layer.with_location(false).with_threads(false).with_target(false).with_filter(traced(target))
     });
+    let (filter, control) = reload::Layer::new(log.levels.filter(target));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    let lines = match log.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_target(true).boxed(),
+    };
     // Fails if it was called before in this process, which is fine.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(logged(target))).with(traces).try_init();
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).with(traces).try_init();
     if let Some(problem) = problem {
         tracing::warn!("no traces: {problem}");
     } else if let Some(endpoint) = exporter::endpoint() {
         tracing::info!("traces are sent to {endpoint}");
     }
-    Telemetry { provider }
-}
-
-/// The health endpoint already reports what kube would log.
-fn logged(traces: &'static str) -> Targets {
-    let quiet = [traces, "kube_runtime", "kube_client"];
-    Targets::new().with_default(LevelFilter::INFO).with_targets(quiet.map(|target| (target, LevelFilter::OFF)))
+    let change = move |levels: &Levels| control.reload(levels.filter(target)).map_err(|error| error.to_string());
+    Telemetry { provider, log: LogControl::new(log.levels, change) }
 }
 
 /// The spans of the engine, and each call to the API server within one.
@@ -86,7 +112,8 @@ mod tests {
 
     #[test]
     fn without_a_collector_no_span_is_made() {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(logged("traces"));
+        let lines =
+            tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(Levels::default().filter("traces"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
             assert!(tracing::info_span!(target: "traces", "action").is_disabled());
             assert!(!tracing::info_span!(target: "other", "action").is_disabled(), "the subscriber is there");

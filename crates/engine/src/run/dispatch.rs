@@ -7,6 +7,7 @@ use caretaker_core::{Action as _, Timestamp, time};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::Client;
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::ControlLoop;
@@ -49,13 +50,20 @@ impl<K: Controller> ControlLoop<K> {
                 held.push(batch);
                 break;
             }
-            match self.gate(&batch, &blocked) {
+            let gate = self.gate(&batch, &blocked);
+            match gate {
                 Gate::Proceed => {
                     startable = Some(batch);
                     break;
                 }
-                Gate::Hold => held.push(batch),
+                Gate::Hold => {
+                    let object = &*batch.target.key;
+                    tracing::debug!(object, "held: waits for the ledger, or for a source to prove that it is current");
+                    held.push(batch);
+                }
                 Gate::Rejudge => {
+                    let object = &*batch.target.key;
+                    tracing::debug!(object, "judged again: it changed, the breaker opened, or something is missing");
                     self.planner.hand_back(&self.keeper, &batch, self.context.clock.now());
                     self.requeued = true;
                 }
@@ -118,8 +126,9 @@ impl<K: Controller> ControlLoop<K> {
         let (keeper, sources) = (self.keeper.clone(), self.sources.clone());
         let writer = Writer::new(client, self.context.field_manager.clone(), sources.clone());
         let span = trace::action(self.keeper.name(), &batch);
+        let lines = tracing::debug_span!("write", object = &*batch.target.key);
         let applied = confirm_and_apply(keeper, sources, writer, batch, extract, world, self.context.clock.clone());
-        applied.inspect(|finished| trace::ended(&finished.results)).instrument(span).boxed()
+        applied.inspect(|finished| trace::ended(&finished.results)).instrument(lines).instrument(span).boxed()
     }
 }
 
@@ -177,7 +186,10 @@ pub async fn confirm_and_apply<K: Controller>(
     loop {
         let to_read = unfinished.as_ref().unwrap_or(&batch);
         if needs_read || live.retries() > 0 {
-            if let Err(error) = keeper.read_live(to_read, &mut live).await {
+            let began = Instant::now();
+            let read = keeper.read_live(to_read, &mut live).await;
+            tracing::debug!(took = ?began.elapsed(), retries = live.retries(), ok = read.is_ok(), "read live");
+            if let Err(error) = read {
                 fill(&mut results, &error.into());
                 break;
             }
@@ -195,14 +207,20 @@ pub async fn confirm_and_apply<K: Controller>(
                     places.push(place);
                     actions.push(confirmed);
                 }
-                Err(error) => results[place] = Some(Err(error)),
+                Err(error) => {
+                    let (action, rule) = (planned.action.name(), planned.verdict.rule.name());
+                    tracing::debug!(action, rule, why = %error, "not confirmed");
+                    results[place] = Some(Err(error));
+                }
             }
         }
         if actions.is_empty() {
             break;
         }
         let confirmed = Confirmed { actions, world: live.world().clone(), now };
+        let began = Instant::now();
         let BatchResult(outcomes) = keeper.apply(confirmed, &mut writer).await;
+        tracing::debug!(took = ?began.elapsed(), actions = places.len(), "applied");
         for (place, note) in writer.notes.drain(..) {
             if let Some(reason) = places.get(place).and_then(|place| reasons[*place].as_mut()) {
                 *reason = format!("{reason}; {note}");

@@ -49,6 +49,11 @@ impl<K: Controller> ControlLoop<K> {
 
     fn record_action(&self, planned: &PlannedAction<K>, outcome: Outcome, error: Option<String>) {
         let PlannedAction { verdict, action, .. } = planned;
+        let (rule, outcome_name) = (verdict.rule.name(), outcome.name());
+        tracing::debug!(
+            subject = %self.keeper.subject_ref(&planned.subject), action = action.name(), rule, outcome = outcome_name,
+            error = error.as_deref(), "an action has ended"
+        );
         let Context { metrics, clock, dry_run, .. } = &*self.context;
         metrics.record_action(self.keeper.name(), action.name(), verdict.rule.name(), outcome);
         self.write_entry(&Entry::of_action(&*self.keeper, planned, outcome, error, *dry_run, clock.now()));

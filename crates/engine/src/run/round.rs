@@ -35,9 +35,22 @@ pub(super) fn standby_acts<K: Controller>(keeper: &K, context: &Context) -> bool
 
 impl<K: Controller> ControlLoop<K> {
     /// The time, the world and the ledger of the next round; `None` if none may be made now.
-    pub(super) async fn begin_round(&mut self) -> Option<Round<K>> {
+    pub(super) async fn begin_round(&mut self, woken_by: &'static str) -> Option<Round<K>> {
         self.requeued = false;
-        if self.is_leader { self.begin_leader_round().await } else { self.begin_standby_round().await }
+        let round = if self.is_leader { self.begin_leader_round().await } else { self.begin_standby_round().await };
+        let leads = self.is_leader;
+        if let Some(round) = &round {
+            tracing::debug!(woken_by, now = %round.now, leads, "a round begins");
+        } else {
+            tracing::trace!(
+                woken_by,
+                leads,
+                ready = self.is_ready(),
+                knows_its_ledger = self.ledger.is_some(),
+                "no round"
+            );
+        }
+        round
     }
 
     async fn begin_leader_round(&mut self) -> Option<Round<K>> {
@@ -95,7 +108,12 @@ impl<K: Controller> ControlLoop<K> {
         let mut feed = self.feed.write().unwrap_or_else(PoisonError::into_inner);
         let Round { now, world, ledger, rejudge_held, .. } = round;
         let limits = &self.context.limits;
-        self.planner.judge(&self.keeper, &mut feed, world, limits, &ledger.value, *rejudge_held, *now)
+        let judged = self.planner.judge(&self.keeper, &mut feed, world, limits, &ledger.value, *rejudge_held, *now);
+        let (due, again, refused) = (judged.due.len(), judged.admitted_before.len(), judged.refusals.len());
+        if due + again + refused > 0 {
+            tracing::debug!(due, again, refused, "judged");
+        }
+        judged
     }
 
     pub(super) fn limit(&mut self, judged: Judged<K>, round: &mut Round<K>) -> Admitted<K> {
@@ -129,6 +147,9 @@ impl<K: Controller> ControlLoop<K> {
         }
         let changed = self.ledger.as_ref().is_none_or(|known| known.value != ledger.value);
         let state = self.state_store();
+        if changed {
+            tracing::debug!(batches = batches.len(), "writing the ledger before anything starts");
+        }
         if changed && let Err(error) = state.write(self.keeper.name(), &mut ledger).await {
             // Nothing has started; the ledger that is known may be old.
             for batch in &batches {
