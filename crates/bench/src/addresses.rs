@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use caretaker_addresses::api::{Kind, crds};
-use caretaker_testkit::operator::Operator;
+use caretaker_test_programs::operator::Operator;
 use caretaker_testkit::{Cluster, Error, until};
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};

@@ -4,7 +4,8 @@
 //! `CARETAKER_BENCH_CONTAINERS` sets how many containers an agent has, `CARETAKER_BENCH_RUNS` how often it dies. It needs
 //! root and a node.
 
-#[path = "../../keepers/containers/tests/lab/mod.rs"]
+#[allow(dead_code, reason = "the tests of the keeper use the rest")]
+#[path = "../../keepers/containers/tests/containerd/lab.rs"]
 mod lab;
 
 use std::path::{Path, PathBuf};
@@ -22,12 +23,11 @@ use caretaker_containers::subject::{NodeRef, World};
 use caretaker_core::{RuleSet as _, SignedDuration, Timestamp};
 use caretaker_engine::{Cache as _, SourceRef};
 use caretaker_testkit::make::mk_pod;
-use caretaker_testkit::{Cluster, Node, until};
+use caretaker_testkit::{Cluster, Node, definitions};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use lab::{Lab, State, labels};
 use serde_json::json;
 use tokio::time::Instant;
@@ -305,22 +305,7 @@ impl Bench {
 }
 
 async fn define_sandboxes(client: &kube::Client) -> Result<()> {
-    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let definition = json!({
-        "metadata": { "name": "sandboxes.sandbox.fast.io" },
-        "spec": {
-            "group": "sandbox.fast.io", "scope": "Namespaced",
-            "names": { "kind": "Sandbox", "plural": "sandboxes", "singular": "sandbox" },
-            "versions": [{ "name": "v1alpha1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
-        },
-    });
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    definitions.create(&PostParams::default(), &serde_json::from_value(definition)?).await?;
-    let sandboxes: Api<DynamicObject> = Api::all_with(client.clone(), &sandbox_resource());
-    until("Sandboxes to be served", LIMIT, async || {
-        Ok(sandboxes.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string()))
-    })
-    .await?;
+    definitions::serve(client, &definitions::fast_sandbox()).await?;
     // Every container names this one.
     let sandboxes: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &sandbox_resource());
     let sandbox = json!({ "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "Sandbox", "metadata": { "name": "box" } });

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use caretaker_core::{Timestamp, time};
 use caretaker_engine::source::resource;
 use caretaker_runtimes::api::{self, TaskKind};
-use caretaker_testkit::operator::Operator;
+use caretaker_test_programs::operator::Operator;
 use caretaker_testkit::{Cluster, Error, until};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::DaemonSet;

@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::go_build::{self, GoBuild, GoProgram};
-use crate::{Error, Result};
+use crate::Result;
+use crate::go_build::{self, GoBuild, GoProgram, no_programs};
 
 const GO_MOD: &str = include_str!("../binaries/go.mod");
 const GO_SUM: &str = include_str!("../binaries/go.sum");
@@ -105,46 +105,32 @@ impl Assets {
         if path.is_file() {
             return Ok(path);
         }
-        Err(no_binaries(format!("{} has no {}", self.folder.display(), program.name()), &cache_folder()))
+        let why = format!("{} has no {}", self.folder.display(), program.name());
+        Err(no_programs("Kubernetes binaries", why, GO_MOD, Some(&cache_folder()), Some(&given_remedy())))
     }
 
     /// Uses the binaries of the cache. Builds those that the cache lacks.
     pub(crate) fn cached(cache: &Path, go: &Path) -> Result<Self> {
-        let folder = cache.join(format!(
-            "kubernetes-{}-etcd-{}",
-            version("k8s.io/kubernetes"),
-            version("go.etcd.io/etcd/server/v3")
-        ));
-        let assets = Self { folder, built_here: true };
-        if assets.missing().is_empty() {
-            return Ok(assets);
-        }
-        assets.build(cache, go)?;
-        Ok(assets)
-    }
-
-    fn missing(&self) -> Vec<Program> {
-        Program::ALL.into_iter().filter(|p| !self.path(*p).is_file()).collect()
-    }
-
-    fn build(&self, cache: &Path, go: &Path) -> Result<()> {
-        let kubernetes = version("k8s.io/kubernetes");
+        let (kubernetes, etcd) = (version("k8s.io/kubernetes"), version("go.etcd.io/etcd/server/v3"));
+        let folder = cache.join(format!("kubernetes-{kubernetes}-etcd-{etcd}"));
         let mut parts = kubernetes.trim_start_matches('v').split('.');
         let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stamp = "k8s.io/component-base/version";
         let build = GoBuild {
             what: &format!("Kubernetes {kubernetes}"),
             module: (GO_MOD, GO_SUM),
+            programs: &Program::ALL.map(|program| -> GoProgram { (program.name(), program.package()) }),
             tags: "",
             link_flags: &format!(
                 "-X {stamp}.gitVersion={kubernetes} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
             ),
-            folder: &self.folder,
+            also: None,
+            given: Some(&given_remedy()),
+            folder: &folder,
             go,
-            cannot_build: &|why| no_binaries(why, cache),
         };
-        let program = |program: Program| -> GoProgram { (program.name(), program.package()) };
-        build.run(|| self.missing().into_iter().map(program).collect(), |_| Ok(()))
+        build.run()?;
+        Ok(Self { folder, built_here: true })
     }
 }
 
@@ -161,13 +147,8 @@ pub(crate) fn missing_in_given_folder(programs: &[Program]) -> Option<String> {
     Some(format!("{} in KUBEBUILDER_ASSETS ({})", program.name(), folder.display()))
 }
 
-fn no_binaries(why: String, cache: &Path) -> Error {
-    Error::NoBinaries {
-        why,
-        go: go_build::go_version(GO_MOD).to_owned(),
-        wanted: Program::ALL.map(Program::name).join(", "),
-        cache: cache.to_owned(),
-    }
+fn given_remedy() -> String {
+    format!("set KUBEBUILDER_ASSETS to a folder that contains {}", Program::ALL.map(Program::name).join(", "))
 }
 
 /// Returns the folder of the cache: `CARETAKER_CACHE`, else `caretaker` in the user's cache folder.

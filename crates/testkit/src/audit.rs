@@ -233,30 +233,3 @@ impl AuditedCall {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RECEIVED: &str = r#"{"auditID":"1","stage":"RequestReceived","verb":"create","requestURI":"/api/v1/namespaces","user":{"username":"admin"},"objectRef":{"resource":"namespaces"}}"#;
-    const COMPLETE: &str = r#"{"auditID":"1","stage":"ResponseComplete","verb":"create","requestURI":"/api/v1/namespaces","user":{"username":"admin"},"impersonatedUser":{"username":"guest"},"objectRef":{"resource":"namespaces","name":"made"},"responseStatus":{"code":201}}"#;
-
-    #[test]
-    fn a_call_is_counted_once_and_later_stages_add_fields() {
-        let early = AuditLog::parse(&format!("{RECEIVED}\n")).unwrap();
-        let late = AuditLog::parse(&format!("{RECEIVED}\n{COMPLETE}\n")).unwrap();
-
-        let [before] = early.calls() else { panic!("{early}") };
-        assert_eq!((before.user.as_str(), before.name.as_str(), before.code), ("admin", "", None));
-        let [after] = late.calls() else { panic!("{late}") };
-        assert_eq!((after.user.as_str(), after.caller.as_str()), ("guest", "admin"));
-        assert_eq!((after.name.as_str(), after.code), ("made", Some(201)));
-    }
-
-    #[test]
-    fn an_incomplete_last_line_is_ignored() {
-        let log = AuditLog::parse(&format!("{RECEIVED}\n{}", &COMPLETE[..40])).unwrap();
-
-        assert_eq!(log.len(), 1);
-    }
-}

@@ -16,10 +16,10 @@ pub use assets::ContainerdAssets;
 
 use crate::harness::Need;
 use crate::image::Image;
-use crate::node::{find_program, require_program};
-use crate::supervise::{INIT, may_isolate};
+use crate::node::{require_program, runs_as_root_with};
+use crate::supervise::INIT;
 use crate::wait::until;
-use crate::{Error, Result, harness, is_root, make, pki};
+use crate::{Error, Result, harness, make, pki};
 
 /// Limit for the start: containerd answers within a second on an idle machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -40,23 +40,7 @@ pub struct Containerd {
 impl Containerd {
     /// Returns `Ok` if this machine can run it; else what it lacks, as the reason of a skipped test.
     pub fn possible() -> Result<(), String> {
-        if !is_root() {
-            return Err("needs root".to_owned());
-        }
-        let programs = [
-            ("unshare", "util-linux"),
-            ("mount", "mount"),
-            ("containerd", "containerd"),
-            ("ctr", "containerd"),
-            ("runc", "runc"),
-            ("busybox", "busybox-static"),
-        ];
-        for (file, package) in programs {
-            if find_program(file).is_none() {
-                return Err(format!("needs {file} (Debian package {package})"));
-            }
-        }
-        if may_isolate() { Ok(()) } else { Err("needs CAP_SYS_ADMIN (unshare failed)".to_owned()) }
+        runs_as_root_with(&[])
     }
 
     /// Starts it in the folder of this test program, with the image of the test pods, and returns when it answers. In the
@@ -202,6 +186,7 @@ tokio::task_local! {
 }
 
 /// The same test twice: on the containerd that is installed, and on the one that the test kit builds.
+#[track_caller]
 pub fn test_on_both<F, Fut>(name: &str, body: F) -> [Trial; 2]
 where
     F: Fn() -> Fut + Clone + Send + 'static,
@@ -244,6 +229,12 @@ impl Drop for Containerd {
 /// and its control groups afterwards. Where that is not possible its tests count as ignored.
 #[must_use]
 pub fn main(tests: Vec<Trial>) -> ExitCode {
+    main_with_nodes(tests, Vec::new())
+}
+
+/// Like [`main`], with tests that have a node of their own, and so run outside of those namespaces.
+#[must_use]
+pub fn main_with_nodes(mut tests: Vec<Trial>, on_nodes: Vec<Trial>) -> ExitCode {
     if std::env::var_os(FOLDER).is_some() {
         let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status();
         if !mounted.is_ok_and(|status| status.success()) {
@@ -255,6 +246,7 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
         return code;
     }
     if Containerd::possible().is_err() {
+        tests.extend(on_nodes);
         return harness::main(tests);
     }
     let run = || -> std::io::Result<u8> {
@@ -274,7 +266,11 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(NOT_STARTED))
     };
     match run() {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) if on_nodes.is_empty() => ExitCode::from(code),
+        Ok(code) => {
+            let nodes = harness::main(on_nodes);
+            if code == 0 { nodes } else { ExitCode::from(code) }
+        }
         Err(error) => {
             eprintln!("containerd: {error}");
             ExitCode::from(NOT_STARTED)

@@ -8,89 +8,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of the test kit: what failed, on which object, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the message of a variant names its fields")]
 pub enum Error {
-    /// The Kubernetes binaries were not found and cannot be built.
-    #[error(
-        "no Kubernetes binaries ({why}). Do one of these:\n  \
-         1. install Go {go} or newer and run again: it builds them once, in about six minutes on two cores;\n  \
-         2. set KUBEBUILDER_ASSETS to a folder that contains {wanted};\n  \
-         3. copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder.",
-        cache = cache.display()
-    )]
-    NoBinaries {
-        /// What was missing or failed.
-        why: String,
-        /// The oldest Go that can build them.
-        go: String,
-        /// The required programs.
-        wanted: String,
-        /// The folder of the cache.
-        cache: PathBuf,
-    },
-    /// A program beside Kubernetes was not found and cannot be built.
-    #[error(
-        "no {what} ({why}). Do one of these:\n  \
-         1. install Go {go} or newer and run again: it builds that once, in minutes;\n  \
-         2. copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder.",
-        cache = cache.display()
-    )]
-    NoProgram {
-        /// What is needed.
-        what: &'static str,
-        /// What was missing or failed.
-        why: String,
-        /// The oldest Go that can build it.
-        go: String,
-        /// The folder of the cache.
-        cache: PathBuf,
-    },
-    /// There is no containerd of the second generation, and it cannot be built.
-    #[error(
-        "no containerd 2 ({why}). Do one of these:\n  \
-         1. install Go {go} or newer and run again: it builds it once, in several minutes;\n  \
-         2. copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder.",
-        cache = cache.display()
-    )]
-    NoContainerd {
-        /// What was missing or failed.
-        why: String,
-        /// The oldest Go that can build it.
-        go: String,
-        /// The folder of the cache.
-        cache: PathBuf,
-    },
+    /// Programs were not found and cannot be built.
+    #[error("no {what} ({why}). Do one of these:{remedies}.")]
+    NoPrograms { what: String, why: String, remedies: String },
     /// A binary could not be built.
     #[error("building {what} failed: {why}")]
-    Build {
-        /// The program.
-        what: String,
-        /// The end of the compiler's output.
-        why: String,
-    },
+    Build { what: String, why: String },
     /// The supervisor could not be started, or waiting for it failed.
     #[error("running the supervisor of the cluster: {source}")]
-    Supervisor {
-        /// The reason.
-        source: std::io::Error,
-    },
+    Supervisor { source: std::io::Error },
     /// An order to the supervisor failed.
     #[error("the supervisor failed at `{order}`: {why}")]
-    Order {
-        /// The order.
-        order: String,
-        /// The supervisor's answer.
-        why: String,
-    },
+    Order { order: String, why: String },
     /// A process of the cluster exited without being stopped.
     #[error("{name} exited with code {code}; the end of its log:\n{log}")]
-    ProcessExited {
-        /// The name of the process.
-        name: String,
-        /// Its exit code.
-        code: String,
-        /// The end of its log.
-        log: String,
-    },
+    ProcessExited { name: String, code: String, log: String },
     /// A process is to be started again that was never started.
     #[error("{0} was never started in this cluster, so it cannot be started again")]
     NeverStarted(String),
@@ -99,12 +33,7 @@ pub enum Error {
     LeftBehind(String),
     /// A command failed.
     #[error("{command}: {why}")]
-    Command {
-        /// The command.
-        command: String,
-        /// Its output, or why it did not run.
-        why: String,
-    },
+    Command { command: String, why: String },
     /// No free port was found.
     #[error("finding a free port: {0}")]
     Port(std::io::Error),
@@ -119,14 +48,7 @@ pub enum Error {
     NoToken(String),
     /// A condition was not met in time.
     #[error("waited {seconds} s for {what}; last seen: {last}")]
-    TimedOut {
-        /// The condition.
-        what: String,
-        /// The time limit.
-        seconds: u64,
-        /// What was found instead.
-        last: String,
-    },
+    TimedOut { what: String, seconds: u64, last: String },
     /// This machine cannot run a node.
     #[error("this machine cannot run a node: {0}")]
     NoNode(String),
@@ -135,33 +57,18 @@ pub enum Error {
     Certificate(#[from] rcgen::Error),
     /// A file could not be read or written.
     #[error("{path}: {source}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
     /// A line of the audit log is not an audit event.
     #[error("audit log, line {line}: {source}")]
-    Audit {
-        /// The line number, starting at 1.
-        line: usize,
-        /// The reason.
-        source: serde_json::Error,
-    },
+    Audit { line: usize, source: serde_json::Error },
     /// A call to the API server failed.
     #[error("{what}: {source}")]
-    Api {
-        /// What the call was for.
-        what: String,
-        /// The client's error.
-        source: Box<kube::Error>,
-    },
+    Api { what: String, source: Box<kube::Error> },
 }
 
 impl Error {
     /// Returns a function for `map_err` that wraps an I/O error with the path.
-    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
     }

@@ -8,45 +8,50 @@ use std::time::Instant;
 use crate::{Error, Result};
 
 /// A program to be built: its file name and its Go package.
-pub(crate) type GoProgram = (&'static str, String);
+pub type GoProgram = (&'static str, String);
 
-/// A build into a folder. Two processes that need the same programs build them once.
-pub(crate) struct GoBuild<'a> {
-    /// What is built, for messages: `Kubernetes v1.36.3`.
+/// Makes a file in the folder of a Go module.
+pub type MakeFile<'a> = &'a dyn Fn(&Path) -> Result<()>;
+
+/// Programs of a Go module, in a folder of the cache. Two processes that need the same programs build them once.
+#[expect(missing_debug_implementations, reason = "it has a function")]
+pub struct GoBuild<'a> {
+    /// The name of the programs in messages: `Kubernetes v1.36.3`.
     pub what: &'a str,
     /// The Go module: `go.mod` and `go.sum`.
-    pub module: (&'a str, &'a str),
+    pub module: (&'static str, &'static str),
+    /// The programs.
+    pub programs: &'a [GoProgram],
     /// Build tags, separated by commas.
     pub tags: &'a str,
-    /// Flags of the linker, beside those that leave out symbols.
+    /// Flags of the linker, in addition to those that leave out symbols.
     pub link_flags: &'a str,
-    /// Where the programs go.
+    /// A file that is made next to the programs, and the function that makes it in the folder of the module.
+    pub also: Option<(&'a str, MakeFile<'a>)>,
+    /// Another way to get the programs, for the error on a machine that cannot build them.
+    pub given: Option<&'a str>,
+    /// The folder of the programs.
     pub folder: &'a Path,
     /// The Go command.
     pub go: &'a Path,
-    /// The error for a machine that cannot build, from the reason.
-    pub cannot_build: &'a dyn Fn(String) -> Error,
 }
 
 impl GoBuild<'_> {
-    /// Builds what is missing, one program at a time; `finish` runs in the module's folder after the last one, before
-    /// another process may go on.
-    pub(crate) fn run(
-        &self,
-        missing: impl Fn() -> Vec<GoProgram>,
-        finish: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<()> {
+    /// Builds the programs that the folder lacks, one at a time; progress goes to standard error.
+    pub fn run(&self) -> Result<()> {
+        if self.missing().is_empty() && !self.lacks_file() {
+            return Ok(());
+        }
+        let cannot_build = |why| no_programs(self.what, why, self.module.0, self.folder.parent(), self.given);
         if let Err(e) = Command::new(self.go).arg("version").output() {
-            return Err((self.cannot_build)(format!(
-                "the cache lacks binaries, and {} does not run: {e}",
-                self.go.display()
-            )));
+            let go = self.go.display();
+            return Err(cannot_build(format!("the cache lacks binaries, and {go} does not run: {e}")));
         }
         fs::create_dir_all(self.folder).map_err(Error::file(self.folder))?;
         // A second process waits here, and then finds all binaries built.
         let _lock = self.lock()?;
-        let missing = missing();
-        if missing.is_empty() {
+        let missing = self.missing();
+        if missing.is_empty() && !self.lacks_file() {
             return Ok(());
         }
         let module = tempfile::tempdir_in(self.folder).map_err(Error::file(self.folder))?;
@@ -54,16 +59,24 @@ impl GoBuild<'_> {
             let path = module.path().join(name);
             fs::write(&path, text).map_err(Error::file(path))?;
         }
-        self.check_go_version(module.path()).map_err(self.cannot_build)?;
+        self.check_go_version(module.path()).map_err(cannot_build)?;
         eprintln!("testkit: building {} from Go modules, once, into {}", self.what, self.folder.display());
         let count = missing.len();
         for (i, (name, package)) in missing.into_iter().enumerate() {
             eprintln!("testkit: [{}/{count}] {name} …", i + 1);
             let began = Instant::now();
-            self.build_one(name, &package, module.path())?;
+            self.build_one(name, package, module.path())?;
             eprintln!("testkit: [{}/{count}] {name} in {} s", i + 1, began.elapsed().as_secs());
         }
-        finish(module.path())
+        self.also.filter(|_| self.lacks_file()).map_or(Ok(()), |(_, make)| make(module.path()))
+    }
+
+    fn missing(&self) -> Vec<&GoProgram> {
+        self.programs.iter().filter(|(name, _)| !self.folder.join(name).is_file()).collect()
+    }
+
+    fn lacks_file(&self) -> bool {
+        self.also.is_some_and(|(name, _)| !self.folder.join(name).exists())
     }
 
     /// Waits until no other process builds, and returns the lock.
@@ -112,8 +125,22 @@ impl GoBuild<'_> {
     }
 }
 
-/// The output of a command that builds something; its failure has the end of what it printed.
-pub(crate) fn succeeded(what: &str, output: std::io::Result<Output>) -> Result<Output> {
+/// Returns the error for a machine that has no Go and not all programs in its cache.
+pub(crate) fn no_programs(what: &str, why: String, go_mod: &str, cache: Option<&Path>, given: Option<&str>) -> Error {
+    let go = go_mod.lines().find_map(|l| l.strip_prefix("go ")).expect("go.mod names a Go version");
+    let cache = cache.unwrap_or(Path::new(".")).display();
+    let mut remedies = format!(
+        "\n  - install Go {go} or newer and run again: it builds them once, in minutes;\n  \
+         - copy the cache of another machine into {cache}, or set CARETAKER_CACHE to its folder"
+    );
+    if let Some(given) = given {
+        remedies.push_str(&format!(";\n  - {given}"));
+    }
+    Error::NoPrograms { what: what.to_owned(), why, remedies }
+}
+
+/// Returns the output of a command that builds something; its failure has the end of what the command printed.
+pub fn succeeded(what: &str, output: std::io::Result<Output>) -> Result<Output> {
     let output = output.map_err(|e| Error::Build { what: what.to_owned(), why: e.to_string() })?;
     if output.status.success() {
         return Ok(output);
@@ -127,14 +154,10 @@ pub(crate) fn succeeded(what: &str, output: std::io::Result<Output>) -> Result<O
 ///
 /// # Panics
 /// If it does not require the module.
-pub(crate) fn version(go_mod: &'static str, module: &str) -> &'static str {
+#[must_use]
+pub fn version(go_mod: &'static str, module: &str) -> &'static str {
     go_mod
         .lines()
         .find_map(|l| l.trim().strip_prefix(module)?.trim().split(' ').next().filter(|v| v.starts_with('v')))
         .unwrap_or_else(|| panic!("go.mod does not require {module}"))
-}
-
-/// Returns the Go version that a `go.mod` names.
-pub(crate) fn go_version(go_mod: &'static str) -> &'static str {
-    go_mod.lines().find_map(|l| l.strip_prefix("go ")).expect("go.mod names a Go version")
 }

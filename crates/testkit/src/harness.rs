@@ -4,17 +4,19 @@
 //! passed. A test target with `harness = false` and this `main` prints `skipped: needs root` and
 //! counts the test as ignored.
 
+use std::panic::Location;
+use std::path::Path;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Completion, Failed, FormatSetting, Trial};
+pub use libtest_mimic::Trial;
+use libtest_mimic::{Arguments, Completion, Failed, FormatSetting};
 use serde_json::json;
 
 use crate::containerd::Containerd;
 use crate::node::Node;
-use crate::prometheus;
 
 /// What a test requires of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Need {
     /// Nothing.
     Nothing,
@@ -22,8 +24,8 @@ pub enum Need {
     Node,
     /// A machine that can run containerd; see [`Containerd::possible`].
     Containerd,
-    /// Prometheus and promtool; see [`prometheus::possible`].
-    Prometheus,
+    /// Something else: returns what the machine lacks, if it lacks something.
+    Other(fn() -> Result<(), String>),
 }
 
 impl Need {
@@ -32,26 +34,35 @@ impl Need {
             Self::Nothing => Ok(()),
             Self::Node => Node::possible(),
             Self::Containerd => Containerd::possible(),
-            Self::Prometheus => prometheus::possible(),
+            Self::Other(check) => check(),
         }
     }
 }
 
 /// Makes a test that runs `body` if the machine meets `need`, and is ignored otherwise. The test fails if
-/// `body` panics or returns an error.
+/// `body` panics or returns an error. Its name begins with the module that calls this, as the compiler names tests.
+#[track_caller]
 pub fn test<F, Fut>(name: &str, need: Need, body: F) -> Trial
 where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<(), Box<dyn std::error::Error>>>,
 {
-    let test_name = name.to_owned();
-    Trial::ignorable_test(name, move || {
+    let test_name = in_module(name, Location::caller());
+    Trial::ignorable_test(test_name.clone(), move || {
         let need_met = need.check();
         if let Err(reason) = &need_met {
             report_skip_reason(&test_name, reason);
         }
         run(need_met, body)
     })
+}
+
+/// Puts the module of a file before the name of a test.
+fn in_module(name: &str, caller: &Location<'_>) -> String {
+    match Path::new(caller.file()).file_stem().and_then(|stem| stem.to_str()) {
+        None | Some("main" | "mod" | "lib") => name.to_owned(),
+        Some(module) => format!("{module}::{name}"),
+    }
 }
 
 /// Prints why a test is skipped as a separate JSON event, because the JSON of libtest-mimic omits the
@@ -76,18 +87,31 @@ where
     Ok(Completion::Completed)
 }
 
+/// Names of the tests that run, one a line: several of them cannot be arguments of libtest-mimic. `testkit test` sets it.
+pub const ONLY: &str = "TESTKIT_ONLY";
+
 /// Runs the tests with the arguments and output of `cargo test`. Runs one test at a time unless
 /// `--test-threads` is given, because the tests share a node.
 #[must_use]
-pub fn main(tests: Vec<Trial>) -> ExitCode {
+pub fn main(mut tests: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
+    if let Ok(only) = std::env::var(ONLY) {
+        tests.retain(|test| only.lines().any(|name| name == test.name()));
+    }
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_test_begins_with_the_module_of_its_file() {
+        let test = test("wakes", Need::Nothing, async || Ok(()));
+
+        assert_eq!(test.name(), "harness::wakes");
+    }
 
     #[test]
     fn a_test_whose_need_is_not_met_is_ignored_with_the_reason() {

@@ -5,34 +5,28 @@
 //! that runs pods. A cluster ends when its value is dropped, and also when the test process is
 //! killed: a supervisor process reads from a pipe that closes with the test process.
 //!
-//! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th
-//! call; [`flux`] runs Flux's own controllers; [`helm`] installs charts; [`audit`] lists the calls that reached the
-//! server; [`make`] builds small valid objects; [`harness`] counts tests as skipped on machines that cannot run them;
-//! [`prometheus`] reads metrics; [`release`] builds the images.
+//! The other modules help to test an operator: [`faults`] is a client that fails or dies at the n-th call; [`audit`] lists
+//! the calls that reached the server; [`make`] builds small valid objects; [`definitions`] has kinds of other projects;
+//! [`containerd`] runs containers without a kubelet; [`harness`] counts tests as skipped on machines that cannot run them.
+//! `README.md` says what the machine needs and has a first test.
 //!
 //! No shipped crate depends on this one.
 
 pub mod assets;
 pub mod audit;
-pub mod audited;
 mod cluster;
 pub mod containerd;
+pub mod definitions;
 mod error;
 pub mod faults;
-pub mod flux;
-mod go_build;
+pub mod go_build;
 pub mod harness;
-pub mod helm;
 pub mod image;
-pub mod kdoctor;
 mod kubeconfig;
 pub mod make;
 mod node;
-pub mod operator;
 mod pki;
-pub mod prometheus;
 mod range;
-pub mod release;
 mod supervise;
 mod wait;
 
@@ -40,9 +34,11 @@ use std::sync::OnceLock;
 
 pub use cluster::{Cluster, ClusterBuilder};
 pub use error::{Error, Result};
-pub use node::Node;
+pub use node::{Node, find_program};
 pub use pki::Identity;
 pub use wait::until;
+
+type Shared = OnceLock<Result<Cluster, String>>;
 
 /// Returns the one control plane of this test binary: etcd, API server and controllers.
 ///
@@ -52,32 +48,35 @@ pub use wait::until;
 /// # Panics
 /// If the cluster does not start, with the reason. Later calls panic with the same reason and do not
 /// start it again.
+#[must_use]
 pub fn shared() -> &'static Cluster {
-    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    // On its own thread: the caller may be inside a runtime, which must not block on a second one.
-    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().controllers().start())))
+    static CLUSTER: Shared = OnceLock::new();
+    start_once(&CLUSTER, Cluster::builder().controllers())
 }
 
 /// Like [`shared`], without controllers: nothing but the test creates, changes or deletes objects.
 ///
 /// # Panics
 /// If the cluster does not start, with the reason.
+#[must_use]
 pub fn shared_without_controllers() -> &'static Cluster {
-    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().start())))
+    static CLUSTER: Shared = OnceLock::new();
+    start_once(&CLUSTER, Cluster::builder())
 }
 
 /// Like [`shared`], with a real node.
 ///
 /// # Panics
 /// If the cluster does not start, with the reason. Check [`Node::possible`] first.
+#[must_use]
 pub fn shared_with_node() -> &'static Cluster {
-    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    unwrap_cluster(CLUSTER.get_or_init(|| on_own_thread(|| Cluster::builder().node().start())))
+    static CLUSTER: Shared = OnceLock::new();
+    start_once(&CLUSTER, Cluster::builder().node())
 }
 
-fn unwrap_cluster(started: &Result<Cluster, String>) -> &Cluster {
-    match started {
+fn start_once(cluster: &'static Shared, builder: ClusterBuilder) -> &'static Cluster {
+    // On its own thread: the caller may be inside a runtime, which must not block on a second one.
+    match cluster.get_or_init(|| on_own_thread(|| builder.start())) {
         Ok(cluster) => cluster,
         Err(reason) => panic!("the test cluster did not start: {reason}"),
     }

@@ -44,30 +44,12 @@ pub struct Node {
 impl Node {
     /// Returns `Ok` if this machine can run a node; else what it lacks, as the reason of a skipped test.
     pub fn possible() -> Result<(), String> {
-        if !is_root() {
-            return Err("needs root".to_owned());
-        }
-        for (file, package) in [
-            ("unshare", "util-linux"),
-            ("mount", "mount"),
-            ("containerd", "containerd"),
-            ("ctr", "containerd"),
-            ("runc", "runc"),
-            ("busybox", "busybox-static"),
-            ("ip", "iproute2"),
-        ] {
-            if find_program(file).is_none() {
-                return Err(format!("needs {file} (Debian package {package})"));
-            }
-        }
+        runs_as_root_with(&[("ip", "iproute2")])?;
         if cni_folder().is_none() {
             let folders = CNI_FOLDERS.join(" or ");
             return Err(format!(
                 "needs the CNI plugins bridge and host-local in {folders} (Debian package containernetworking-plugins)"
             ));
-        }
-        if !may_isolate() {
-            return Err("needs CAP_SYS_ADMIN (unshare failed)".to_owned());
         }
         match assets::missing_in_given_folder(&[Program::Kubelet, Program::ControllerManager, Program::Scheduler]) {
             Some(missing) => Err(format!("needs {missing}")),
@@ -135,8 +117,31 @@ fn ctr(cluster: &Cluster, node: &Node, words: &[&str]) -> Result<()> {
     cluster.supervisor().run("ctr", args)
 }
 
+/// Returns `Ok` for root on a machine with the programs of containerd, with these further programs, each with its Debian
+/// package, and with the right to create namespaces; else what the machine lacks.
+pub(crate) fn runs_as_root_with(programs: &[(&str, &str)]) -> Result<(), String> {
+    if !is_root() {
+        return Err("needs root".to_owned());
+    }
+    let of_containerd = [
+        ("unshare", "util-linux"),
+        ("mount", "mount"),
+        ("containerd", "containerd"),
+        ("ctr", "containerd"),
+        ("runc", "runc"),
+        ("busybox", "busybox-static"),
+    ];
+    for (file, package) in of_containerd.iter().chain(programs) {
+        if find_program(file).is_none() {
+            return Err(format!("needs {file} (Debian package {package})"));
+        }
+    }
+    if may_isolate() { Ok(()) } else { Err("needs CAP_SYS_ADMIN (unshare failed)".to_owned()) }
+}
+
 /// Returns the path of a program, searched in `PATH`, `/usr/sbin` and `/sbin`.
-pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|f| f.join(program)).find(|p| p.is_file())

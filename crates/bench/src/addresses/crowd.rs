@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use caretaker_testkit::operator::Operator;
+use caretaker_test_programs::operator::Operator;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};

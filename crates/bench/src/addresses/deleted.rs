@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use caretaker_addresses::subject::Policy;
 use caretaker_core::{SignedDuration, Timestamp, time};
-use caretaker_testkit::operator::Operator;
+use caretaker_test_programs::operator::Operator;
 use caretaker_testkit::{Cluster, Error, until};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;

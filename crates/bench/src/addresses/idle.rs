@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use caretaker_testkit::operator::Operator;
+use caretaker_test_programs::operator::Operator;
 use caretaker_testkit::{Cluster, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;

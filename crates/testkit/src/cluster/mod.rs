@@ -222,8 +222,9 @@ impl Cluster {
         self.spawn(name, program, args)
     }
 
-    /// Starts a process and stores its command line for [`Cluster::start_again`].
-    pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
+    /// Starts a program that ends with the cluster. Its output is in `NAME.log`; [`Cluster::stop`] and
+    /// [`Cluster::start_again`] know it by this name.
+    pub fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<()> {
         self.supervisor.spawn(name, &self.log(name), program, args)?;
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.insert(name.to_owned(), (program.to_owned(), args.to_vec()));
@@ -235,7 +236,7 @@ impl Cluster {
     }
 
     /// Returns an error with the end of the log if a process has exited, so that waits end early.
-    pub(crate) fn check_processes(&self) -> Result<()> {
+    pub fn check_processes(&self) -> Result<()> {
         let Some((name, code)) = self.supervisor.exited()? else { return Ok(()) };
         let log = std::fs::read_to_string(self.log(&name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::Result;
 use crate::assets::cache_folder;
-use crate::go_build::{GoBuild, GoProgram, go_version, version};
-use crate::{Error, Result};
+use crate::go_build::{GoBuild, GoProgram, version};
 
 const GO_MOD: &str = include_str!("../../binaries/containerd/go.mod");
 const GO_SUM: &str = include_str!("../../binaries/containerd/go.sum");
@@ -29,35 +29,26 @@ impl ContainerdAssets {
 
     fn cached(cache: &Path, go: &Path) -> Result<Self> {
         let version = version(GO_MOD, MODULE);
-        let assets = Self { folder: cache.join(format!("containerd-{version}")) };
-        if assets.missing().is_empty() {
-            return Ok(assets);
-        }
+        let folder = cache.join(format!("containerd-{version}"));
         let build = GoBuild {
             what: &format!("containerd {version}"),
             module: (GO_MOD, GO_SUM),
+            programs: &PROGRAMS.map(|program| -> GoProgram { (program, format!("{MODULE}/cmd/{program}")) }),
             tags: TAGS,
             link_flags: &format!("-X {MODULE}/version.Version={version}"),
-            folder: &assets.folder,
+            also: None,
+            given: None,
+            folder: &folder,
             go,
-            cannot_build: &|why| {
-                let (go, cache) = (go_version(GO_MOD).to_owned(), cache.to_owned());
-                Error::NoContainerd { why, go, cache }
-            },
         };
-        build.run(|| assets.missing(), |_| Ok(()))?;
-        Ok(assets)
+        build.run()?;
+        Ok(Self { folder })
     }
 
     /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    fn missing(&self) -> Vec<GoProgram> {
-        let is_missing = |program: &&str| !self.folder.join(program).is_file();
-        PROGRAMS.into_iter().filter(is_missing).map(|program| (program, format!("{MODULE}/cmd/{program}"))).collect()
     }
 }
 

@@ -1,9 +1,7 @@
 //! The command line of the test kit: a throwaway Kubernetes cluster.
 
 mod background;
-mod demo;
 mod hold;
-mod images;
 mod test;
 
 use std::path::PathBuf;
@@ -12,8 +10,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use caretaker_testkit::assets::Assets;
 use caretaker_testkit::containerd::ContainerdAssets;
-use caretaker_testkit::flux::FluxAssets;
-use caretaker_testkit::{flux, helm};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -27,24 +23,12 @@ struct Cli {
 enum Command {
     /// Find the Kubernetes binaries, or build them, and print their folder
     Binaries,
-    /// Find Flux's controllers, or build them, and print their folder
-    Flux {
-        /// Only the definitions of its kinds, which need no build
-        #[arg(long)]
-        definitions: bool,
-    },
-    /// Find Helm, or build it, and print its path
-    Helm,
     /// Find containerd 2, or build it, and print its folder
     Containerd,
     /// Start a cluster in the background and print the shell variables to use it
     Up,
     /// End the cluster that `up` started
     Down,
-    /// Show the keepers at work, on a cluster that is deleted afterwards or on an existing one, and check what they do
-    Demo(demo::Options),
-    /// Build the images of the two programs, without a container engine
-    Images(images::Options),
     /// Run the tests of the workspace, several test programs at a time
     Test(test::Options),
     /// Run a cluster until SIGTERM or SIGINT; `up` starts this
@@ -74,15 +58,10 @@ fn run(command: Command) -> Result<ExitCode> {
     runtime.block_on(async {
         match command {
             Command::Binaries => print_binaries()?,
-            Command::Flux { definitions: true } => println!("{}", flux::definitions()?.display()),
-            Command::Flux { definitions: false } => println!("{}", FluxAssets::get()?.folder().display()),
-            Command::Helm => println!("{}", helm::program()?.display()),
             Command::Containerd => println!("{}", ContainerdAssets::get()?.folder().display()),
             Command::Up => background::up().await?,
             Command::Down => background::down().await?,
             Command::Hold { kubeconfig, exit_on_eof } => hold::run(&kubeconfig, exit_on_eof).await?,
-            Command::Demo(options) => return Box::pin(demo::run(options)).await,
-            Command::Images(options) => images::run(&options)?,
             Command::Test(options) => return test::run(&options),
         }
         Ok(ExitCode::SUCCESS)

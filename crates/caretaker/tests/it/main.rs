@@ -1,0 +1,39 @@
+//! The tests of this crate, one module for each subject.
+
+mod support;
+
+mod addresses;
+mod admission;
+mod audit;
+mod audit_commands;
+mod audit_lag;
+mod audit_log;
+mod audit_people;
+mod audit_servers;
+mod chart;
+mod cleanup;
+mod commands;
+mod completion;
+mod deployed;
+mod failures;
+mod lint_schedules;
+mod live;
+mod logs;
+mod nodes;
+mod operator;
+mod orders;
+mod pages;
+mod people;
+mod policy;
+mod pools;
+mod release;
+mod reload;
+mod replicas;
+mod rights;
+mod tasks;
+mod terminal;
+mod traces;
+mod uninstall;
+mod unknown_subjects;
+mod watch;
+mod windows;

@@ -1,0 +1,4 @@
+//! Helpers of several tests.
+
+pub mod box_keeper;
+pub mod keeper_run;

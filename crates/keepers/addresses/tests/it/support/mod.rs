@@ -1,0 +1,5 @@
+//! Helpers of several tests.
+
+pub mod model;
+pub mod objects;
+pub mod real;

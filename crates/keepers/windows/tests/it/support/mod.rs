@@ -1,0 +1,4 @@
+//! Helpers of several tests.
+
+pub mod fleet;
+pub mod flux;

@@ -1,0 +1,3 @@
+//! The tests of this crate, one module for each subject.
+
+mod archive;
