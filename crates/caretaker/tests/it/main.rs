@@ -35,5 +35,6 @@ mod terminal;
 mod traces;
 mod uninstall;
 mod unknown_subjects;
+mod unproven_use;
 mod watch;
 mod windows;
