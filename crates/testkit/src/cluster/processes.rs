@@ -12,7 +12,7 @@ use crate::{Error, Result, pki};
 
 /// Limit for the start of the API server, which takes 3 to 4 s: ten times that is a failure, not a slow
 /// machine.
-const READY_LIMIT: Duration = Duration::from_secs(40);
+const READY_LIMIT: Duration = Duration::from_mins(2);
 
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
