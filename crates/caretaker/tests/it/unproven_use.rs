@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::cli::{AT, caretaker, folder, json, namespaces, text};
+use crate::support::cli::{AT, caretaker, folder, json, text};
 
 #[rstest]
 #[case::one_use(r#"{"at":"2026-03-02T10:00:00Z","namespace":"shop"}"#)]

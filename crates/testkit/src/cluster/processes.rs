@@ -10,8 +10,7 @@ use crate::assets::Program;
 use crate::wait::until;
 use crate::{Error, Result, pki};
 
-/// Limit for the start of the API server, which takes 3 to 4 s: ten times that is a failure, not a slow
-/// machine.
+/// Limit for the start of the API server, which takes 3 to 4 s; with twenty processes for each core it has taken over 40 s.
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
 const AUDIT_POLICY: &str = "\
