@@ -30,7 +30,7 @@ impl KeeperCli for Addresses {
         kinds.contains(POOL)
     }
 
-    fn missing_inputs(&self, kinds: &BTreeSet<&str>) -> Vec<String> {
+    fn missing_inputs(&self, kinds: &BTreeSet<&str>, cache: &AddressCache) -> Vec<String> {
         let mut missing = Vec::new();
         if !kinds.contains(POOL) {
             missing.push("there is no SpiderIPPool: no address is judged".to_owned());
@@ -39,18 +39,16 @@ impl KeeperCli for Addresses {
                 "there are pools but no Pod: every address looks leaked; docs/commands.md has the full dump".to_owned(),
             );
         }
+        // A node that is not among the nodes counts as deleted, which shortens deadlines.
+        let nodes = cache.missing_nodes();
+        if let Some(first) = nodes.first() {
+            let more = if nodes.len() > 1 { format!(" and {} more", nodes.len() - 1) } else { String::new() };
+            missing.push(format!(
+                "there are Nodes, but not {first}{more}: pods there count as those of a deleted Node, whose addresses are \
+                 released earlier; give all Nodes or none"
+            ));
+        }
         missing
-    }
-
-    /// A node that is not among the nodes counts as deleted, which shortens deadlines.
-    fn missing_objects(&self, cache: &AddressCache) -> Vec<String> {
-        let missing = cache.missing_nodes();
-        let Some(first) = missing.first() else { return Vec::new() };
-        let more = if missing.len() > 1 { format!(" and {} more", missing.len() - 1) } else { String::new() };
-        vec![format!(
-            "there are Nodes, but not {first}{more}: pods there count as those of a deleted Node, whose addresses are \
-             released earlier; give all Nodes or none"
-        )]
     }
 
     /// The namespace of the pod that holds the address or the endpoint.

@@ -183,9 +183,8 @@ impl<K: KeeperCli> DynKeeper for Erased<K> {
             objects.push(found.object);
         }
         let kinds: BTreeSet<&str> = kinds.iter().map(String::as_str).collect();
-        let mut missing = if kinds.is_empty() { Vec::new() } else { self.keeper.missing_inputs(&kinds) };
         let feed = self.feed(objects);
-        missing.extend(self.keeper.missing_objects(&feed.cache));
+        let missing = if kinds.is_empty() { Vec::new() } else { self.keeper.missing_inputs(&kinds, &feed.cache) };
         let mut snapshot = self.snapshot(feed, state)?;
         snapshot.make_subjects();
         Ok((Box::new(snapshot), missing))

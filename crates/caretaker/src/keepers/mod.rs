@@ -80,13 +80,7 @@ pub trait KeeperCli: Controller {
 
     /// What is missing in files with these kinds, so that less is judged, or with less certainty. Only the
     /// owner of the files knows whether the cluster has it.
-    fn missing_inputs(&self, _kinds: &BTreeSet<&str>) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// The objects that files name and do not have, if others of their kind are among them: what is judged otherwise than in
-    /// the cluster.
-    fn missing_objects(&self, _cache: &Self::Cache) -> Vec<String> {
+    fn missing_inputs(&self, _kinds: &BTreeSet<&str>, _cache: &Self::Cache) -> Vec<String> {
         Vec::new()
     }
 

@@ -60,7 +60,7 @@ impl KeeperCli for Namespaces {
         ]
     }
 
-    fn missing_inputs(&self, kinds: &BTreeSet<&str>) -> Vec<String> {
+    fn missing_inputs(&self, kinds: &BTreeSet<&str>, _: &Self::Cache) -> Vec<String> {
         if !kinds.contains("Namespace") {
             return vec!["there are objects but no Namespace among them: no namespace is judged".to_owned()];
         }

@@ -23,7 +23,7 @@ impl KeeperCli for Runtimes {
         TaskKind::ALL.iter().map(|kind| KindNames::new(kind.name(), kind.aliases())).collect()
     }
 
-    fn missing_inputs(&self, kinds: &BTreeSet<&str>) -> Vec<String> {
+    fn missing_inputs(&self, kinds: &BTreeSet<&str>, _: &Self::Cache) -> Vec<String> {
         let found = TaskKind::ALL.iter().any(|kind| kinds.contains(kind.name()));
         if found { Vec::new() } else { vec!["there is no task of kdoctor: no runtime is judged".to_owned()] }
     }

@@ -19,7 +19,7 @@ impl KeeperCli for Windows {
         KINDS.iter().map(|kind| KindNames::new(kind.kind, kind.aliases)).collect()
     }
 
-    fn missing_inputs(&self, kinds: &BTreeSet<&str>) -> Vec<String> {
+    fn missing_inputs(&self, kinds: &BTreeSet<&str>, _: &Self::Cache) -> Vec<String> {
         let found = KINDS.iter().any(|kind| kinds.contains(kind.kind));
         if found { Vec::new() } else { vec!["there is no Flux object: no window is judged".to_owned()] }
     }

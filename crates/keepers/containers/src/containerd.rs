@@ -85,7 +85,7 @@ pub struct Snapshot {
     pub key: String,
     /// What it is for.
     pub kind: SnapshotKind,
-    /// It has the label by which a client asks containerd to keep it, whatever refers to it.
+    /// True if a client asks containerd by a label to keep the snapshot, whatever refers to it.
     pub is_gc_root: bool,
     /// When it was made; `None` if that is not known. Another snapshot of its key has another time.
     pub created: Option<Timestamp>,

@@ -21,7 +21,7 @@ pub enum NodeState {
         /// Since when, if it says so.
         since: Option<Timestamp>,
     },
-    /// It is not ready and has the taint `node.kubernetes.io/out-of-service`: a person has confirmed that it is shut down.
+    /// A node that is not ready and has the taint `node.kubernetes.io/out-of-service`: a person has confirmed that it is shut down.
     OutOfService,
     /// There is no Node of that name.
     Gone,

@@ -56,7 +56,7 @@ fi
 exec REAL
 "#;
 
-/// What becomes of the CNI DEL of a pod.
+/// Outcome of the CNI DEL of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Del {
     /// It returns an error, so that the kubelet calls it again and again.

@@ -56,7 +56,7 @@ impl std::fmt::Display for Residue {
     }
 }
 
-/// What keeps snapshots next to the container whose ID is in their key. A client that makes a container takes a lease, makes
+/// Leases, records and processes that keep snapshots, next to the container whose ID is in their key. A client that makes a container takes a lease, makes
 /// the snapshot, makes the record, and ends the lease; so that whoever reads the leases first misses neither.
 #[derive(Debug)]
 struct SnapshotHolders {

@@ -13,7 +13,7 @@ pub(super) type SnapshotUsers = BTreeSet<(String, String, String)>;
 /// The snapshot of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// It is not there, or the container names none.
+    /// No snapshot, or the container names none.
     Missing,
     /// It goes with the container.
     Own,
